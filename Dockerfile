@@ -57,6 +57,10 @@ RUN groupadd --gid 10001 csi-fleet \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent \
       --shell /usr/sbin/nologin csi-fleet \
  && install -d -o 10001 -g 10001 -m 0750 /run/csi /run/csi-fleet /var/lib/csi-fleet
+# The gateway of `csi-fleet adopt --as central`.
+RUN command -v haproxy > /dev/null || { apt-get update -qq \
+ && apt-get install -qq -y --no-install-recommends haproxy \
+ && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log; }
 COPY --from=build /opt/csi-fleet /opt/csi-fleet
 # Manifests that name a sidecar's program find it.
 RUN for program in csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller \

@@ -22,7 +22,7 @@ PACKAGES = ("docker.io", "docker-compose", "debootstrap", "iptables")
 SUITE = "bookworm"
 PYTHON_IMAGE = "python:3.11-slim-bookworm"
 REDIS_IMAGE = "redis:7.2-bookworm"
-INSIDE = "python3,python3-venv,ca-certificates,openssl,redis-server"
+INSIDE = "python3,python3-venv,ca-certificates,openssl,redis-server,haproxy"
 CACHE = Path.home() / ".cache" / "csi-fleet" / "images"
 AUTHORITIES = Path("etc/ssl/certs/ca-certificates.crt")
 # What the official Redis image has: its number, its folder.
@@ -142,7 +142,7 @@ class Engine:
 
 def base_archive() -> Path:
     """A minimal Debian as an archive; made once and kept in the cache (about 80 s)."""
-    archive = CACHE / f"{SUITE}-python-redis.tar"
+    archive = CACHE / f"{SUITE}-python-redis-haproxy.tar"
     if archive.exists():
         return archive
     CACHE.mkdir(parents=True, exist_ok=True)

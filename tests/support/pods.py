@@ -234,14 +234,12 @@ class Kubelet:
     def _volume(self, volume: JsonObject, folder: Path, namespace: str) -> Path:
         path: Path = folder / volume["name"]
         path.mkdir(parents=True, mode=0o700)
-        source = ("Secret", volume["secret"]["secretName"]) if "secret" in volume else None
-        source = ("ConfigMap", volume["configMap"]["name"]) if "configMap" in volume else source
-        if source:
-            kind, name = source
+        for kind, name in sources_of(volume):
             own = (kind, f"{namespace}/{name}")
-            found = own if own in self._contents else source
+            found = own if own in self._contents else (kind, name)
             self._mounted[found].append(path)
-            for key, content in self._contents[found].items():
+            # What is not there is optional, or made by Kubernetes.
+            for key, content in self._contents.get(found, {}).items():
                 (path / key).write_bytes(content)
         return path
 
@@ -272,6 +270,13 @@ class Kubelet:
             }
         )  # fmt: skip
         return name
+
+
+def sources_of(volume: JsonObject) -> list[tuple[str, str]]:
+    """Kind and name of the Secrets and ConfigMaps that a volume shows."""
+    found = [("Secret", volume["secret"]["secretName"])] if "secret" in volume else []
+    maps = [volume, *volume.get("projected", {}).get("sources", ())]
+    return found + [("ConfigMap", one["configMap"]["name"]) for one in maps if "configMap" in one]
 
 
 def has_token(container: JsonObject) -> bool:

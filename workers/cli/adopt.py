@@ -1,9 +1,10 @@
-"""`csi-fleet adopt DRIVER` and `csi-fleet release DRIVER`: one worker for a driver's Go sidecars.
+"""`csi-fleet adopt DRIVER` and `csi-fleet release DRIVER`: csi-fleet for a driver's Go sidecars.
 
 Finds the driver's workload by the Leases of its sidecars or by the record of an adoption, checks
-what the worker will need, and changes the workload with the user's own rights (`adoptplan` says
-how). Every step is worked out from the objects as they are, so the command may be killed and
-repeated at any point; the workload changes in one request, and only if nobody wrote it in between.
+what the worker will need, and changes the workload with the user's own rights: `adoptplan` says
+how, `adoptcentral` makes what central workers need besides. Every step is worked out from the
+objects as they are, so the command may be killed and repeated at any point; the workload changes in
+one request, and only if nobody wrote it in between.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from workers.cli import adoptplan, terminal
-from workers.cli.adoptplan import Choice, Plan, place_of
+from workers.cli import adoptcentral, adoptplan, terminal
+from workers.cli.adoptcentral import Surroundings, central_of
+from workers.cli.adoptplan import CENTRAL, WORKER, Choice, Plan, is_central, place_of
 from workers.cli.doctor import FAIL, OK, WARN, Finding
 from workers.cli.kubectl import DRIVERS_LABEL, PART_LABEL, RECORDS_ENDING, REDIS_VARIABLE
 from workers.cli.migrate import NAMESPACES, Holders, holders, may, of_rights
@@ -50,11 +52,13 @@ def run(tools: Tools) -> int:
     command = tools.settings.command
     if not words or len(words) > 2 or (words[1:] and "/" not in words[1]):
         raise ConfigError(f"give `csi-fleet {command} DRIVER [NAMESPACE/WORKLOAD]`")
-    if tool.mode != "worker":
-        raise ConfigError(f"--as={tool.mode}: only worker is there")
+    if tool.mode not in {WORKER, CENTRAL}:
+        raise ConfigError(f"--as={tool.mode}: give {WORKER} or {CENTRAL}")
     if tool.one_replica and tool.any_replica:
         raise ConfigError("give --one-replica or --any-replica, not both")
-    choice = Choice(words[0], tool.one_replica, tool.any_replica, tool.force, tool.secret)
+    choice = Choice(
+        words[0], tool.one_replica, tool.any_replica, tool.force, tool.secret, tool.mode
+    )
     move = Move(tools, choice, (words[1:] or ("",))[0])
     try:
         return move.adopt() if command is Command.ADOPT else move.release()
@@ -85,29 +89,58 @@ class Move:
     clock: Callable[[], float] = time.monotonic
 
     def adopt(self) -> int:
-        """Put the worker in."""
+        """Put the worker, or the gateway of central workers, in."""
         workload = self.find()
         installation = self.installation()
-        plan = adoptplan.adopt(workload, installation, self.choice)
-        plan.findings += self.needs(workload, installation)
+        around = self.around(workload, installation) if self.choice.mode == CENTRAL else None
+        target = around.central if around else installation
+        plan = adoptplan.adopt(workload, target, self.choice)
+        if around:
+            plan.findings += self.needs_of_central(workload, around)
+        else:
+            plan.findings += self.needs(workload, installation)
         if self.tools.settings.tool.dry_run or plan.is_refused:
-            return self.shown(workload, plan)
+            return self.shown(workload, plan, around)
         self.tell(plan)
         self.label(workload["metadata"]["namespace"])
+        if around:
+            self.say_written(around.make(workload, plan.entry), "is written")
         workload = self.change(
-            workload, plan, lambda one: adoptplan.adopt(one, installation, self.choice)
+            workload, plan, lambda one: adoptplan.adopt(one, target, self.choice)
         )
-        return self.finish(workload, plan, wants_ours=True)
+        return self.finish(workload, plan, around, wants_ours=True)
 
     def release(self) -> int:
         """Put the Go sidecars back."""
         workload = self.find()
         plan = adoptplan.release(workload, self.choice)
+        around = None
+        if not plan.is_refused and is_central(adoptplan.record_of(workload)):
+            try:
+                around = self.around(workload, self.installation())
+            except ConfigError as error:
+                plan.say("objects", WARN, f"What `adopt` made besides stays: {error}")
         if self.tools.settings.tool.dry_run or plan.is_refused:
-            return self.shown(workload, plan)
+            return self.shown(workload, plan, None)
         self.tell(plan)
         workload = self.change(workload, plan, lambda one: adoptplan.release(one, self.choice))
-        return self.finish(workload, plan, wants_ours=False)
+        return self.finish(workload, plan, around, wants_ours=False)
+
+    def around(self, workload: JsonObject, installation: Installation) -> Surroundings:
+        """What the driver has besides its workload in central mode.
+
+        Raises:
+            ConfigError: the installation has no central workers.
+        """
+        kube, namespace = self.tools.kube, workload["metadata"]["namespace"]
+        central = central_of(kube, installation)
+        if central is None:
+            raise ConfigError(
+                f"There is no Deployment {installation.namespace}/worker, so no central workers. "
+                "Install them (docs/helm.md, mode central), or give --as=worker",
+                exit_code=1,
+            )
+        return Surroundings(kube, self.choice.driver, namespace, central)
 
     # What is there.
 
@@ -259,7 +292,7 @@ class Move:
         found = self._installed(names[0])
         if settings.tool.image:
             found = replace(found, image=settings.tool.image)
-        if found.redis_url.startswith("sentinel://"):
+        if found.redis_url.startswith("sentinel://") and self.tools.settings.tool.mode == WORKER:
             raise ConfigError(
                 "Redis is behind sentinels, whose login `adopt` does not write yet. Move the "
                 "driver container by container: docs/migration.md",
@@ -349,6 +382,14 @@ class Move:
                 f"it is installed, refuses its writes. {remedy}",
             )
 
+    def needs_of_central(self, workload: JsonObject, around: Surroundings) -> Iterator[Finding]:
+        """Other people's objects, and rights that the central workers do not have."""
+        yield from around.needs()
+        pod = adoptcentral.rights_of(around.central)
+        for sidecar in adoptplan.movable(workload):
+            yield from of_rights(self.tools, replace(sidecar, pod=pod))
+        yield adoptcentral.secrets_hint(around.central, self.choice.driver)
+
     def _there(
         self, resource: Resource, namespace: str, name: str, remedy: str
     ) -> Iterator[Finding]:
@@ -415,9 +456,11 @@ class Move:
             raise ConfigError(f"{place_of(workload)} was deleted meanwhile", exit_code=1)
         return found
 
-    def finish(self, workload: JsonObject, plan: Plan, *, wants_ours: bool) -> int:
-        """Wait for the new pods and for the Leases, then give the workload its strategy back."""
-        end = self.clock() + self.tools.settings.tool.wait_seconds
+    def finish(
+        self, workload: JsonObject, plan: Plan, around: Surroundings | None, *, wants_ours: bool
+    ) -> int:
+        """Wait for the new pods and for who works in them, then leave nothing behind."""
+        end, driver = self.clock() + self.tools.settings.tool.wait_seconds, self.choice.driver
         while not adoptplan.is_rolled_out(workload := self.current(workload)):
             if self.clock() > end:
                 return self._stuck(workload, wants_ours=wants_ours)
@@ -427,6 +470,8 @@ class Move:
                 if self.clock() > end:
                     return self._without_lease(workload, plan, wants_ours=wants_ours)
                 self.sleep(POLL_SECONDS)
+        if around and not wants_ours:
+            self.say_written(around.remove(), "is removed")
         for _ in range(_TRIES):
             patch = adoptplan.settle(workload)
             if patch is None:
@@ -437,10 +482,15 @@ class Move:
                 workload = {**changed, "kind": workload["kind"]}
             except ConflictError:
                 workload = self.current(workload)
-        driver = self.choice.driver
+        if around and wants_ours and workload["spec"].get("replicas", 1):
+            while not (is_served := adoptcentral.is_served(self.tools, around.central, driver)):
+                if is_served is None or self.clock() > end:
+                    return self._unserved(around, is_known=is_served is not None)
+                self.sleep(POLL_SECONDS)
         if wants_ours:
+            who = "the central workers serve it" if around else "one worker serves it"
             terminal.write(
-                f"{driver} is adopted: one worker serves it. See `kubectl csi-fleet status`; "
+                f"{driver} is adopted: {who}. See `kubectl csi-fleet status`; "
                 f"`csi-fleet release {driver}` puts its Go sidecars back"
             )
         else:
@@ -471,6 +521,29 @@ class Move:
             )
         return 1
 
+    def _unserved(self, around: Surroundings, *, is_known: bool) -> int:
+        """The pods are as wanted, and nobody can say that a worker has reached the driver."""
+        driver, namespace = self.choice.driver, around.central.namespace
+        if not is_known:
+            terminal.write(
+                f"The pods of {driver} have the gateway. Whether a worker has reached it is not "
+                f"known: kubectl exec into {namespace} did not answer. Look there: "
+                f"kubectl csi-fleet -n {namespace} status"
+            )
+            return 1
+        terminal.write(
+            f"The pods of {driver} have the gateway, and no worker has reached it within --wait. "
+            f"Read why: kubectl -n {namespace} logs deployment/worker, and kubectl -n "
+            f"{around.namespace} logs of its container csi-fleet-gateway. Repeat the command to "
+            f"wait on, or undo it: csi-fleet release {driver}"
+        )
+        return 1
+
+    def say_written(self, places: list[str], what: str) -> None:
+        """One line for each object."""
+        for one in places:
+            terminal.write(f"{one} {what}")
+
     def _without_lease(self, workload: JsonObject, plan: Plan, *, wants_ours: bool) -> int:
         held = self._holders()
         who = sorted({*held.go.values(), *held.ours.values()}) or ["nobody"]
@@ -491,12 +564,14 @@ class Move:
             mark = "" if one.state == OK else f"{one.state}: "
             terminal.write(f"{mark}{one.text}")
 
-    def shown(self, workload: JsonObject, plan: Plan) -> int:
+    def shown(self, workload: JsonObject, plan: Plan, around: Surroundings | None) -> int:
         """What would be done, as YAML below the findings; 1 if something is in the way."""
         for one in plan.findings:
             for line in f"{one.state}: {one.text}".rstrip().splitlines():
                 terminal.write(f"# {line}")
         objects: list[JsonObject] = []
+        if around and not plan.is_refused:
+            objects += around.shown(workload, plan.entry)
         if plan.patch is not None and not plan.is_refused:
             if self.tools.settings.command is Command.ADOPT:
                 labels = dict([DRIVERS_LABEL])

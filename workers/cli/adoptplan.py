@@ -10,17 +10,24 @@ is planned from what it is now, so any step may be cut off and repeated.
 Two never work at once: the Lease keeps them apart where every sidecar has --leader-election. Where
 one has not, the pods of a Deployment are replaced with strategy Recreate, and `settle` puts its own
 strategy back when the new pods run.
+
+In central mode the new pods have a gateway in the place of the sidecars. Workers reach the driver
+through it alone, and with Recreate no pod has it before the last one with Go sidecars ended. A
+driver of which one replica may work at a time keeps Recreate until it is released.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from workers.cli import centralentry, gateway
+from workers.cli.centralentry import Central, Entered
 from workers.cli.doctor import FAIL, OK, WARN, Finding
 from workers.cli.onecontainer import NAME, build
 from workers.cli.sidecars import Sidecar, sidecars_of
@@ -33,8 +40,10 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
 RECORD: Final = "csi-fleet.io/adopted"
-REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
 KINDS: Final = ("Deployment", "StatefulSet")
+WORKER: Final = "worker"
+CENTRAL: Final = "central"
+OURS: Final = frozenset({NAME, gateway.NAME})
 _LISTS: Final = ("containers", "initContainers")
 
 
@@ -47,6 +56,7 @@ class Choice:
     any_replica: bool = False
     force: bool = False
     secret: str = "redis-password-worker"  # noqa: S105 - its name
+    mode: str = WORKER
 
 
 @dataclass(slots=True)
@@ -59,6 +69,7 @@ class Plan:
         overlay: the same as a kustomization, for whoever renders the workload.
         elects: programs whose Lease says who works.
         is_moved: the containers are as wanted already.
+        entry: of the drivers file, in central mode.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -66,6 +77,7 @@ class Plan:
     overlay: str = ""
     elects: set[str] = field(default_factory=set)
     is_moved: bool = False
+    entry: JsonObject = field(default_factory=dict)
 
     @property
     def is_refused(self) -> bool:
@@ -98,8 +110,13 @@ def record_of(workload: JsonObject) -> JsonObject | None:
     return found
 
 
-def adopt(workload: JsonObject, installation: Installation, choice: Choice) -> Plan:
-    """One worker in the place of the Go sidecars."""
+def is_central(record: JsonObject | None) -> bool:
+    """Whether the record is of a driver that central workers serve."""
+    return (record or {}).get("as") == CENTRAL
+
+
+def adopt(workload: JsonObject, installation: Installation | Central, choice: Choice) -> Plan:
+    """One worker, or a gateway of central workers, in the place of the Go sidecars."""
     plan = Plan()
     record = _checked_record(workload, choice.driver, plan)
     if plan.is_refused:
@@ -110,8 +127,13 @@ def adopt(workload: JsonObject, installation: Installation, choice: Choice) -> P
     if not found:
         if has_worker and record is not None and not record.get("released"):
             plan.is_moved = True
-            plan.elects = set(record.get("elects") or ())
-            _refresh_image(workload, installation, plan)
+            if not _is_of_mode(workload, record, choice, plan):
+                return plan
+            if isinstance(installation, Central):
+                _refresh_gateway(workload, record, installation, choice, plan)
+            else:
+                plan.elects = set(record.get("elects") or ())
+                _refresh_image(workload, installation, plan)
         elif has_worker:
             plan.is_moved = True
             plan.say("sidecars", OK, f"{place_of(workload)} has a worker and no Go sidecar")
@@ -123,6 +145,8 @@ def adopt(workload: JsonObject, installation: Installation, choice: Choice) -> P
                 "driver's controller? Name another one: `csi-fleet adopt DRIVER NAMESPACE/NAME`",
             )
         return plan
+    if record is not None and has_worker and not record.get("released"):
+        _is_of_mode(workload, record, choice, plan)
     for one in found:
         if one.is_ours():
             plan.say(
@@ -131,35 +155,57 @@ def adopt(workload: JsonObject, installation: Installation, choice: Choice) -> P
                 f"Container {one.container['name']} is csi-fleet already, moved container by "
                 "container. Put the Go sidecars back first (kubectl rollout undo), then adopt",
             )
+    result = _built(workload, found, installation, choice)
+    for text in result.problems:
+        plan.say("arguments", FAIL, text)
+    is_elected = bool(found) and all(one.spec.program in result.elects for one in found)
+    is_by_lease = is_elected and choice.mode == WORKER
+    plan.elects = result.elects if choice.mode == WORKER else set()
+    _check_names(workload, result, record, plan)
+    _check_replicas(workload, choice, plan, is_elected=is_elected)
+    _check_handover(workload, plan, is_by_lease=is_by_lease)
+    if not plan.is_refused:
+        plan.patch = _adopting(workload, found, result, record, choice, is_by_lease=is_by_lease)
+        plan.overlay = _overlay(workload, found, result)
+        names = ", ".join(one.container["name"] for one in found)
+        place = f"{place_of(workload)}: container {result.container['name']} replaces {names}"
+        if isinstance(result, Entered):
+            plan.entry = result.entry
+            served = f"central workers serve {choice.driver} at {result.entry['endpoint']}"
+            plan.say("sidecars", OK, f"{place}; {served}")
+        else:
+            arguments = " ".join(result.container["args"])
+            plan.say("sidecars", OK, f"{place}: csi-fleet {arguments}")
+        for text in result.notes:
+            plan.say("arguments", WARN, text)
+    _check_owners(workload, plan, choice)
+    return plan
+
+
+def _built(
+    workload: JsonObject,
+    found: Sequence[Sidecar],
+    installation: Installation | Central,
+    choice: Choice,
+) -> OneContainer:
+    pairs = [(one.spec, one.container) for one in found]
     pod_spec = workload["spec"]["template"]["spec"]
-    result = build(
-        [(one.spec, one.container) for one in found],
+    if isinstance(installation, Central):
+        return centralentry.build(
+            pairs,
+            pod_spec,
+            driver=choice.driver,
+            namespace=workload["metadata"]["namespace"],
+            central=installation,
+            is_any_replica=choice.any_replica,
+        )
+    return build(
+        pairs,
         pod_spec,
         driver=choice.driver,
         installation=installation,
         secret=choice.secret,
     )
-    for text in result.problems:
-        plan.say("arguments", FAIL, text)
-    plan.elects = result.elects
-    is_elected = bool(found) and all(one.spec.program in result.elects for one in found)
-    _check_names(workload, result, record, plan)
-    _check_replicas(workload, choice, plan, is_elected=is_elected)
-    _check_handover(workload, plan, is_elected=is_elected)
-    if not plan.is_refused:
-        plan.patch = _adopting(workload, found, result, record, choice, is_elected=is_elected)
-        plan.overlay = _overlay(workload, found, result)
-        names = ", ".join(one.container["name"] for one in found)
-        plan.say(
-            "sidecars",
-            OK,
-            f"{place_of(workload)}: container {NAME} replaces {names}: "
-            f"csi-fleet {' '.join(result.container['args'])}",
-        )
-        for text in result.notes:
-            plan.say("arguments", WARN, text)
-    _check_owners(workload, plan, choice)
-    return plan
 
 
 def release(workload: JsonObject, choice: Choice) -> Plan:
@@ -190,7 +236,8 @@ def release(workload: JsonObject, choice: Choice) -> Plan:
     plan.patch = _releasing(workload, record)
     plan.elects = set(record.get("elects") or ())
     names = ", ".join(one["container"]["name"] for one in record["removed"])
-    plan.say("sidecars", OK, f"{place_of(workload)}: {names} in the place of {NAME}")
+    ours = gateway.NAME if is_central(record) else NAME
+    plan.say("sidecars", OK, f"{place_of(workload)}: {names} in the place of {ours}")
     _check_owners(workload, plan, choice)
     return plan
 
@@ -207,7 +254,8 @@ def settle(workload: JsonObject) -> JsonObject | None:
     if record is None:
         return None
     patch: JsonObject = {}
-    strategy = record.pop("strategy", None)
+    is_kept = is_central(record) and not (record.get("released") or record.get("any_replica"))
+    strategy = None if is_kept else record.pop("strategy", None)
     if strategy is not None:
         patch["spec"] = {"strategy": strategy}
     if record.get("released"):
@@ -223,7 +271,9 @@ def movable(workload: JsonObject) -> list[Sidecar]:
         "spec": template["spec"],
     }
     return [
-        one for one in sidecars_of(pod) if one.spec.needs_driver and one.container["name"] != NAME
+        one
+        for one in sidecars_of(pod)
+        if one.spec.needs_driver and one.container["name"] not in OURS
     ]
 
 
@@ -276,6 +326,19 @@ def _checked_record(workload: JsonObject, driver: str, plan: Plan) -> JsonObject
     return record
 
 
+def _is_of_mode(workload: JsonObject, record: JsonObject, choice: Choice, plan: Plan) -> bool:
+    """Whether the driver was adopted in the mode that is asked for; says so if not."""
+    mode = str(record.get("as") or WORKER)
+    if mode != choice.mode:
+        plan.say(
+            "record",
+            FAIL,
+            f"{place_of(workload)} is adopted as {mode}. Release it first: `csi-fleet release "
+            f"{choice.driver}`, then adopt it as {choice.mode}; or give --as={mode}",
+        )
+    return mode == choice.mode
+
+
 def _check_kind(workload: JsonObject, plan: Plan) -> None:
     kind = workload["kind"]
     if kind == "DaemonSet":
@@ -305,8 +368,8 @@ def _check_names(
         plan.say(
             "workload",
             FAIL,
-            f"{place_of(workload)} has a container {NAME} and the Go sidecars, and no record of an "
-            "adoption. Remove one of the two from its manifest",
+            f"{place_of(workload)} has a container {(_worker(workload) or {})['name']} and the Go "
+            "sidecars, and no record of an adoption. Remove one of the two from its manifest",
         )
     own = set((record or {}).get("volumes") or ())
     names = {one["name"] for one in spec.get("volumes") or ()} - own
@@ -339,11 +402,19 @@ def _check_replicas(workload: JsonObject, choice: Choice, plan: Plan, *, is_elec
             "of them, workers the driver of each. Give --any-replica if the driver keeps no state "
             "of its own (for example of free device names), else --one-replica",
         )
+    elif choice.mode == CENTRAL and workload["kind"] == "StatefulSet":
+        plan.say(
+            "replicas",
+            FAIL,
+            f"{place_of(workload)} has {replicas} replicas. A StatefulSet replaces its pods "
+            "one by one: the Go sidecars of one and the gateway of another would work at once. "
+            "Scale it to one replica (kubectl scale)",
+        )
     elif choice.any_replica:
         plan.say("replicas", WARN, f"The drivers of all {replicas} replicas are called")
 
 
-def _check_handover(workload: JsonObject, plan: Plan, *, is_elected: bool) -> None:
+def _check_handover(workload: JsonObject, plan: Plan, *, is_by_lease: bool) -> None:
     """Pods must be replaced without anybody's help, and in order where no Lease gives one."""
     spec = workload["spec"]
     if spec.get("paused"):
@@ -364,12 +435,12 @@ def _check_handover(workload: JsonObject, plan: Plan, *, is_elected: bool) -> No
             f"{place_of(workload)} does not replace its pods by itself (updateStrategy). Set "
             "RollingUpdate without a partition",
         )
-    if not is_elected:
+    if not is_by_lease:
         plan.say(
             "hand-over",
             WARN,
-            "A sidecar has no --leader-election: the old pod ends before the new one starts, and "
-            "no claim is served in between",
+            "No Lease hands the driver over: the old pods end before the new ones start, and no "
+            "claim is served in between",
         )
 
 
@@ -401,9 +472,44 @@ def _refresh_image(workload: JsonObject, installation: Installation, plan: Plan)
     plan.say("sidecars", OK, f"{where}; its image becomes {installation.image}")
 
 
+def _refresh_gateway(
+    workload: JsonObject, record: JsonObject, central: Central, choice: Choice, plan: Plan
+) -> None:
+    """An adopted driver's gateway and entry are made again from the recorded sidecars."""
+    earlier = Choice(**{**asdict(choice), "any_replica": bool(record.get("any_replica"))})
+    before = _merged(workload, _releasing(workload, record))
+    result = _built(before, movable(before), central, earlier)
+    for text in result.problems:
+        plan.say("arguments", FAIL, text)
+    if plan.is_refused or not isinstance(result, Entered):
+        return
+    plan.entry = result.entry
+    plan.say(
+        "sidecars",
+        OK,
+        f"{place_of(workload)} is adopted: central workers serve {choice.driver} through container "
+        f"{gateway.NAME}",
+    )
+    if record.get("made") == _digest(result.container):
+        return
+    containers = copy.deepcopy(workload["spec"]["template"]["spec"]["containers"])
+    index = next(i for i, one in enumerate(containers) if one["name"] == gateway.NAME)
+    containers[index] = result.container
+    made = {**record, "made": _digest(result.container)}
+    plan.patch = {
+        "metadata": {"annotations": {RECORD: _text(made)}},
+        "spec": {"template": {"spec": {"containers": containers}}},
+    }
+    plan.say("sidecars", OK, "The gateway's container is another one now")
+
+
+def _digest(container: JsonObject) -> str:
+    return hashlib.sha256(_text(container).encode()).hexdigest()[:16]
+
+
 def _worker(workload: JsonObject) -> JsonObject | None:
     containers = workload["spec"]["template"]["spec"]["containers"]
-    return next((one for one in containers if one["name"] == NAME), None)
+    return next((one for one in containers if one["name"] in OURS), None)
 
 
 def _adopting(
@@ -413,28 +519,31 @@ def _adopting(
     earlier: JsonObject | None,
     choice: Choice,
     *,
-    is_elected: bool,
+    is_by_lease: bool,
 ) -> JsonObject:
     spec, template = workload["spec"], workload["spec"]["template"]
     earlier = earlier or {}
     names = {one.container["name"] for one in found}
     record: JsonObject = {
         "driver": choice.driver,
-        "as": "worker",
+        "as": choice.mode,
         "removed": _removed(template["spec"], names),
         "elects": sorted(result.elects),
         "volumes": [one["name"] for one in result.volumes],
     }
     labels = template["metadata"].get("labels") or {}
-    if REDIS_CLIENT not in labels or earlier.get("labelled"):
-        record["labelled"] = True
+    if result.label[0] not in labels or earlier.get("labelled"):
+        record["labelled"] = result.label[0]
+    if choice.mode == CENTRAL:
+        record["made"] = _digest(result.container)
+        record["any_replica"] = choice.any_replica
     changed: JsonObject = {"template": _template(template, result, names, record["volumes"])}
     if choice.one_replica and spec.get("replicas", 1) > 1:
         record["replicas"] = spec["replicas"]
         changed["replicas"] = 1
     elif "replicas" in earlier:
         record["replicas"] = earlier["replicas"]
-    _recreate(workload, changed, record, earlier, is_elected=is_elected)
+    _recreate(workload, changed, record, earlier, is_by_lease=is_by_lease)
     return {"metadata": {"annotations": {RECORD: _text(record)}}, "spec": changed}
 
 
@@ -444,19 +553,19 @@ def _recreate(
     record: JsonObject,
     earlier: JsonObject,
     *,
-    is_elected: bool,
+    is_by_lease: bool,
 ) -> None:
     """Without a Lease the old pods end before the new ones start."""
     if "strategy" in earlier:  # a move that was cut off has changed it
         record["strategy"] = earlier["strategy"]
-    elif is_elected or workload["kind"] != "Deployment":
+    elif is_by_lease or workload["kind"] != "Deployment":
         return
     else:
         own = copy.deepcopy(workload["spec"].get("strategy") or {"type": "RollingUpdate"})
         if own.get("type") == "Recreate":
             return
         record["strategy"] = own
-    if not is_elected:
+    if not is_by_lease:
         changed["strategy"] = {"type": "Recreate", "rollingUpdate": None}
 
 
@@ -469,7 +578,7 @@ def _template(
     for one in spec["containers"]:
         if one["name"] in names and result.container not in containers:
             containers.append(result.container)
-        if one["name"] not in names | {NAME}:
+        if one["name"] not in names | OURS:
             containers.append(one)
     if result.container not in containers:
         containers.append(result.container)
@@ -481,7 +590,7 @@ def _template(
     if any(one["name"] in names for one in spec.get("initContainers") or ()):
         left = [one for one in spec["initContainers"] if one["name"] not in names]
         changed["initContainers"] = copy.deepcopy(left) or None
-    return {"metadata": {"labels": {REDIS_CLIENT: "true"}}, "spec": changed}
+    return {"metadata": {"labels": dict([result.label])}, "spec": changed}
 
 
 def _removed(spec: JsonObject, names: set[str]) -> list[JsonObject]:
@@ -495,7 +604,7 @@ def _removed(spec: JsonObject, names: set[str]) -> list[JsonObject]:
 
 
 def _without_worker(spec: JsonObject, name: str) -> list[JsonObject]:
-    return [one for one in spec.get(name) or () if one["name"] != NAME]
+    return [one for one in spec.get(name) or () if one["name"] not in OURS]
 
 
 def _releasing(workload: JsonObject, record: JsonObject) -> JsonObject:
@@ -511,7 +620,7 @@ def _releasing(workload: JsonObject, record: JsonObject) -> JsonObject:
     volumes = [one for one in pod.get("volumes") or () if one["name"] not in ours]
     changed: JsonObject = {
         "template": {
-            "metadata": {"labels": {REDIS_CLIENT: None} if record.get("labelled") else {}},
+            "metadata": {"labels": {record["labelled"]: None} if record.get("labelled") else {}},
             "spec": {
                 "containers": lists["containers"],
                 "initContainers": lists["initContainers"] or None,
@@ -521,10 +630,11 @@ def _releasing(workload: JsonObject, record: JsonObject) -> JsonObject:
     }
     if "replicas" in record and spec.get("replicas", 1) == 1:
         changed["replicas"] = record["replicas"]
-    kept: JsonObject = {"driver": record["driver"], "released": True}
+    kept: JsonObject = {"driver": record["driver"], "as": record.get("as"), "released": True}
     programs = {one["container"]["name"] for one in record["removed"]}
     is_elected = len(record.get("elects") or ()) == len(programs)
-    _recreate(workload, changed, kept, record, is_elected=is_elected)
+    is_by_lease = is_elected and not is_central(record)
+    _recreate(workload, changed, kept, record, is_by_lease=is_by_lease)
     # Until the end it names the driver: between two holders no Lease leads to the workload.
     return {"metadata": {"annotations": {RECORD: _text(kept)}}, "spec": changed}
 
@@ -555,7 +665,7 @@ def _overlay(workload: JsonObject, found: Sequence[Sidecar], result: OneContaine
             "namespace": workload["metadata"]["namespace"],
         },
         "spec": {
-            "template": {"metadata": {"labels": {REDIS_CLIENT: "true"}}, "spec": pod},
+            "template": {"metadata": {"labels": dict([result.label])}, "spec": pod},
         },
     }
     target = {"kind": workload["kind"], "name": workload["metadata"]["name"]}

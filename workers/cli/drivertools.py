@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from csi_client.client import CsiClient
 from csi_client.connection import CsiAddressError
-from workers.drivers.driversfile import DriverSpec, parse, read_text
+from workers.drivers.driversfile import DriverSpec, parse_all, read_texts
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def given(settings: DriverSettings) -> list[DriverSpec]:
     """
     found: list[DriverSpec] = []
     if settings.drivers_file:
-        path = Path(settings.drivers_file)
-        found += parse(read_text(path), path, pool=None).values()
+        found += parse_all(read_texts(Path(settings.drivers_file)), pool=None).values()
     return [*found, *(DriverSpec("", address) for address in settings.csi_addresses)]
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from workers.spec import Spec
 
 NAME: Final = "csi-fleet-worker"
+REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
 CA_VOLUME: Final = "csi-fleet-redis-ca"
 LOGIN_VOLUME: Final = "csi-fleet-redis-login"
 CA_FOLDER: Final = "/run/csi-fleet-redis/ca"
@@ -83,6 +84,7 @@ class OneContainer:
 
     Attributes:
         container: the worker; of no use while there are problems.
+        label: that the pod gets.
         volumes: what it mounts that the pod does not have.
         elects: the programs with --leader-election.
         problems: why this cannot be one container, with a remedy each.
@@ -90,6 +92,7 @@ class OneContainer:
     """
 
     container: JsonObject = field(default_factory=dict)
+    label: tuple[str, str] = (REDIS_CLIENT, "true")
     volumes: list[JsonObject] = field(default_factory=list)
     elects: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
@@ -97,7 +100,7 @@ class OneContainer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class Given:
     """One sidecar: what it is, its container, its arguments read as it reads them."""
 
     spec: Spec
@@ -125,21 +128,9 @@ def build(
 ) -> OneContainer:
     """Make the worker that replaces these containers, the provisioner's first."""
     result = OneContainer()
-    order = {spec.name: index for index, spec in enumerate(catalogue.SPECS)}
-    given = [
-        one
-        for spec, container in sorted(sidecars, key=lambda pair: order[pair[0].name])
-        if (one := _read(spec, container, result)) is not None
-    ]
-    programs = [spec.program for spec, _ in sidecars]
-    for program in sorted({one for one in programs if programs.count(one) > 1}):
-        result.problems.append(
-            f"The pod has several containers of {program}, so it serves several drivers or runs "
-            "one twice. One worker serves one socket. Move them container by container"
-        )
+    given = read_all(sidecars, result)
     if result.problems or not given:
         return result
-    result.elects = {one.spec.program for one in given if one.value("leader-election")}
     arguments = _arguments(given, result)
     container: JsonObject = {
         "name": NAME,
@@ -149,7 +140,7 @@ def build(
         "env": [*_environment(given, result), *_redis_environment(driver, installation)],
         "volumeMounts": [*_mounts(given, result), *_redis_mounts(installation)],
         "resources": copy.deepcopy(RESOURCES),
-        "securityContext": _security(given[0].container, pod_spec, result),
+        "securityContext": security(given[0].container, pod_spec, result),
     }
     sources = [one.container.get("envFrom") or [] for one in given]
     if any(one != sources[0] for one in sources):
@@ -167,7 +158,25 @@ def build(
     return result
 
 
-def _read(spec: Spec, container: JsonObject, result: OneContainer) -> _Given | None:
+def read_all(sidecars: Sequence[tuple[Spec, JsonObject]], result: OneContainer) -> list[Given]:
+    """Read the sidecars' arguments, the provisioner's first; what cannot be read is a problem."""
+    order = {spec.name: index for index, spec in enumerate(catalogue.SPECS)}
+    given = [
+        one
+        for spec, container in sorted(sidecars, key=lambda pair: order[pair[0].name])
+        if (one := _read(spec, container, result)) is not None
+    ]
+    programs = [spec.program for spec, _ in sidecars]
+    for program in sorted({one for one in programs if programs.count(one) > 1}):
+        result.problems.append(
+            f"The pod has several containers of {program}, so it serves several drivers or runs "
+            "one twice. One worker serves one socket. Move them container by container"
+        )
+    result.elects = {one.spec.program for one in given if one.value("leader-election")}
+    return given
+
+
+def _read(spec: Spec, container: JsonObject, result: OneContainer) -> Given | None:
     flags = flag_set(catalogue.choose(spec.name))
     try:
         line = read_arguments(Command.WORKER, _words(container), flags, spec.program)
@@ -197,7 +206,7 @@ def _read(spec: Spec, container: JsonObject, result: OneContainer) -> _Given | N
             f"Container {container['name']} works for one node (--node-deployment). Such drivers "
             "are moved node by node: docs/migration.md"
         )
-    return _Given(spec, container, line)
+    return Given(spec, container, line)
 
 
 def _is_of_sidecar(line: CommandLine, name: str) -> bool:
@@ -242,19 +251,19 @@ def _references(text: str) -> set[str]:
 # Arguments.
 
 
-def _arguments(given: Sequence[_Given], result: OneContainer) -> list[str]:
+def _arguments(given: Sequence[Given], result: OneContainer) -> list[str]:
     """Of `csi-fleet worker`, for what all the sidecars were told."""
     controllers = ",".join(one.spec.name for one in given)
     return [
         f"--controllers={controllers}",
-        *_socket(given, result),
+        *socket(given, result),
         *_gates(given, result),
         *_common(given, result),
         *_own(given),
     ]
 
 
-def _socket(given: Sequence[_Given], result: OneContainer) -> list[str]:
+def socket(given: Sequence[Given], result: OneContainer) -> list[str]:
     """The address as the first container sees it; the others must mean the same file."""
     addresses = [one.value("csi-address") for one in given]
     if any(len(one) != 1 for one in addresses):
@@ -288,7 +297,7 @@ def _place(container: JsonObject, address: str) -> tuple[str, str]:
     return mount["name"], f"{part}{rest}"
 
 
-def _gates(given: Sequence[_Given], result: OneContainer) -> list[str]:
+def _gates(given: Sequence[Given], result: OneContainer) -> list[str]:
     """Each gate once; controllers that read it must agree on it."""
     merged: dict[str, bool] = {}
     for one in given:
@@ -316,7 +325,7 @@ def _gates(given: Sequence[_Given], result: OneContainer) -> list[str]:
     return ["--feature-gates=" + ",".join(f"{n}={str(v).lower()}" for n, v in merged.items())]
 
 
-def _common(given: Sequence[_Given], result: OneContainer) -> list[str]:
+def _common(given: Sequence[Given], result: OneContainer) -> list[str]:
     """The flags that all sidecars have alike, with one value for the process."""
     own = {flag.name for one in given for spec in one.specs for flag in spec.flags}
     names = [
@@ -358,7 +367,7 @@ def _common(given: Sequence[_Given], result: OneContainer) -> list[str]:
 
 
 def _first(
-    name: str, texts: Sequence[str], given: Sequence[_Given], result: OneContainer
+    name: str, texts: Sequence[str], given: Sequence[Given], result: OneContainer
 ) -> list[str]:
     """A value of which one process has one, and whose loss is told."""
     whole = [text for text in texts if text]
@@ -378,10 +387,10 @@ def _first(
     return [f"--{name}={whole[0]}"]
 
 
-def _own(given: Sequence[_Given]) -> list[str]:
+def _own(given: Sequence[Given]) -> list[str]:
     """The flags of single controllers, with the controller's name where they could be another's."""
     merged = flag_set([spec for one in given for spec in one.specs])
-    owners: dict[str, list[_Given]] = {}
+    owners: dict[str, list[Given]] = {}
     for one in given:
         for name in {flag.name for spec in one.specs for flag in spec.flags}:
             owners.setdefault(name, []).append(one)
@@ -393,31 +402,31 @@ def _own(given: Sequence[_Given]) -> list[str]:
         is_shared = (
             name in merged.flags
             and name not in FLAGS
-            and all(_value_of(one, name) == _value_of(having[0], name) for one in having)
+            and all(value_of(one, name) == value_of(having[0], name) for one in having)
         )
         if is_shared:
-            found.append(f"--{name}={_text_of(told[0], name)}")
+            found.append(f"--{name}={text_of(told[0], name)}")
         else:
-            found += [f"--{_long(one, name)}={_text_of(one, name)}" for one in told]
+            found += [f"--{_long(one, name)}={text_of(one, name)}" for one in told]
     return found
 
 
-def _long(one: _Given, name: str) -> str:
+def _long(one: Given, name: str) -> str:
     return next(
         prefixed(spec, flag) for spec in one.specs for flag in spec.flags if flag.name == name
     )
 
 
-def _prefixed_in(one: _Given, name: str) -> bool:
+def _prefixed_in(one: Given, name: str) -> bool:
     return _long(one, name) in one.line.explicit
 
 
-def _value_of(one: _Given, name: str) -> Any:
+def value_of(one: Given, name: str) -> Any:
     long_name = _long(one, name)
     return one.value(long_name if long_name in one.line.explicit else name)
 
 
-def _text_of(one: _Given, name: str) -> str:
+def text_of(one: Given, name: str) -> str:
     long_name = _long(one, name)
     written = long_name if long_name in one.line.explicit else name
     flag = one.line.flags.find(written)
@@ -426,7 +435,7 @@ def _text_of(one: _Given, name: str) -> str:
     return one.line.texts[written][-1]
 
 
-def _check(arguments: Sequence[str], given: Sequence[_Given], result: OneContainer) -> None:
+def _check(arguments: Sequence[str], given: Sequence[Given], result: OneContainer) -> None:
     """Our own reader has the last word."""
     environ = {
         entry["name"]: "elsewhere" if entry.get("valueFrom") else str(entry.get("value") or "")
@@ -449,7 +458,7 @@ def _check(arguments: Sequence[str], given: Sequence[_Given], result: OneContain
 # The rest of the container.
 
 
-def _environment(given: Sequence[_Given], result: OneContainer) -> list[JsonObject]:
+def _environment(given: Sequence[Given], result: OneContainer) -> list[JsonObject]:
     """Every variable of the sidecars once."""
     found: dict[str, JsonObject] = {}
     left_out: set[str] = set()
@@ -489,7 +498,7 @@ def _environment(given: Sequence[_Given], result: OneContainer) -> list[JsonObje
     return [*kept, *added]
 
 
-def _only_argument(one: _Given, name: str) -> bool:
+def _only_argument(one: Given, name: str) -> bool:
     """Whether the container has no such variable, or needs it for its arguments alone."""
     container = one.container
     words = [*(container.get("command") or [])[1:], *(container.get("args") or [])]
@@ -506,7 +515,7 @@ def _redis_environment(driver: str, installation: Installation) -> list[JsonObje
     ]
 
 
-def _mounts(given: Sequence[_Given], result: OneContainer) -> list[JsonObject]:
+def _mounts(given: Sequence[Given], result: OneContainer) -> list[JsonObject]:
     """Every mount of the sidecars once."""
     found: dict[str, JsonObject] = {}
     for one in given:
@@ -538,7 +547,7 @@ def _volumes(
     return [ca, login] if installation.has_ca else [login]
 
 
-def _security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) -> JsonObject:
+def security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) -> JsonObject:
     """The user that reached the socket reaches it again, with no more than it had.
 
     The Go sidecars' images run as root where nothing else is said, ours does not.
@@ -564,7 +573,7 @@ def _security(container: JsonObject, pod_spec: JsonObject, result: OneContainer)
     return found
 
 
-def _serve_http(given: Sequence[_Given], container: JsonObject, result: OneContainer) -> None:
+def _serve_http(given: Sequence[Given], container: JsonObject, result: OneContainer) -> None:
     """Port and liveness probe of the sidecar whose endpoint is the worker's."""
     name = next(
         (one for one in ("http-endpoint", "metrics-address") if any(g.value(one) for g in given)),
@@ -590,7 +599,7 @@ def _serve_http(given: Sequence[_Given], container: JsonObject, result: OneConta
         result.notes.append(f"The liveness probe of {one.container['name']} is left out")
 
 
-def _tell_dropped(given: Sequence[_Given], result: OneContainer) -> None:
+def _tell_dropped(given: Sequence[Given], result: OneContainer) -> None:
     for one in given:
         if left := sorted(one.container.keys() - _TAKEN):
             result.notes.append(f"Container {one.container['name']}: {', '.join(left)} is left out")

@@ -134,8 +134,9 @@ OWN_FLAGS: Final = (
          "same. Without it whoever writes to Redis can have volumes made; `run` with its own "
          "Redis needs none: nobody else reaches that.",
          _RUN_WORKER, upstream=False, env="CSI_FLEET_RECORDS_KEY_FILE"),
-    Flag("drivers-file", _STRING, "", "YAML file with the drivers to serve (central mode); "
-         "reloaded when it changes. Replaces the default of --csi-address.",
+    Flag("drivers-file", _STRING, "", "YAML file with the drivers to serve (central mode), or a "
+         "folder of such files (*.yaml); reloaded when they change. Replaces the default of "
+         "--csi-address.",
          _RUN_WORKER | _DRIVER_TOOLS, upstream=False),
     Flag("drivers-pool", _STRING, "", "Serve only the drivers of --drivers-file with this `pool`; "
          "empty serves those without one.", _RUN_WORKER, upstream=False),

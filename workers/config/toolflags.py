@@ -62,7 +62,8 @@ TOOL_FLAGS: Final = (
          "release for the new pods.", frozenset({Command.DRAIN}) | _MOVES, upstream=False,
          bound=NOT_NEGATIVE),
     Flag("as", Kind.STRING, "worker", "What replaces the Go sidecars: worker, one container in the "
-         "driver's pod.", _ADOPT, upstream=False),
+         "driver's pod; or central, a gateway there, through which central workers reach it.",
+         _ADOPT, upstream=False),
     Flag("dry-run", Kind.BOOL, "false", "Print every object as it would be, and change nothing.",
          _MOVES, upstream=False),
     Flag("one-replica", Kind.BOOL, "false", "Scale the driver's workload to one replica; release "
@@ -70,7 +71,7 @@ TOOL_FLAGS: Final = (
     Flag("any-replica", Kind.BOOL, "false", "Let the workers of all replicas call the driver "
          "beside them at the same time: the driver keeps no state of its own.", _ADOPT,
          upstream=False),
-    Flag("image", Kind.STRING, "", "Image of the worker. Default: the watcher's.", _ADOPT,
+    Flag("image", Kind.STRING, "", "Image of worker or gateway. Default: the watcher's.", _ADOPT,
          upstream=False),
     Flag("secret", Kind.STRING, "redis-password-worker", "Secret with the driver's Redis password "
          "and records key, in the driver's namespace.", _ADOPT, upstream=False),

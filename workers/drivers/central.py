@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from workers.drivers.driversfile import parse, read_text
+from workers.drivers.driversfile import parse_all, read_texts
 from workers.errors import ConfigError
 from workers.observability.logging import get_logger
 
@@ -31,7 +31,7 @@ class Central:
 
     Args:
         fleet: serves the drivers.
-        path: the file.
+        path: the file, or a folder of such files.
         pool: the part of it that this worker serves.
     """
 
@@ -79,14 +79,17 @@ class Central:
         return POLL_SECONDS
 
     def _stamp(self) -> str:
-        """Changes with the content of the file and of the TLS files it named last."""
-        digest = hashlib.sha256(read_text(self._path).encode())
+        """Changes with the content of the files and of the TLS files they named last."""
+        digest = hashlib.sha256()
+        for path, text in read_texts(self._path).items():
+            digest.update(hashlib.sha256(str(path).encode()).digest())
+            digest.update(hashlib.sha256(text.encode()).digest())
         for file in self._tls_files:
             digest.update(_digest(file))
         return digest.hexdigest()
 
     def _read(self) -> dict[str, DriverSpec]:
-        specs = parse(read_text(self._path), self._path, pool=self._pool)
+        specs = parse_all(read_texts(self._path), pool=self._pool)
         files: list[Path] = []
         for name, spec in specs.items():
             if spec.tls is None:

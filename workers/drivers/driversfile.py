@@ -157,18 +157,46 @@ class DriverSpec:
         return replace(narrowest, concurrency=widest)
 
 
-def read_text(path: Path) -> str:
-    """Content of the file.
+def read_texts(path: Path) -> dict[Path, str]:
+    """Content of the file, or of each `*.yaml` in a folder, in the order of their names.
 
     Raises:
         ConfigError: one line that names the file.
     """
+    try:
+        files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the drivers files: {error.strerror}") from None
+    return {one: _read_text(one) for one in files}
+
+
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the drivers file: {error.strerror}") from None
+
+
+def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, DriverSpec]:
+    """Drivers of all files that belong to the pool (None: of all pools), by name.
+
+    Raises:
+        ConfigError: one line that names the file, the line, what is wrong and what to write.
+    """
+    found: dict[str, DriverSpec] = {}
+    places: dict[str, Path] = {}
+    for path, content in texts.items():
+        for name, spec in parse(content, path, pool=None).items():
+            same = next((x for x in found.values() if x.endpoint == spec.endpoint), None)
+            if other := found.get(name) or same:
+                raise ConfigError(
+                    f"{path}: driver {name} has the {'name' if name in found else 'endpoint'} of "
+                    f"driver {other.name} in {places[other.name].name}; keep one of them"
+                )
+            found[name], places[name] = spec, path
+    return {name: spec for name, spec in found.items() if pool in {None, spec.pool}}
 
 
 def parse(content: str, path: Path, *, pool: str | None = "") -> dict[str, DriverSpec]:

@@ -14,8 +14,8 @@ import yaml
 
 from tests.support.memory_api import MemoryApi
 from workers.cli import adopt, adoptplan, migrate
-from workers.cli.adoptplan import RECORD, REDIS_CLIENT, Choice
-from workers.cli.onecontainer import NAME
+from workers.cli.adoptplan import RECORD, Choice
+from workers.cli.onecontainer import NAME, REDIS_CLIENT
 from workers.cli.tools import Tools
 from workers.config.load import parse
 from workers.controllers import catalogue

@@ -12,6 +12,7 @@ from workers.config.settings import Settings
 from workers.controllers import catalogue
 from workers.controllers.capacity.controller import CONTROLLER as CAPACITY
 from workers.controllers.provisioner.controller import CONTROLLER as PROVISIONER
+from workers.drivers import driversfile
 from workers.drivers.driversfile import parse
 from workers.errors import ConfigError
 from workers.queue.limits import LaneLimits
@@ -231,3 +232,32 @@ def test_mr012_lane_of_two_operations_that_are_limited_each(limits, expected):
     """MR-012: as wide as the widest; the narrower one has places of its own in it."""
     spec = one(f"  limits: {limits}\n")
     assert spec.lane_limits(catalogue.kinds()["changes"], 10) == expected
+
+
+def folder_of(tmp_path, **files):
+    for name, content in files.items():
+        (tmp_path / f"{name}.yaml").write_text(content)
+    return driversfile.read_texts(tmp_path)
+
+
+def test_a_folder_is_all_of_its_files(tmp_path):
+    (tmp_path / "notes.txt").write_text("not a drivers file")
+    texts = folder_of(
+        tmp_path,
+        a="drivers: [{name: a, endpoint: /a.sock}]",
+        b="drivers: [{name: b, endpoint: /b.sock, pool: gold}]",
+        empty="drivers: []",
+    )
+    assert set(driversfile.parse_all(texts, pool=None)) == {"a", "b"}
+    assert set(driversfile.parse_all(texts)) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [("{name: a, endpoint: /b.sock}", "name"), ("{name: b, endpoint: /a.sock}", "endpoint")],
+)
+def test_a_driver_is_in_one_file_of_a_folder(tmp_path, entry, what):
+    first = "drivers: [{name: a, endpoint: /a.sock}]"
+    texts = folder_of(tmp_path, first=first, second=f"drivers: [{entry}]")
+    with pytest.raises(ConfigError, match=f"has the {what} of driver a in first.yaml; keep one"):
+        driversfile.parse_all(texts)

@@ -1,0 +1,298 @@
+"""adopt --as central over a real API server, a real haproxy, a real worker and the example driver.
+
+The kubelet is played: a pod with the gateway's container gets its process, with the files of the
+Secret that the pod mounts; workers see the ConfigMap as the kubelet would show it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.test_adopt import (
+    DRIVER,
+    LEASES,
+    NAMESPACE,
+    PODS,
+    Cluster,
+    Player,
+    _has,
+    deployment,
+    namespace,
+    plane,  # noqa: F401 - a fixture
+    spec_of,
+)
+from tests.support.controlplane import ControlPlane
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import Fleet, Scene, is_running_here
+from tests.support.gateway import Gateway
+from tests.support.kube_api import JsonObject, KubeApi
+from tests.support.waiting import let_pass, wait_until
+from workers.cli import gateway
+from workers.cli.adoptcentral import ADOPTED, CLIENT
+from workers.cli.adoptplan import RECORD
+
+NAME = gateway.name_of(DRIVER)
+ENTRIES = f"/api/v1/namespaces/csi-fleet/configmaps/{ADOPTED}"
+PROGRAMS = ("csi-provisioner", "csi-attacher")
+
+
+class CentralPlayer(Player):
+    """Runs the gateways too, and shows the workers what is mounted."""
+
+    def __init__(self, api: KubeApi, driver: DirectoryDriver, folder: Path) -> None:
+        self.folder, self.files = folder / "drivers", folder / "files"
+        self.files.mkdir()
+        self.folder.mkdir()
+        self.gateway: Gateway | None = None
+        self.driver, self.made = driver, 0
+        super().__init__(api)
+
+    def stop(self) -> None:
+        super().stop()
+        if self.gateway is not None:
+            self.gateway.stop()
+
+    def _step(self) -> None:
+        pods = self.api.items(PODS)
+        found = [one for one in pods if _has(one, gateway.NAME)]
+        self.both += bool(found and any(_has(one, *PROGRAMS) for one in pods))
+        if found and self.gateway is None:
+            self._run_gateway(found[0])
+        elif not found and self.gateway is not None:
+            self.gateway.stop()
+            self.gateway = None
+        self._show()
+        super()._step()
+
+    def _hold(self, program: str, go: list[JsonObject], ours: list[JsonObject]) -> None:
+        super()._hold(program, go, [])
+
+    def _run_gateway(self, pod: JsonObject) -> None:
+        """With the certificates of the pod's Secret, and its own command."""
+        made = Gateway(self.files / f"gateway-{self.made}", self.driver.address)
+        self.made += 1
+        self._files("Secret", NAMESPACE, NAME, made.folder)
+        (own,) = [one for one in pod["spec"]["containers"] if one["name"] == gateway.NAME]
+        given = {one["name"]: one for one in own["env"]}["GATEWAY_CONFIG"]["value"]
+        socket = self.driver.address.removeprefix("unix://")
+        config = given.replace("/csi/csi.sock", socket).replace(":10443", f":{made.port}")
+        made.container["command"] = own["command"]
+        made.container["env"][1]["value"] = config
+        self.gateway = made.start()
+
+    def _files(self, kind: str, place: str, name: str, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        path = f"/api/v1/namespaces/{place}/{kind.lower()}s/{name}"
+        for key, text in ((self.api.find(path) or {}).get("data") or {}).items():
+            (folder / key).write_bytes(base64.b64decode(text))
+
+    def _show(self) -> None:
+        """The workers' mounts; the Service's name is an address of this machine."""
+        self._files("Secret", "csi-fleet", CLIENT, self.files / "client")
+        data = (self.api.find(ENTRIES) or {}).get("data") or {}
+        wanted = {f"{key}": self._local(text) for key, text in data.items()}
+        for path in self.folder.glob("*.yaml"):
+            if path.name not in wanted:
+                path.unlink()
+        for key, text in wanted.items():
+            path = self.folder / key
+            if not path.exists() or path.read_text() != text:
+                path.with_suffix(".draft").write_text(text)
+                path.with_suffix(".draft").replace(path)
+
+    def _local(self, text: str) -> str:
+        (entry,) = yaml.safe_load(text)["drivers"]
+        host = entry["endpoint"].partition(":")[0]
+        port = self.gateway.port if self.gateway else 1
+        entry["endpoint"] = f"127.0.0.1:{port}"
+        folder = "/etc/csi-fleet/driver-tls"
+        tls = {
+            key: path.replace(folder, str(self.files / "client"))
+            for key, path in entry["tls"].items()
+        }
+        entry["tls"] = tls | {"serverName": host}
+        return yaml.safe_dump({"drivers": [entry]})
+
+
+@pytest.fixture
+def driver() -> Iterator[DirectoryDriver]:
+    with DirectoryDriver(DRIVER) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(
+    plane: ControlPlane,  # noqa: F811 - a fixture
+    driver: DirectoryDriver,
+    tmp_path: Path,
+) -> Iterator[Cluster]:
+    with plane.api() as api:
+        part = {"app.kubernetes.io/part-of": "csi-fleet"}
+        for one in (
+            namespace("csi-fleet"),
+            namespace("csi-fleet-records", **part),
+            namespace(NAMESPACE),
+        ):
+            api.apply(one)
+        env = [{"name": "CSI_FLEET_REDIS_URL", "value": "rediss://redis:6379/0"}]
+        controllers = {"name": "CSI_FLEET_CONTROLLERS", "value": "provisioner,attacher"}
+        for name in ("watcher", "worker"):
+            args = [name, "--drivers-file=/etc/csi-fleet/drivers"]
+            container = {"name": name, "image": "csi-fleet:1", "args": args}
+            wanted = deployment(name, "csi-fleet", [container | {"env": [*env, controllers]}])
+            labels = wanted["spec"]["template"]["metadata"]["labels"]
+            labels |= {"app.kubernetes.io/name": name, "csi-fleet.io/redis-client": "true"}
+            api.apply(wanted)
+        account = {"kind": "ServiceAccount", "name": "worker", "namespace": "csi-fleet"}
+        rbac = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
+        api.apply(
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": "central"},
+                "roleRef": rbac | {"name": "cluster-admin"},
+                "subjects": [account],
+            }
+        )
+        player = CentralPlayer(api, driver, tmp_path)
+        path = "/apis/apps/v1/namespaces/csi-fleet/deployments/watcher"
+        is_ready = lambda: api.get(path)["status"].get("availableReplicas")  # noqa: E731
+        wait_until(is_ready, 60, "the watcher runs")
+        try:
+            yield Cluster(plane, api, player)
+        finally:
+            api.delete(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/controller")
+            wait_until(lambda: not api.items(PODS), 60, "the pods are gone")
+            player.stop()
+            for one in api.items(LEASES):
+                api.delete(f"{LEASES}/{one['metadata']['name']}")
+        assert player.errors == []
+
+
+@pytest.fixture
+def fleet(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    """Watcher and two workers over the mounted folder; `kubectl exec` reaches them."""
+    player = cluster.player
+    assert isinstance(player, CentralPlayer)
+    flags = (f"--drivers-file={player.folder}", "--workers=2", "-v=4")
+    flags = (*flags, "--controllers=provisioner,attacher")
+    with Fleet(tmp_path / "f", cluster.plane.kubeconfig, [], *flags) as made:
+        program = tmp_path / "kubectl"
+        program.write_text(
+            f"#!{sys.executable}\nimport json, subprocess, sys\n"
+            "if 'exec' in sys.argv:\n"
+            f"    command = [{sys.executable!r}, '-m', 'workers', 'status', '-o', 'json',\n"
+            f"               {f'--redis-url={made.redis_url}'!r}]\n"
+            "    sys.exit(subprocess.run(command).returncode)\n"
+            f"print(json.dumps({{'items': [{POD!r}]}}))\n"
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("KUBECTL", str(program))
+        yield made
+
+
+POD = {
+    "metadata": {"name": "worker-1", "namespace": "csi-fleet"},
+    "spec": {"containers": [{"name": "worker", "env": [{"name": "CSI_FLEET_REDIS_URL"}]}]},
+    "status": {"phase": "Running"},
+}
+
+
+def made_volume(cluster: Cluster, scene: Scene, name: str, storage_class: str) -> bool:
+    """A claim gets its PersistentVolume."""
+    scene.claim(name, storage_class)
+    claim = cluster.api.get(f"{scene.claims_path}/{name}")
+    path = f"/api/v1/persistentvolumes/pvc-{claim['metadata']['uid']}"
+    wait_until(lambda: cluster.api.find(path), 30, f"the volume of {name} is there")
+    return True
+
+
+def test_a_driver_is_served_by_central_workers_and_released(
+    cluster: Cluster, fleet: Fleet, driver: DirectoryDriver
+) -> None:
+    before = cluster.start(replicas=2, elects=True)
+    scene = Scene(cluster.api)
+    storage_class = scene.storage_class(DRIVER)
+    for number in range(2):
+        assert "central workers serve it" in cluster.run("adopt", "--as=central", "--any-replica")
+        assert cluster.names() == ["driver", gateway.NAME]
+        assert made_volume(cluster, scene, f"claim-{number}", storage_class)
+        generation = cluster.workload()["metadata"]["generation"]
+        cluster.run("adopt", "--as=central")
+        assert cluster.workload()["metadata"]["generation"] == generation
+        assert "is released" in cluster.run("release")
+        assert spec_of(cluster.workload()) == spec_of(before)
+        assert RECORD not in (cluster.workload()["metadata"].get("annotations") or {})
+        assert not cluster.api.get(ENTRIES).get("data")
+        for path in (f"/api/v1/namespaces/{NAMESPACE}/services", PODS.replace("pods", "secrets")):
+            assert NAME not in {one["metadata"]["name"] for one in cluster.api.items(path)}
+    assert cluster.player.both == 0, "no pod with a gateway beside one with Go sidecars"
+    assert len(driver.volumes()) == 2
+    scene.clean_up(is_running_here)
+
+
+def test_a_central_command_that_is_killed_is_repeated_to_the_end(
+    cluster: Cluster, fleet: Fleet
+) -> None:
+    """SIGKILL at moments over the whole of its run."""
+    before = cluster.start(replicas=1, elects=True)
+    for seconds in (1.2, 2.0, 3.0, 4.5):
+        for command, flags in (("adopt", ["--as=central"]), ("release", [])):
+            child = cluster.command(command, *flags)
+            let_pass(seconds)
+            child.kill()
+            child.communicate()
+            names = cluster.names()
+            assert (gateway.NAME in names) != ("csi-provisioner" in names)
+            cluster.run(command, *flags)
+    assert spec_of(cluster.workload()) == spec_of(before)
+    assert cluster.player.both == 0
+
+
+def test_claims_survive_whatever_happens_to_the_gateway(
+    cluster: Cluster, fleet: Fleet, driver: DirectoryDriver
+) -> None:
+    """Killed, frozen, with another certificate, and the driver restarted behind it."""
+    cluster.start(replicas=1, elects=True)
+    cluster.run("adopt", "--as=central")
+    player = cluster.player
+    assert isinstance(player, CentralPlayer)
+    found = player.gateway
+    assert found is not None
+    scene = Scene(cluster.api)
+    storage_class = scene.storage_class(DRIVER)
+
+    def again() -> None:
+        found.crash()
+        found.start()
+
+    def thawed() -> None:
+        found.freeze()
+        scene.claim("while-frozen", storage_class)
+        let_pass(3)
+        found.thaw()
+
+    def restarted() -> None:
+        driver.kill()
+        driver.start()
+
+    happenings = {"crash": again, "freeze": thawed, "restart": restarted}
+    for name, happen in happenings.items():
+        happen()
+        assert made_volume(cluster, scene, f"after-{name}", storage_class)
+    names = {one["metadata"]["name"] for one in cluster.api.items(scene.claims_path)}
+    uids = [one["metadata"]["uid"] for one in cluster.api.items(scene.claims_path)]
+    for uid in uids:
+        path = f"/api/v1/persistentvolumes/pvc-{uid}"
+        wait_until(lambda path=path: cluster.api.find(path), 30, "each claim has its volume")
+    assert len(driver.volumes()) == len(names), "and each one volume"
+    assert json.dumps(sorted(names))
+    cluster.run("release")
+    scene.clean_up(is_running_here)

@@ -1,0 +1,515 @@
+"""What a driver of central mode has in the cluster besides its workload, made and taken away.
+
+    namespace of the driver   Service, Secret and NetworkPolicy of the gateway
+    namespace of the workers  Secrets driver-ca and driver-tls; the driver's key in the ConfigMap
+                              adopted-drivers, which the workers mount as a part of their drivers
+    cluster                   ClusterRole and binding: the workers may serve this driver
+
+Every object is made if it is missing, so making them may be cut off and repeated. None of them
+lets anybody call the driver before its pods have a gateway. What somebody else made under such a
+name is used (a Secret, of cert-manager for example) or refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from workers.cli import certificates, gateway, kubectl
+from workers.cli.centralentry import Central, text_of_entry
+from workers.cli.doctor import FAIL, WARN, Finding
+from workers.cli.kubectl import NAME_LABEL, PART_LABEL
+from workers.kube import paths
+from workers.kube.errors import AlreadyExistsError, NotFoundError, RefusedError
+from workers.kube.paths import Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from workers.cli.onecontainer import Installation
+    from workers.cli.tools import Tools
+    from workers.kube.objects import JsonObject
+    from workers.kube.resources import KubeResources
+
+_RBAC: Final = "rbac.authorization.k8s.io"
+SERVICES: Final = Resource("", "v1", "services", "Service", namespaced=True)
+POLICIES: Final = Resource(
+    "networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", namespaced=True
+)
+ROLES: Final = Resource(_RBAC, "v1", "clusterroles", "ClusterRole")
+BINDINGS: Final = Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding")
+
+PORT: Final = 10443
+ADOPTED: Final = "adopted-drivers"
+AUTHORITY: Final = "driver-ca"
+CLIENT: Final = "driver-tls"
+_MADE: Final = ("app.kubernetes.io/managed-by", "csi-fleet-adopt")
+_TOUCHED: Final = "csi-fleet.io/drivers-changed"
+_LAST_PORT: Final = 65535
+_PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
+
+
+def central_of(kube: KubeResources, installation: Installation) -> Central | None:
+    """The central workers, None if the installation has none."""
+    try:
+        found = kube.get(paths.DEPLOYMENTS, "worker", namespace=installation.namespace)
+    except NotFoundError:
+        return None
+    container = found["spec"]["template"]["spec"]["containers"][0]
+    variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
+    arguments = [str(one) for one in container.get("args") or ()]
+    told = [one.partition("=")[2] for one in arguments if one.startswith("--controllers=")]
+    return Central(
+        installation.namespace,
+        installation.image,
+        installation.pull_policy,
+        arguments=arguments[1:],
+        controllers=(told or [variables.get("CSI_FLEET_CONTROLLERS") or "provisioner"])[-1],
+        port=_port(kube, installation.namespace),
+    )
+
+
+def _port(kube: KubeResources, namespace: str) -> int:
+    """Where the workers' own policy lets them connect to."""
+    try:
+        found = kube.get(POLICIES, "worker-drivers", namespace=namespace)
+    except NotFoundError:
+        return PORT
+    for rule in found["spec"].get("egress") or ():
+        for one in rule.get("ports") or ():
+            if isinstance(one.get("port"), int):
+                return int(one["port"])
+    return PORT
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The objects of one driver.
+
+    Attributes:
+        kube: the API server, with the user's rights.
+        driver: its name.
+        namespace: of its workload.
+        central: the workers.
+    """
+
+    kube: KubeResources
+    driver: str
+    namespace: str
+    central: Central
+
+    @property
+    def name(self) -> str:
+        """Of Service, Secret and policy."""
+        return gateway.name_of(self.driver)
+
+    @property
+    def role(self) -> str:
+        """Of ClusterRole and binding."""
+        return f"csi-fleet-adopted-{self.name.removeprefix('csi-fleet-')}"
+
+    def objects(self, workload: JsonObject) -> list[tuple[Resource, JsonObject]]:
+        """All but the Secrets and the entry."""
+        port = self.central.port
+        own = {gateway.LABEL: self.name}
+        workers = {
+            "namespaceSelector": {
+                "matchLabels": {"kubernetes.io/metadata.name": self.central.namespace}
+            },
+            "podSelector": {"matchLabels": {NAME_LABEL: "worker"}},
+        }
+        ingress: list[JsonObject] = [
+            {"from": [workers], "ports": [{"protocol": "TCP", "port": port}]}
+        ]
+        if not self._is_isolated(workload):
+            # A policy closes every port that no policy opens: the others stay as they are.
+            ingress.append({"ports": _all_but(port)})
+        return [
+            (
+                SERVICES,
+                self._object(
+                    SERVICES,
+                    self.name,
+                    {
+                        "spec": {
+                            "selector": own,
+                            "ports": [{"name": "csi", "port": port, "targetPort": port}],
+                        }
+                    },
+                ),
+            ),
+            (
+                POLICIES,
+                self._object(
+                    POLICIES,
+                    self.name,
+                    {
+                        "spec": {
+                            "podSelector": {"matchLabels": own},
+                            "policyTypes": ["Ingress"],
+                            "ingress": ingress,
+                        }
+                    },
+                ),
+            ),
+            (
+                ROLES,
+                self._object(
+                    ROLES,
+                    self.role,
+                    {
+                        "rules": [
+                            {
+                                "apiGroups": ["csi-fleet.io"],
+                                "resources": ["drivers"],
+                                "resourceNames": [self.driver],
+                                "verbs": ["serve"],
+                            }
+                        ]
+                    },
+                ),
+            ),
+            (
+                BINDINGS,
+                self._object(
+                    BINDINGS,
+                    self.role,
+                    {
+                        "roleRef": {"apiGroup": _RBAC, "kind": ROLES.kind, "name": self.role},
+                        "subjects": [
+                            {
+                                "kind": "ServiceAccount",
+                                "name": "worker",
+                                "namespace": self.central.namespace,
+                            }
+                        ],
+                    },
+                ),
+            ),
+        ]
+
+    def shown(self, workload: JsonObject, entry: JsonObject) -> list[JsonObject]:
+        """Every object for people: keys are made when they are written."""
+        secrets = [
+            {**self._secret(place, name, {}), "data": dict.fromkeys(keys, "(made by adopt)")}
+            for place, name, keys in (
+                (self.central.namespace, AUTHORITY, ("tls.crt", "tls.key")),
+                (self.central.namespace, CLIENT, ("ca.crt", "tls.crt", "tls.key")),
+                (self.namespace, self.name, ("ca.crt", "tls.crt", "tls.key")),
+            )
+            if self._find(paths.SECRETS, name, place) is None
+        ]
+        return [*secrets, *(one for _, one in self.objects(workload)), self._entries(entry)]
+
+    def needs(self) -> Iterator[Finding]:
+        """What stands in the way: other people's objects, a driver that is listed already."""
+        for resource, name, place in (
+            (SERVICES, self.name, self.namespace),
+            (POLICIES, self.name, self.namespace),
+            (ROLES, self.role, ""),
+            (BINDINGS, self.role, ""),
+        ):
+            found = self._find(resource, name, place)
+            if found is not None and not _is_made(found):
+                yield Finding(
+                    "objects",
+                    FAIL,
+                    f"There is a {resource.kind} {name} that `adopt` did not make. Remove it, or "
+                    f"label it {'='.join(_MADE)} if it may be changed",
+                )
+        has_authority = self._find(paths.SECRETS, AUTHORITY, self.central.namespace)
+        has_client = self._find(paths.SECRETS, CLIENT, self.central.namespace)
+        has_own = self._find(paths.SECRETS, self.name, self.namespace)
+        if has_client and not has_authority and not has_own:
+            yield Finding(
+                "certificates",
+                FAIL,
+                f"The Secret {self.central.namespace}/{CLIENT} is yours, and the key of its "
+                f"authority is not in the cluster. Make the Secret {self.namespace}/{self.name} "
+                "with ca.crt, tls.crt and tls.key by the same authority, for the name "
+                f"{self.name}.{self.namespace}.svc (docs/migration.md)",
+            )
+        listed = self._find(paths.CONFIG_MAPS, "drivers", self.central.namespace)
+        for text in ((listed or {}).get("data") or {}).values():
+            if self.driver in _names(text):
+                yield Finding(
+                    "drivers",
+                    FAIL,
+                    f"{self.driver} is in the drivers file already (ConfigMap "
+                    f"{self.central.namespace}/drivers). Remove it there (the chart's values)",
+                )
+
+    def make(self, workload: JsonObject, entry: JsonObject) -> list[str]:
+        """Make what is missing, the entry last; says what was written."""
+        written = self._certificates()
+        for resource, item in self.objects(workload):
+            if self._apply(resource, item):
+                written.append(_place(resource, item))
+        if self._enter(entry):
+            written.append(f"ConfigMap {self.central.namespace}/{ADOPTED}, key {self._key}")
+        if written:
+            self._touch()
+        return written
+
+    def remove(self) -> list[str]:
+        """Take away what `make` made for this driver; says what was removed."""
+        removed = []
+        found = self._find(paths.CONFIG_MAPS, ADOPTED, self.central.namespace)
+        if self._key in ((found or {}).get("data") or {}):
+            self.kube.merge(paths.CONFIG_MAPS, found or {}, {"data": {self._key: None}})
+            removed.append(f"ConfigMap {self.central.namespace}/{ADOPTED}, key {self._key}")
+            self._touch()
+        for resource, name, place in (
+            (SERVICES, self.name, self.namespace),
+            (POLICIES, self.name, self.namespace),
+            (paths.SECRETS, self.name, self.namespace),
+            (BINDINGS, self.role, ""),
+            (ROLES, self.role, ""),
+        ):
+            item = self._find(resource, name, place)
+            if item is None or not _is_made(item):
+                continue
+            try:
+                self.kube.delete(resource, name, namespace=place, uid=item["metadata"]["uid"])
+            except NotFoundError:
+                continue
+            removed.append(_place(resource, item))
+        return removed
+
+    # Certificates.
+
+    def _certificates(self) -> list[str]:
+        """The authority, the workers' certificate, the gateway's; what is old is made again."""
+        here, written = self.central.namespace, list[str]()
+        if self._find(paths.SECRETS, CLIENT, here) and not self._find(
+            paths.SECRETS, AUTHORITY, here
+        ):
+            return written  # the user's own, as `needs` checked
+        authority = self._find(paths.SECRETS, AUTHORITY, here)
+        if authority is None:
+            certificate, key = certificates.make_authority("csi-fleet drivers")
+            made = self._secret(here, AUTHORITY, {"tls.crt": certificate, "tls.key": key})
+            authority = self._create(paths.SECRETS, made)
+            written.append(_place(paths.SECRETS, made))
+        server = f"{self.name}.{self.namespace}.svc"
+        for place, name, host, use in (
+            (here, CLIENT, "worker.csi-fleet", certificates.CLIENT),
+            (self.namespace, self.name, server, certificates.SERVER),
+        ):
+            known = self._find(paths.SECRETS, name, place)
+            if known is not None and not _is_made(known):
+                continue
+            ca, key = (_value(authority, one) for one in ("tls.crt", "tls.key"))
+            if known is not None and certificates.is_good(_value(known, "tls.crt"), ca, host):
+                continue
+            certificate, own = certificates.sign(ca, key, [host], use)
+            files = {"ca.crt": ca, "tls.crt": certificate, "tls.key": own}
+            made = self._secret(place, name, files)
+            if known is None:
+                self._create(paths.SECRETS, made)
+            else:
+                self.kube.merge(paths.SECRETS, known, {"data": made["data"]}, is_exact=True)
+            written.append(_place(paths.SECRETS, made))
+        return written
+
+    def _secret(self, namespace: str, name: str, files: Mapping[str, bytes]) -> JsonObject:
+        data = {key: base64.b64encode(value).decode() for key, value in files.items()}
+        item = self._object(paths.SECRETS, name, {"data": data}, namespace=namespace)
+        return item | {"type": "Opaque"}
+
+    # The entry.
+
+    @property
+    def _key(self) -> str:
+        """Of the ConfigMap: one for each driver, so that nobody writes over another's."""
+        return f"{self.name}.yaml"
+
+    def _entries(self, entry: JsonObject) -> JsonObject:
+        data = {self._key: text_of_entry(entry)}
+        here = self.central.namespace
+        return self._object(paths.CONFIG_MAPS, ADOPTED, {"data": data}, namespace=here)
+
+    def _enter(self, entry: JsonObject) -> bool:
+        wanted = self._entries(entry)
+        found = self._find(paths.CONFIG_MAPS, ADOPTED, self.central.namespace)
+        if found is None:
+            self._create(paths.CONFIG_MAPS, wanted)
+        elif ((found.get("data") or {}).get(self._key)) == wanted["data"][self._key]:
+            return False
+        # Another command may have made the ConfigMap a moment ago, with its own driver alone.
+        place = self.kube.get(paths.CONFIG_MAPS, ADOPTED, namespace=self.central.namespace)
+        self.kube.merge(paths.CONFIG_MAPS, place, {"data": wanted["data"]})
+        return True
+
+    def _touch(self) -> None:
+        """Let the kubelets look at the workers' volumes now, not within a minute.
+
+        They do so when a pod changes; where we may not change it, it takes that minute.
+        """
+        note = {_TOUCHED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        try:
+            for pod in self.kube.list(paths.PODS, namespace=self.central.namespace):
+                if (pod["metadata"].get("labels") or {}).get(NAME_LABEL) == "worker":
+                    self.kube.merge(paths.PODS, pod, {"metadata": {"annotations": note}})
+        except (NotFoundError, RefusedError):
+            return
+
+    # Any object.
+
+    def _object(
+        self, resource: Resource, name: str, fields: JsonObject, *, namespace: str = ""
+    ) -> JsonObject:
+        metadata: JsonObject = {"name": name}
+        if resource.namespaced:
+            metadata["namespace"] = namespace or self.namespace
+        metadata["labels"] = dict([PART_LABEL, _MADE])
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        return {**kind, "metadata": metadata, **fields}
+
+    def _find(self, resource: Resource, name: str, namespace: str) -> JsonObject | None:
+        try:
+            return self.kube.get(resource, name, namespace=namespace)
+        except NotFoundError:
+            return None
+
+    def _create(self, resource: Resource, item: JsonObject) -> JsonObject:
+        """The object as it is; somebody else may have made it a moment ago."""
+        try:
+            return self.kube.create(resource, item)
+        except AlreadyExistsError:
+            metadata = item["metadata"]
+            namespace = metadata.get("namespace", "")
+            return self.kube.get(resource, metadata["name"], namespace=namespace)
+
+    def _apply(self, resource: Resource, item: JsonObject) -> bool:
+        metadata = item["metadata"]
+        found = self._find(resource, metadata["name"], metadata.get("namespace", ""))
+        if found is None:
+            self._create(resource, item)
+            return True
+        fields: JsonObject = {
+            name: item[name] for name in ("spec", "rules", "subjects") if name in item
+        }
+        if all(_covers(found.get(name), value) for name, value in fields.items()):
+            return False
+        self.kube.merge(resource, found, fields)
+        return True
+
+    def _is_isolated(self, workload: JsonObject) -> bool:
+        """Whether a policy closes the pods' ports already, so that ours only opens one more."""
+        labels = workload["spec"]["template"]["metadata"].get("labels") or {}
+        for one in self.kube.list(POLICIES, namespace=self.namespace):
+            spec = one.get("spec") or {}
+            closes = "Ingress" in (spec.get("policyTypes") or ["Ingress"])
+            is_other = one["metadata"]["name"] != self.name
+            if is_other and closes and _selects(spec.get("podSelector") or {}, labels):
+                return True
+        return False
+
+
+def is_served(tools: Tools, central: Central, driver: str) -> bool | None:
+    """Whether a worker is connected to the driver, asked in a pod of csi-fleet; None: not known."""
+    config = tools.settings.kube.kubeconfig
+    flags = [f"--kubeconfig={config}"] if config else []
+    try:
+        place = kubectl.choose(kubectl.pods(flags, central.namespace), "status")
+        argv = [
+            *(kubectl.kubectl(), *flags, "exec", f"--namespace={place.namespace}", place.pod),
+            *(f"--container={place.container}", "--", "csi-fleet", "status", "-o", "json"),
+        ]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603
+        report = json.loads(done.stdout)
+        found = report["drivers"].get(driver)
+    except (kubectl.PluginError, OSError, ValueError, KeyError, AttributeError):
+        return None
+    return found is not None and found.get("state") != "not served"
+
+
+def rights_of(central: Central) -> JsonObject:
+    """A pod in the shape that `migrate` asks the rights of: the workers' account."""
+    metadata = {"name": "worker", "namespace": central.namespace}
+    return {"metadata": metadata, "spec": {"serviceAccountName": "worker", "containers": []}}
+
+
+def secrets_hint(central: Central, driver: str) -> Finding:
+    """What only the user can decide: which Secrets the workers may read."""
+    return Finding(
+        "rights",
+        WARN,
+        "If classes of the driver name Secrets, the workers need to read them: csi-fleet "
+        f"secret-roles --driver={driver} --account={central.namespace}/worker | kubectl apply -f -",
+    )
+
+
+def _is_made(item: JsonObject) -> bool:
+    return _MADE in (item["metadata"].get("labels") or {}).items()
+
+
+def _value(secret: JsonObject, key: str) -> bytes:
+    return base64.b64decode((secret.get("data") or {}).get(key) or "")
+
+
+def _place(resource: Resource, item: JsonObject) -> str:
+    metadata = item["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{resource.kind} {f'{namespace}/' if namespace else ''}{metadata['name']}"
+
+
+def _names(text: str) -> set[str]:
+    """Of the drivers in a drivers file, as far as it can be read."""
+    try:
+        found: Any = yaml.safe_load(text)
+        return {str(one["name"]) for one in found["drivers"] or ()}
+    except (yaml.YAMLError, TypeError, KeyError):
+        return set()
+
+
+def _all_but(port: int) -> list[JsonObject]:
+    """Every port of every protocol but that one of TCP."""
+    found: list[JsonObject] = []
+    for protocol in _PROTOCOLS:
+        spans = [(1, port - 1), (port + 1, _LAST_PORT)] if protocol == "TCP" else [(1, _LAST_PORT)]
+        found += [
+            {"protocol": protocol, "port": first, "endPort": last}
+            for first, last in spans
+            if first <= last
+        ]
+    return found
+
+
+def _covers(found: Any, wanted: Any) -> bool:
+    """Whether what is there has all that is wanted; the API server adds defaults."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(
+            _covers(found.get(name), value) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list)
+            and len(found) == len(wanted)
+            and all(_covers(*pair) for pair in zip(found, wanted, strict=True))
+        )
+    return bool(found == wanted)
+
+
+def _selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
+    """As the API server reads a label selector."""
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_holds(one, labels) for one in selector.get("matchExpressions") or ())
+
+
+def _holds(expression: JsonObject, labels: Mapping[str, str]) -> bool:
+    key, values = expression["key"], set[str](expression.get("values") or ())
+    return {
+        "In": labels.get(key) in values,
+        "NotIn": labels.get(key) not in values,
+        "Exists": key in labels,
+        "DoesNotExist": key not in labels,
+    }[expression["operator"]]

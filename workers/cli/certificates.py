@@ -1,0 +1,120 @@
+"""Certificates of the drivers' mutual TLS: an authority, and what it signs. P-256, ten years."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LIFE: Final = timedelta(days=3650)
+# Of the life: what has less left is made again.
+_LEFT_SHARE: Final = 3
+_SKEW: Final = timedelta(hours=1)
+_MOST_CHARACTERS: Final = 64
+SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
+CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
+
+
+def make_authority(name: str) -> tuple[bytes, bytes]:
+    """Certificate and key of a new authority, PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name(name)
+    certificate = (
+        _builder(subject, subject, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
+
+
+def sign(
+    authority: bytes, authority_key: bytes, names: Sequence[str], use: x509.ObjectIdentifier
+) -> tuple[bytes, bytes]:
+    """Certificate and key for these DNS names and this use alone, PEM.
+
+    Raises:
+        ValueError: authority or key cannot be read.
+    """
+    issuer = x509.load_pem_x509_certificate(authority)
+    signer = serialization.load_pem_private_key(authority_key, None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        raise ValueError("the authority's key is neither RSA nor EC")  # noqa: TRY004 - a text's
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        _builder(_name(names[0]), issuer.subject, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(one) for one in names]), critical=False
+        )
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
+        .sign(signer, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
+
+
+def is_good(certificate: bytes, authority: bytes, name: str, now: datetime | None = None) -> bool:
+    """Whether the authority signed it for that name, and it lasts a third of its life at least."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate)
+        found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+        return False
+    left = found.not_valid_after_utc - (now or datetime.now(UTC))
+    life = found.not_valid_after_utc - found.not_valid_before_utc
+    return name in names.get_values_for_type(x509.DNSName) and left > life / _LEFT_SHARE
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + LIFE)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:_MOST_CHARACTERS])])
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
