@@ -58,7 +58,7 @@ class Gateway:
 
     def spoil(self) -> None:
         """A certificate that cannot be read."""
-        (self.folder / "tls.crt").write_bytes(b"half a certi")
+        (self.folder / "tls.crt").write_bytes(b"no certificate")
 
     def client_files(self, name: str = "client") -> TlsFiles:
         """What a worker has."""
