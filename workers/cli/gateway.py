@@ -51,8 +51,8 @@ backend driver
 """
 
 SCRIPT: Final = """\
-trap 'kill $old $pid 2>/dev/null; exit 0' TERM INT
-old= pid= seen=
+trap 'kill $old $pid $new 2>/dev/null; exit 0' TERM INT
+old= pid= new= seen=
 while :; do
   now="$(cat FOLDER/ca.crt FOLDER/tls.crt FOLDER/tls.key | cksum)"
   if [ "$now" != "$seen" ]; then
