@@ -1,4 +1,4 @@
-"""Certificates of the drivers' mutual TLS: an authority, and what it signs. P-256, ten years."""
+"""Certificates of the drivers' mutual TLS: an authority, and what it signs, for ten years."""
 
 from __future__ import annotations
 
