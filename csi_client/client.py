@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import grpc
@@ -30,6 +31,7 @@ DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 """Deadline of each call: the Go sidecar's real `--timeout` default (P-413, D-007)."""
 
 _log: Final = logging.getLogger(__name__)
+_OK: Final = errors.code_name(errors.OK)
 _Answer = TypeVar("_Answer", bound=Message)
 _Page = TypeVar("_Page", csi.ListVolumesResponse, csi.ListSnapshotsResponse)
 
@@ -84,7 +86,10 @@ class CsiClient:
         self.timeout_seconds = timeout_seconds
         self._timeouts_by_rpc = dict(timeouts_by_rpc or {})
         self._observer = observer
-        self._channel = open_channel(target, tls=tls, max_receive_bytes=max_receive_bytes)
+        self.is_tcp = target.startswith("dns:")
+        self.answered_at = float("-inf")
+        self._open = partial(open_channel, target, tls=tls, max_receive_bytes=max_receive_bytes)
+        self._channel = self._open()
         self._methods: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
         self._link = Link(self._channel)
         self._guarded: dict[grpc.Future[bytes], Callable[[], bool]] = {}
@@ -122,6 +127,43 @@ class CsiClient:
         """Close the channel; running calls end with CANCELLED. Safe to call twice."""
         self._link.close()
         self._channel.close()
+
+    def mend(self, timeout_seconds: float = 5.0) -> bool:
+        """Replace a connection that swallows what is sent; whether it was replaced.
+
+        Probe is not answered on it, and is on a second connection to the same address. A driver
+        that is busy or stands still answers on neither: then its running calls go on. Those of a
+        connection that is replaced end with CANCELLED. Blocks for twice the time at most.
+        """
+        if self._answers(self._channel, timeout_seconds):
+            return False
+        fresh = self._open()
+        if not self._answers(fresh, timeout_seconds):
+            fresh.close()
+            return False
+        old, old_link = self._channel, self._link
+        self._link = Link(fresh, losses=old_link.losses + 1)
+        self._channel = fresh
+        # After the channel: a method that another thread makes now is the new one's.
+        self._methods = {}
+        self._link.look()
+        old_link.close()
+        old.close()
+        return True
+
+    def _answers(self, channel: grpc.Channel, timeout_seconds: float) -> bool:
+        """Whether Probe is answered on that connection, by whatever."""
+        ask = channel.unary_unary("/csi.v1.Identity/Probe", None, None)
+        try:
+            ask(b"", timeout=timeout_seconds, wait_for_ready=True)
+        except grpc.RpcError as error:
+            code = cast("grpc.Call", error).code()
+            if code in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}:
+                return False
+        except ValueError:
+            return True  # closed: there is nothing to mend
+        self.answered_at = time.monotonic()
+        return True
 
     def probe(self, *, timeout_seconds: float | None = None) -> bool:
         """Ask once whether the driver is ready; an absent `ready` means yes (P-004)."""
@@ -415,8 +457,11 @@ class CsiClient:
             self._guarded.pop(call, None)
 
     def _observe(self, rpc: str, code_name: str, started: float) -> None:
+        ended = time.monotonic()
+        if code_name == _OK:
+            self.answered_at = ended
         if self._observer is not None:
-            self._observer(rpc, code_name, time.monotonic() - started)
+            self._observer(rpc, code_name, ended - started)
 
 
 def _encode(request: Message, rpc: str) -> bytes:

@@ -66,8 +66,9 @@ _NO_CONNECTION: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-# A server of the C core that is stopped, gracefully or not, drops calls that come just then so.
-_NOT_TAKEN: Final = "CANCELLED"
+# A server of the C core that is stopped, gracefully or not, drops calls that come just then so;
+# the others are the library's own, when we close the connection below the call.
+_NOT_TAKEN: Final = frozenset({"CANCELLED", "Channel closed!", "Stream removed (Channel closed!)"})
 
 # A message above a size limit is reported by whichever transport noticed, with the very code that
 # drivers use for a full storage pool (D-024). Texts: gRPC C core (`CLIENT: Received message larger
@@ -187,7 +188,7 @@ def from_status(code: int, details: str, *, rpc: str) -> CsiError:
     if code in {UNKNOWN, INTERNAL, UNAVAILABLE} and _BROKEN_STREAM.fullmatch(details):
         return CsiError(code, details, rpc=rpc, from_transport=True, is_final=False)
     is_gone = code == UNAVAILABLE and _NO_CONNECTION.fullmatch(details)
-    if is_gone or (code == CANCELLED and details == _NOT_TAKEN):
+    if is_gone or (code == CANCELLED and details in _NOT_TAKEN):
         return CsiError(code, details, rpc=rpc, from_transport=True)
     if code == RESOURCE_EXHAUSTED and (match := _TOO_LARGE.search(details)):
         return CsiError(

@@ -15,12 +15,20 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from workers.drivers.announcing import DRIVERLESS, REGISTRATION_TTL_SECONDS, Announcing
 from workers.drivers.driver import Driver, handshake, wait_ready
 from workers.drivers.driversfile import DriverSpec
-from workers.drivers.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, open_link
+from workers.drivers.link import (
+    PROBE_SECONDS,
+    PROVE_SECONDS,
+    RETRY_SECONDS,
+    TELL_AFTER_SECONDS,
+    Link,
+    open_link,
+)
 from workers.drivers.pace import Pace, SharedPace, WatchedClient
 from workers.drivers.seats import default_seats
 from workers.errors import ConfigError
@@ -258,6 +266,8 @@ class Fleet:
         is_connected, losses = client.is_connected, client.connection_losses
         if link.is_served:
             if is_connected and losses == link.losses:
+                if client.is_tcp:
+                    self._prove(link)
                 return  # nearly always: hundreds of drivers are looked at twice a second
             self._lose(link)
         if link.shaking is not None:
@@ -269,6 +279,25 @@ class Fleet:
         elif time.monotonic() >= link.retry_at:
             pool = self._patient if link.has_failed else self._pool
             link.shaking, link.shaking_losses = pool.submit(self._seen, link, link.shake), losses
+
+    def _prove(self, link: Link) -> None:
+        """A connection may swallow what is sent, with no end: a node without power, a NAT.
+
+        A worker finds that out for itself, within 8 s and the time of a Probe, so that no claim
+        waits on such a connection for longer.
+        """
+        now = time.monotonic()
+        is_under_way = link.proving is not None and not link.proving.done()
+        if is_under_way or now - max(link.client.answered_at, link.proved_at) < PROVE_SECONDS:
+            return
+        link.proved_at = now
+        link.proving = self._patient.submit(self._seen, link, partial(self._mend, link))
+
+    def _mend(self, link: Link) -> bool:
+        is_mended = link.client.mend(PROBE_SECONDS)
+        if is_mended:
+            _log.warning("a connection that swallowed calls is replaced", driver=link.name)
+        return is_mended
 
     def stop(self) -> None:
         """Closes all connections."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from csi_client import tlscheck
 from csi_client.connection import CsiAddressError
-from csi_client.errors import CsiError
+from csi_client.errors import DEADLINE_EXCEEDED, CsiError
 from workers.drivers.driver import Driver, handshake
 from workers.drivers.pace import Pace, WatchedClient
 from workers.errors import ConfigError
@@ -28,6 +28,8 @@ PROBE_SECONDS: Final = 5.0
 TELL_AFTER_SECONDS: Final = 3.0
 TELL_EVERY_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 1.0
+PROVE_SECONDS: Final = 8.0
+"""Over TCP: a connection without an answer for so long is asked for one."""
 
 _REMEDIES: Final = {
     tlscheck.EXPIRED: "renew it",
@@ -49,6 +51,7 @@ class Link:
         losses: the client's count at the last handshake.
         shaking: a handshake under way in another thread.
         has_failed: the last handshake did; the next one waits behind those of others.
+        proving: a look under way at whether the connection swallows what is sent.
     """
 
     spec: DriverSpec
@@ -61,6 +64,8 @@ class Link:
     shaking: Future[Driver] | None = None
     shaking_losses: int = 0
     has_failed: bool = False
+    proving: Future[bool] | None = None
+    proved_at: float = float("-inf")
     retry_at: float = 0.0
     lost_told_at: float = float("-inf")
     waiting_since: float = field(default_factory=time.monotonic)
@@ -93,6 +98,8 @@ class Link:
             if not self.client.probe(timeout_seconds=PROBE_SECONDS):
                 raise ConfigError(f"driver {self.name} is not ready yet")
         except CsiError as error:
+            if self.client.is_tcp and error.code == DEADLINE_EXCEEDED:
+                self.client.mend(PROBE_SECONDS)
             raise ConfigError(f"driver {self.name} does not answer Probe: {error}") from None
         found = handshake(self.client, self.settings)
         expected = self.driver.name if self.driver else self.spec.name
