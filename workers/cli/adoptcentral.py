@@ -428,7 +428,7 @@ def is_served(tools: Tools, central: Central, driver: str) -> bool | None:
         found = report["drivers"].get(driver)
     except (kubectl.PluginError, OSError, ValueError, KeyError, AttributeError):
         return None
-    return found is not None and found.get("state") != "not served"
+    return found is not None and not found["state"].startswith(("not served", "disconnected"))
 
 
 def rights_of(central: Central) -> JsonObject:

@@ -391,7 +391,8 @@ def test_a_driver_that_no_worker_reaches_is_told(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("state", "expected"), [("ok", True), ("not served", False), (None, False), ("!", None)]
+    ("state", "expected"),
+    [("ok", True), ("not served", False), ("disconnected", False), (None, False), ("!", None)],
 )
 def test_whether_a_worker_serves_is_asked_in_a_pod(tmp_path, monkeypatch, state, expected):
     pod = {
