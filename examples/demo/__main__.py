@@ -1,7 +1,7 @@
 """`make demo`: starts everything, shows it, cleans up. See `story` for what is shown.
 
 Exit code 0 when every claim was Bound, one grew, was snapshot, restored and attached, and the
-deleted one's volume was gone; 1 otherwise.
+deleted one's volume was gone, and a killed worker's claims were Bound by another; 1 otherwise.
 """
 
 from __future__ import annotations
@@ -73,15 +73,31 @@ def run(stack: Stack, screen: Screen, *, once: bool, is_own_cluster: bool) -> No
                     life.show_snapshot(scene)
                     life.show_attachment(scene)
                 story.show_deletion(scene)
-                screen.say(f"Flower: {stack.flower_url}  login {stack.flower_login}")
+                story.show_takeover(scene)
+                story.show_failure(scene)
+                screen.say(f"in a browser: {stack.flower_url}/fleet  login {stack.flower_login}")
                 if not once:
-                    screen.say(f"cluster: kubectl --kubeconfig {stack.kubeconfig} get pvc -A")
-                    screen.say(f"try commands: {stack.command('status')}")
-                    screen.say("Ctrl-C ends the demo and removes all of it")
+                    invite(stack, screen)
                     story.keep_showing(scene)
         finally:
             if not is_own_cluster:
                 story.clean_up(scene)
+
+
+def invite(stack: Stack, screen: Screen) -> None:
+    """What a person may do next: ask, repair, and break it."""
+    stack.write_environment()
+    claim = f"{stack.namespace}/{story.BROKEN}"
+    secret = f"create secret generic {story.SECRET} --from-literal=password=x"
+    for line in (
+        f"in another terminal, once: . {stack.env_file}",
+        f"  ask:    csi-fleet status    csi-fleet pending    csi-fleet explain pvc {claim}",
+        f"  repair: kubectl -n {stack.namespace} {secret}",
+        "  break:  demo_kill worker-1    (or worker-2, watcher, redis, alpha, beta, beat)",
+        "docs/tutorials/break-it.md walks through it",
+        "Ctrl-C ends the demo and removes all of it",
+    ):
+        screen.say(line)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

