@@ -246,7 +246,7 @@ def _missed(missed: Mapping[str, str]) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int]) -> str:
     """Cells are HTML; on a narrow screen each names its column."""
-    ths = "".join(
+    heads = "".join(
         f'<th scope="col"{_number(at, numbers)}>{name}</th>' for at, name in enumerate(head)
     )
     body = "".join(
@@ -258,7 +258,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Seque
         + "</tr>"
         for row in rows
     )
-    return f"<table><thead><tr>{ths}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _number(at: int, numbers: Sequence[int]) -> str:
