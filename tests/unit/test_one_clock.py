@@ -48,10 +48,12 @@ ALLOWED = {
     "workers/cli/certificates.py",
     "workers/cli/doctor.py",
     "workers/cli/explain.py",
+    "workers/cli/fleetweb.py",
     "workers/cli/migrate.py",
     "workers/cli/pending.py",
     "workers/cli/pause.py",
     "workers/cli/snapshotaudit.py",
+    "workers/cli/support_bundle.py",
     "workers/kube/kubeconfig.py",
 }
 
