@@ -7,7 +7,6 @@ import time
 from html import unescape
 
 import pytest
-from workers.queue.breakers import Breakers
 
 from tests.support.secure_redis import SecureRedis
 from tests.support.waiting_world import DRIVERS, World
