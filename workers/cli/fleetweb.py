@@ -80,13 +80,15 @@ class Fleet:
             self.has_account = False
         self._lock = threading.Lock()
         self._known: Snapshot | None = None
+        self._fresh_until = 0.0  # of time.monotonic
 
     def snapshot(self) -> Snapshot:
         """All that the first page shows; whoever asks at the same time waits for one reading."""
         with self._lock:
             known = self._known
-            if known is None or time.time() - known.at >= FRESH_SECONDS:
+            if known is None or time.monotonic() >= self._fresh_until:
                 known = self._known = self._read()
+                self._fresh_until = time.monotonic() + FRESH_SECONDS
             return known
 
     def _read(self) -> Snapshot:
