@@ -11,6 +11,7 @@ The client is safe for use by many threads. No call is ever repeated here.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -51,6 +52,10 @@ def _pages(ask: Callable[[str], _Page], method: str) -> Iterator[_Page]:
         seen.add(token)
 
 
+# A connection, and what calls each of its methods.
+_Line = tuple[grpc.Channel, dict[str, "grpc.UnaryUnaryMultiCallable[bytes, bytes]"]]
+
+
 class CsiClient:
     """Client of the driver at `address`.
 
@@ -89,9 +94,9 @@ class CsiClient:
         self.is_tcp = target.startswith("dns:")
         self.answered_at = float("-inf")
         self._open = partial(open_channel, target, tls=tls, max_receive_bytes=max_receive_bytes)
-        self._channel = self._open()
-        self._methods: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
-        self._link = Link(self._channel)
+        self._line: _Line = (self._open(), {})
+        self._mending = threading.Lock()
+        self._link = Link(self._line[0])
         self._guarded: dict[grpc.Future[bytes], Callable[[], bool]] = {}
 
     @property
@@ -126,7 +131,7 @@ class CsiClient:
     def close(self) -> None:
         """Close the channel; running calls end with CANCELLED. Safe to call twice."""
         self._link.close()
-        self._channel.close()
+        self._line[0].close()
 
     def mend(self, timeout_seconds: float = 5.0) -> bool:
         """Replace a connection that swallows what is sent; whether it was replaced.
@@ -135,21 +140,20 @@ class CsiClient:
         that is busy or stands still answers on neither: then its running calls go on. Those of a
         connection that is replaced end with CANCELLED. Blocks for twice the time at most.
         """
-        if self._answers(self._channel, timeout_seconds):
-            return False
-        fresh = self._open()
-        if not self._answers(fresh, timeout_seconds):
-            fresh.close()
-            return False
-        old, old_link = self._channel, self._link
-        self._link = Link(fresh, losses=old_link.losses + 1)
-        self._channel = fresh
-        # After the channel: a method that another thread makes now is the new one's.
-        self._methods = {}
-        self._link.look()
-        old_link.close()
-        old.close()
-        return True
+        with self._mending:
+            old, old_link = self._line[0], self._link
+            if self._answers(old, timeout_seconds):
+                return False
+            fresh = self._open()
+            if not self._answers(fresh, timeout_seconds):
+                fresh.close()
+                return False
+            self._link = Link(fresh, losses=old_link.losses + 1)
+            self._line = (fresh, {})
+            self._link.look()
+            old_link.close()
+            old.close()
+            return True
 
     def _answers(self, channel: grpc.Channel, timeout_seconds: float) -> bool:
         """Whether Probe is answered on that connection, by whatever."""
@@ -403,10 +407,12 @@ class CsiClient:
     ) -> bytes:
         """Exchange bytes with the driver; raise CsiError without a cause attached."""
         can_be_slow = on_slow is not None and slow_after_seconds < timeout
+        line = self._line
         try:
-            method = self._methods.get(rpc)
+            channel, methods = line
+            method = methods.get(rpc)
             if method is None:
-                method = self._methods[rpc] = self._channel.unary_unary(rpc, None, None)
+                method = methods[rpc] = channel.unary_unary(rpc, None, None)
             if is_allowed is None and not can_be_slow:
                 return method(payload, timeout=timeout)
             # A future can be cancelled, and left for a moment; it costs twice the CPU.
@@ -423,6 +429,10 @@ class CsiClient:
             )
         except ValueError:
             # gRPC's way to say that the channel is closed; nothing was sent.
+            if self._line is not line:  # `mend` has replaced it just now
+                return self._send(
+                    rpc, payload, timeout, on_slow, slow_after_seconds, is_allowed=is_allowed
+                )
             failure = errors.NoStatusError("the connection to the driver is closed", rpc=rpc)
         self._link.look()  # whoever judges the failure asks whether the connection is gone
         # Outside the handlers, so that no gRPC exception hangs on as __context__ (see above).

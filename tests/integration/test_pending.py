@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.support.waiting_world import DRIVERS, World
@@ -71,19 +69,14 @@ def test_work_on_an_object_that_is_gone_is_shown(world, capsys):
     assert "no secret" in group["text"]
 
 
-def test_two_thousand_claims_take_seconds(world, capsys):
+def test_two_thousand_claims_are_a_page(world, capsys):
     keys = [world.claim(f"c{number}", f"class{number % 3}") for number in range(MANY)]
     for driver in DRIVERS:
         world.queue.set_limits(Key("claims", driver, "", "").lane, 4)
     world.queue.add(keys)
-    started = time.process_time()
     groups = world.groups(capsys)
-    seconds = time.process_time() - started
     assert sum(one["count"] for one in groups) == MANY
     assert {one["cause"] for one in groups} <= {"limit-reached", "ticketed", "no-free-worker"}
-    with capsys.disabled():
-        print(f"pending over {MANY} claims: {seconds:.1f} s of CPU")
-    assert seconds < 8, "a quarter of it is measured on an idle core"
     pending.run(world.tools())
     text = capsys.readouterr().out
     assert text.startswith(f"{MANY} wait, for ")

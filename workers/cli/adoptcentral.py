@@ -52,6 +52,7 @@ CLIENT: Final = "driver-tls"
 _MADE: Final = ("app.kubernetes.io/managed-by", "csi-fleet-adopt")
 _TOUCHED: Final = "csi-fleet.io/drivers-changed"
 _LAST_PORT: Final = 65535
+ASK_SECONDS: Final = 30.0
 _PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
 
 
@@ -235,6 +236,17 @@ class Surroundings:
                 "with ca.crt, tls.crt and tls.key by the same authority, for the name "
                 f"{self.name}.{self.namespace}.svc (docs/migration.md)",
             )
+        if has_authority and has_client:
+            trusted, authority = _value(has_client, "ca.crt"), _value(has_authority, "tls.crt")
+            if authority.strip() not in trusted:
+                yield Finding(
+                    "certificates",
+                    FAIL,
+                    f"The Secret {self.central.namespace}/{CLIENT} is of another authority than "
+                    f"{self.central.namespace}/{AUTHORITY}: gateways of drivers that were adopted "
+                    "before would refuse the workers. Put the authority's old key back; or release "
+                    f"those drivers, delete {CLIENT}, and adopt them again",
+                )
         listed = self._find(paths.CONFIG_MAPS, "drivers", self.central.namespace)
         for text in ((listed or {}).get("data") or {}).values():
             if self.driver in _names(text):
@@ -423,10 +435,15 @@ def is_served(tools: Tools, central: Central, driver: str) -> bool | None:
             *(kubectl.kubectl(), *flags, "exec", f"--namespace={place.namespace}", place.pod),
             *(f"--container={place.container}", "--", "csi-fleet", "status", "-o", "json"),
         ]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            argv, capture_output=True, text=True, check=False, timeout=ASK_SECONDS
+        )
         report = json.loads(done.stdout)
         found = report["drivers"].get(driver)
-    except (kubectl.PluginError, OSError, ValueError, KeyError, AttributeError):
+    except (
+        *(kubectl.PluginError, subprocess.TimeoutExpired, OSError),
+        *(ValueError, KeyError, AttributeError),
+    ):
         return None
     return found is not None and not found["state"].startswith(("not served", "disconnected"))
 

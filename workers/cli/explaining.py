@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Final
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
 from workers.explain import away, generic, gone, nouns
-from workers.explain.facts import NO_REASON
+from workers.explain.facts import NO_REASON, Cause
+from workers.explain.generic import Explained
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
-    from workers.explain.facts import Cause
-    from workers.explain.generic import Explained
     from workers.explain.nouns import Noun
 
 # Nothing is known of a reason: perhaps nobody saw it. What is uploading, the driver is asked about.
@@ -56,6 +55,23 @@ def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
     except QueueUnavailable as error:
         found = away.explain(tools, noun, namespace, name)
         return Answer(found, found.cause, str(error))
+
+
+def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer | None:
+    """What Redis alone knows of an object, for who may not read it; None for nothing.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    noun = nouns.nouns()[word]
+    state = gone.last_state(tools, noun, namespace, name)
+    if state is None:
+        return None
+    if gone.is_open(state):
+        cause = gone.still_open(tools, noun, state)
+    else:
+        cause = Cause("nothing-to-do", "No work is pending for this object.", is_problem=False)
+    return Answer(Explained(cause, state), unseen(tools, cause))
 
 
 def unseen(tools: Tools, cause: Cause) -> Cause:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# How old a page may be.
+# How old the first page may be.
 FRESH_SECONDS: Final = 3.0
+# Of their own: a page that waits for the API server keeps no thread from Flower.
+_READERS: Final = ThreadPoolExecutor(2, "fleet-page")
 # The Redis user of the page beside Flower's, with its password (k8s/base/redis/users.acl).
 VIEWERS: Final = {"flower": "viewer"}
 NO_ACCOUNT: Final = (
@@ -128,11 +131,18 @@ class Fleet:
             )
             return 200 if whole.is_there else 404, page
         word, namespace, name = named_object((word, name), "explain")
-        answer = explaining.explained(self.tools, word, namespace, name)
+        notes = []
+        try:
+            answer = explaining.explained(self.tools, word, namespace, name)
+        except ForbiddenError as error:
+            known = explaining.known_to_redis(self.tools, word, namespace, name)
+            if known is None:
+                raise
+            answer, notes = known, [NO_ACCOUNT if not self.has_account else f"{error}"]
         found = answer.found
         trail = found.state.trail if found.state is not None else ()
         entries = timeline(trail, found.claim, found.volume)
-        notes = [_away(answer.problem)] if answer.problem else []
+        notes += [_away(answer.problem)] if answer.problem else []
         page = fleetpage.explained(root, title, answer.cause, now, entries=entries, notes=notes)
         return 404 if answer.cause.code in explaining.ABSENT else 200, page
 
@@ -159,11 +169,15 @@ class _Handler(BaseHandler):  # type: ignore[misc]  # Flower has no types
     async def show(self, make: Callable[[], tuple[int, str]], title: str) -> None:
         """Answer with a page, or with what keeps it from being made."""
         try:
-            code, page = await IOLoop.current().run_in_executor(None, make)
+            code, page = await IOLoop.current().run_in_executor(_READERS, make)
         except (ApiError, QueueUnavailable) as error:
             code, page = 503, fleetpage.failed(self.root, title, f"{error}", time.time())
         except ConfigError as error:
             code, page = 404, fleetpage.failed(self.root, title, f"{error}", time.time())
+        self.answer(code, page)
+
+    def answer(self, code: int, page: str) -> None:
+        """Send a page that loads nothing foreign."""
         for name, value in _HEADERS.items():
             self.set_header(name, value)
         self.set_status(code)
@@ -216,13 +230,16 @@ class Find(_Handler):
         words = self.get_query_argument("object", "").split()
         if len(words) == 1:
             words = words[0].split("/", 1) if words[0].count("/") > 1 else ["pvc", *words]
-        if len(words) != 2:
-            problem = "That names no object. Give one as `pvc shop/data` or `driver NAME`."
-            self.set_status(404)
-            self.finish(fleetpage.failed(self.root, "Explain", problem, time.time()))
+        problem = "That names no object. Give one as `pvc shop/data` or `driver NAME`."
+        word = name = ""
+        if len(words) == 2:
+            try:
+                word, name = wholes.named(tuple(words)) or (words[0].lower(), words[1])
+            except ConfigError as error:
+                problem = f"{error}"
+        if not word:
+            self.answer(404, fleetpage.failed(self.root, "Explain", problem, time.time()))
             return
-        known = wholes.named(tuple(words))
-        word, name = known or (words[0].lower(), words[1])
         self.redirect(f"{self.root}/fleet/{quote(word, safe='')}/{quote(name)}")
 
 

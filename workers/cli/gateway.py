@@ -55,7 +55,10 @@ trap 'kill $old $pid $new 2>/dev/null; exit 0' TERM INT
 old= pid= new= seen=
 while :; do
   now="$(cat FOLDER/ca.crt FOLDER/tls.crt FOLDER/tls.key | cksum)"
-  if [ "$now" != "$seen" ]; then
+  if [ "$now" != "$seen" ] && haproxy -c -f /dev/stdin <<EOF
+$GATEWAY_CONFIG
+EOF
+  then
     haproxy -db -f /dev/stdin ${pid:+-sf $pid} <<EOF &
 $GATEWAY_CONFIG
 EOF

@@ -33,22 +33,30 @@ KIND: Final = "SupportBundle"
 EXPLAINED: Final = 20
 FAILED: Final = 500
 HIDDEN: Final = "[hidden]"
-_NAME: Final = (
-    r"[\w.-]*(?:pass(?:word|wd|phrase)?|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|"
-    r"credentials?|login|pwd|key)[\w.-]*"
+# A text of a driver, cut before it is searched: every pattern is bounded, and so is what it reads.
+LONGEST: Final = 8_000
+_WORDS: Final = (
+    r"(?:pass(?:word|wd|phrase)?|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|"
+    r"credentials?|login|pwd|key)"
 )
-_QUOTED: Final = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
+_NAME: Final = rf"[\w.-]{{0,80}}?{_WORDS}[\w.-]{{0,80}}"
+# Go's %q escapes the quotes of a text within a text.
+_QUOTED: Final = r"\\+\".*?\\+\"|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
 _PATTERNS: Final = (
     # A private key or a certificate, to its end or to the end of the text.
     (re.compile(r"-----BEGIN [\s\S]*?(?:-----END [A-Z0-9 ]+-----|\Z)"), HIDDEN),
     # The login of an address, with a scheme or without one.
-    (re.compile(r"(?<=://)[^/\s@]+@"), f"{HIDDEN}@"),
-    (re.compile(r"(?<![\w/])[\w.-]+:[^\s/@:]+@(?=[\w.-])"), f"{HIDDEN}@"),
+    (re.compile(r"(?<=://)\S{1,256}@"), f"{HIDDEN}@"),
+    (re.compile(r"(?<![\w./-])[\w.-]{1,128}:[^\s/@:]{1,256}@(?=[\w.-])"), f"{HIDDEN}@"),
     (re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
-    # password=x, "token": "x", --secret x; not `secret shop/key`, which is a name.
+    # --secret x
+    (re.compile(rf"(?<![\w-])(--?{_NAME}\s{{1,8}})[^\s,;&\"']+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    # password=x, "token": "x"; not `secret shop/key`, which is a name.
     (
         re.compile(
-            rf"(?<![\w/-])([\"']?{_NAME}[\"']?\s*[=:]\s*)({_QUOTED}|[^\s,;&\"']+)", re.IGNORECASE
+            rf"(?<![\w./-])(\\*[\"']?{_NAME}\\*[\"']?\s{{0,8}}[=:]\s{{0,8}})"
+            rf"({_QUOTED}|[^\s,;&\"']+)",
+            re.IGNORECASE,
         ),
         rf"\1{HIDDEN}",
     ),
@@ -128,6 +136,8 @@ def scrubbed(value: Any, secrets: Iterable[str] = ()) -> Any:
 
 
 def _scrubbed(text: str, secrets: list[str]) -> str:
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]} [{len(text) - LONGEST} more characters]"
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
     for pattern, instead in _PATTERNS:

@@ -257,13 +257,15 @@ def _driver_facts(tools: Tools, name: str, records: Mapping[str, Mapping[str, An
         facts.append(
             f"Now {line.ready} wait for a worker{age}; {line.running} run, {line.failing} fail."
         )
-    classes = [
-        one["metadata"]["name"]
-        for one in tools.kube.list(paths.STORAGE_CLASSES)
-        if driver_of(records, str(one.get("provisioner") or "")) == name
-    ]
-    known = ", ".join(sorted(classes)) or "none"
-    return [*facts, f"Storage classes that name it: {known}."]
+    try:
+        classes = sorted(
+            one["metadata"]["name"]
+            for one in tools.kube.list(paths.STORAGE_CLASSES)
+            if driver_of(records, str(one.get("provisioner") or "")) == name
+        )
+    except ApiError as error:
+        return [*facts, f"Storage classes that name it are not known: {error}."]
+    return [*facts, f"Storage classes that name it: {', '.join(classes) or 'none'}."]
 
 
 def _waiting(tools: Tools, **only: str) -> tuple[list[Group], dict[str, str]]:

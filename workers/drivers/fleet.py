@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from csi_client.connection import CsiAddressError
 from workers.drivers.announcing import DRIVERLESS, REGISTRATION_TTL_SECONDS, Announcing
 from workers.drivers.driver import Driver, handshake, wait_ready
 from workers.drivers.driversfile import DriverSpec
@@ -294,7 +295,11 @@ class Fleet:
         link.proving = self._patient.submit(self._seen, link, partial(self._mend, link))
 
     def _mend(self, link: Link) -> bool:
-        is_mended = link.client.mend(PROBE_SECONDS)
+        try:
+            is_mended = link.client.mend(PROBE_SECONDS)
+        except CsiAddressError as error:  # certificates that cannot be read, for example
+            _log.warning("a connection cannot be tried again", driver=link.name, err=error)
+            return False
         if is_mended:
             _log.warning("a connection that swallowed calls is replaced", driver=link.name)
         return is_mended

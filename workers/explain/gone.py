@@ -23,7 +23,6 @@ from workers.queue.keys import Key
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.nouns import Noun
-    from workers.spec import Spec
 
 # The end of a pass, in the words of the trail.
 _ENDS: Final = frozenset({"done", "end"})
@@ -35,22 +34,13 @@ def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained | 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    specs = {kind.name: spec for spec, kind in noun.kinds}
-    shown = f"{namespace}/{name}" if namespace else name
-    keys = dict.fromkeys(keys_of_object(tools.redis, set(specs), shown))
-    for record in IntentStore(tools.redis).all().values():
-        with suppress(ValueError):
-            key = Key.parse(str(record.get("key", "")))
-            if key.kind in specs and key.object == shown:
-                keys[key] = None
-    states = read_keys(tools.redis, list(keys)) if keys else []
-    states = [one for one in states if _is_open(one) or one.trail]
-    if not states:
+    state = last_state(tools, noun, namespace, name)
+    if state is None:
         return None
-    state = max(states, key=lambda one: (_is_open(one), one.trail[-1].at if one.trail else 0.0))
+    shown = f"{namespace}/{name}" if namespace else name
     what = f"{noun.word} {shown}"
-    if _is_open(state):
-        found = _open(tools, specs[state.key.kind], state)
+    if is_open(state):
+        found = still_open(tools, noun, state)
         volume = str((state.intent or {}).get("volume") or "")
         about = f" on volume {volume}" if volume else ""
         text = f"{what} was deleted, and csi-fleet still works{about}. {found.text}"
@@ -69,13 +59,35 @@ def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained | 
     )
 
 
-def _is_open(state: KeyState) -> bool:
+def last_state(tools: Tools, noun: Noun, namespace: str, name: str) -> KeyState | None:
+    """The latest work on an object, whether it exists or not; None where Redis knows of none.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    kinds = {kind.name for _, kind in noun.kinds}
+    shown = f"{namespace}/{name}" if namespace else name
+    keys = dict.fromkeys(keys_of_object(tools.redis, kinds, shown))
+    for record in IntentStore(tools.redis).all().values():
+        with suppress(ValueError):
+            key = Key.parse(str(record.get("key", "")))
+            if key.kind in kinds and key.object == shown:
+                keys[key] = None
+    states = read_keys(tools.redis, list(keys)) if keys else []
+    states = [one for one in states if is_open(one) or one.trail]
+    if not states:
+        return None
+    return max(states, key=lambda one: (is_open(one), one.trail[-1].at if one.trail else 0.0))
+
+
+def is_open(state: KeyState) -> bool:
     """Whether something is still to be done for the key."""
     return bool(state.is_known or state.fails or state.intent or state.unsaved)
 
 
-def _open(tools: Tools, spec: Spec, state: KeyState) -> Cause:
+def still_open(tools: Tools, noun: Noun, state: KeyState) -> Cause:
     """Why the work on the key is not at its end."""
+    spec = next(spec for spec, kind in noun.kinds if kind.name == state.key.kind)
     if state.intent is not None and is_stranded(state.intent):
         volume = state.intent.get("volume") or state.key.record_name
         return Cause(

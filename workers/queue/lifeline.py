@@ -44,10 +44,10 @@ class Lifeline:
     """
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.caller = ""
         name = uuid.uuid4().hex[:16]
         try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.bind(_address(name))
         except OSError:  # no Linux, or forbidden
             return
@@ -68,11 +68,11 @@ def is_gone(caller: str) -> bool:
     place, _, name = caller.rpartition("/")
     if not place or place != _place() or not _NAME.fullmatch(name):
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             probe.connect(_address(name))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # no file descriptor is left, for example
+        return False
     return False
