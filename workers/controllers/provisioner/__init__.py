@@ -1,1 +1,1 @@
-"""The domain: decides what a claim or volume needs and orders the steps."""
+"""Provisions a volume for each claim and deletes released volumes, as csi-provisioner does."""

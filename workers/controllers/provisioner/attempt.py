@@ -1,7 +1,7 @@
-"""One attempt to provision a claim: prepare, ask the driver, judge the answer (P-101, steps 5-24).
+"""Makes one CreateVolume call for a claim: prepares, calls and checks (P-101, steps 5-24).
 
-A first attempt reads everything that its request is made of. A repeat sends the recorded request:
-only its secrets are read again.
+A first attempt reads everything that its request needs. A repeat sends the recorded request, for
+which only the secrets are read again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EVENT_SOURCE_POPULATOR = "external-provisioner"
 
 @dataclass(slots=True)
 class Prepared:
-    """A request ready to be sent and what its answer will be combined with."""
+    """A request ready to be sent, and the facts that make a PV of its answer."""
 
     request: csi.CreateVolumeRequest
     fs_type: str
@@ -64,7 +64,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     """One CreateVolume for one claim.
 
     Attributes:
-        is_rehearsal: only the request is wanted: nothing is marked, nobody is told (D-011).
+        is_rehearsal: only build the request: no finalizer is added, no event recorded (D-011).
     """
 
     is_rehearsal: bool = False
@@ -76,7 +76,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     # Steps 5 to 21.
 
     def prepare(self) -> Prepared:
-        """Everything that is checked and read before the driver is asked."""
+        """Reads and checks everything that is needed before the driver is called."""
         driver, claim = self.work.driver, self.claim
         if self.intent is not None and self.intent.request:
             return self.repeat(self.intent, self.intent.request)
@@ -131,7 +131,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         )
 
     def repeat(self, intent: Intent, recorded: JsonObject) -> Prepared:
-        """The request of an earlier call again, as its record has it."""
+        """Builds the request of an earlier call again, from its record."""
         self.selected_node = intent.selected_node
         self.protect_source()
         storage_class, migrated = self.translated_class()
@@ -164,10 +164,10 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         )
 
     def protect_source(self) -> None:
-        """A source that still exists is not deleted while the driver copies from it.
+        """Protects a source that still exists while the driver copies from it.
 
-        While the claim lives its user sees what is wrong with the source (D-046). Once the claim is
-        gone that is no reason to leave the call open: nobody gets at the data.
+        While the claim exists, a problem with the source is reported to its user (D-046). Once the
+        claim is gone the problem is only logged and the call repeated: no user gets the data.
         """
         gates = self.work.driver.settings.gates
         cross = gates.cross_namespace_volume_data_source
@@ -194,7 +194,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         vac_name: str,
         migrated: bool,
     ) -> Prepared:
-        """Secrets, parameters, attributes class and the request itself (steps 18 to 22)."""
+        """Reads secrets and attributes class and builds the request (steps 18 to 22)."""
         driver, claim = self.work.driver, self.claim
         secret_ref = secret_rules.resolve(secret_rules.SecretKind.PROVISIONER, values, name, claim)
         data = self.secret_data(secret_ref) if secret_ref is not None else {}
@@ -219,7 +219,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return Prepared(built, fs_type, required, secret_ref, refs, vac_name, migrated)
 
     def translated_class(self) -> tuple[JsonObject, bool]:
-        """Step 8: the class as the CSI driver understands it (P-602)."""
+        """Returns the class in CSI form, and whether it was migrated (step 8, P-602)."""
         driver = self.work.driver
         if driver.in_tree_name is None or not is_migrated(self.storage_class, driver.name):
             return self.storage_class, False
@@ -229,7 +229,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return translate_class(self.storage_class, driver.in_tree_name), True
 
     def check_source(self, source: sources.DataSource) -> None:
-        """Step 9, with the populator's event (P-209)."""
+        """Checks the source's kind; records an event for a populator (step 9, P-209)."""
         try:
             sources.check_source(source)
         except sources.PopulatorSourceError as error:
@@ -247,7 +247,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     def topology(
         self, storage_class: JsonObject, *, selected_node: str | None = None
     ) -> csi.TopologyRequirement | None:
-        """Step 17 (P-300)."""
+        """Returns the topology requirement, None without topology (step 17, P-300)."""
         driver = self.work.driver
         if not driver.supports_topology:
             return None
@@ -264,7 +264,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         )
 
     def secret_data(self, ref: SecretRef) -> dict[str, str]:
-        """Step 18: the provisioner secret, read now and kept only for this call."""
+        """Reads the provisioner secret, which is kept for this call only (step 18)."""
         try:
             found = self.work.runtime.kube.get_secret(ref.namespace, ref.name)
         except RefusedError as error:
@@ -272,7 +272,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return secret_rules.decode(found, ref)
 
     def attributes(self, name: str) -> dict[str, str]:
-        """Step 21: the VolumeAttributesClass, read live (P-160)."""
+        """Reads the VolumeAttributesClass live, returns its parameters (step 21, P-160)."""
         try:
             found = self.work.runtime.kube.get_attributes_class(name)
         except RefusedError as error:
@@ -282,7 +282,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     # Steps 22 to 24.
 
     def request_of(self, prepared: Prepared) -> Request:
-        """What a repeat must have in common with this call."""
+        """Returns the part of the request that a repeat must send again."""
         return Request(
             selected_node=self.selected_node,
             message=recorded_request(prepared.request),
@@ -291,20 +291,20 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
 
     @property
     def timeout_seconds(self) -> float:
-        """As long as the driver may take for a volume of this class."""
+        """The timeout of CreateVolume for this class."""
         driver, name = self.work.driver, self.storage_class["metadata"].get("name", "")
         own = driver.timeout_seconds("create", name)
         return driver.settings.driver.timeout_seconds if own is None else own
 
     def call(self, prepared: Prepared) -> csi.CreateVolumeResponse:
-        """Step 22, its errors classified (P-410)."""
+        """Calls CreateVolume; raises its errors with their state (step 22, P-410)."""
         try:
             with about_volume(is_migrated=prepared.migrated):
                 return self.work.runtime.effects.client(self.work.driver).create_volume(
                     prepared.request, on_slow=self.keep_copy, timeout_seconds=self.timeout_seconds
                 )
         except DriverAway:
-            # It may have arrived: finished when the driver is back, without event or back-off.
+            # The call may have arrived: repeated without event or back-off once the driver is back.
             self.remember_background()
             raise
         except UnusableAnswerError as error:
@@ -312,20 +312,20 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         except CsiError as error:
             state = self.state_of(error)
             if error.code == ALREADY_EXISTS and (earlier := self.current.with_earlier()):
-                # The volume was made by the earlier call, whose request the driver expects.
+                # The earlier call made the volume, so the driver expects that call's request.
                 self.remember(earlier)
                 state = State.BACKGROUND
             raise AttemptError(str(error), state, code=error.code) from None
 
     def state_of(self, error: CsiError) -> State:
-        """P-410; a status made by the transport says nothing about the storage (D-024)."""
+        """Returns the error's state; a transport status tells nothing of storage (P-410, D-024)."""
         if error.from_transport:
             return State.FINISHED if error.is_final else State.BACKGROUND
         may_reschedule = self.work.driver.supports_topology and bool(self.selected_node)
         return create_volume_state(error.code, may_reschedule=may_reschedule)
 
     def accept(self, prepared: Prepared, answer: csi.CreateVolumeResponse) -> JsonObject:
-        """Steps 23 and 24: checks, clean-up of what is not usable, the PV."""
+        """Checks the answer, deletes an unusable volume, builds the PV (steps 23 and 24)."""
         rejection = volume_rules.check_response(prepared.request, answer)
         if rejection is not None:
             raise self.rejected(prepared, rejection)
@@ -362,16 +362,16 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         )
 
     def rejected(self, prepared: Prepared, rejection: volume_rules.Rejection) -> AttemptError:
-        """The error of a volume that must not stay, once it was deleted or could not be."""
+        """Deletes a volume that must not stay, and returns the error of the attempt."""
         problem = self.clean_up(prepared, rejection.volume_id)
         error = rejection.error(problem)
-        # Nothing is left once the clean-up worked, so nothing is in progress (D-009).
+        # After a successful clean-up no volume is left, so nothing is in progress (D-009).
         return error if problem else AttemptError(error.message, State.FINISHED)
 
     def unusable(self, prepared: Prepared, error: UnusableAnswerError) -> AttemptError:
-        """The error of an answer that must not be believed (D-002).
+        """Returns the error of an answer that cannot be used; deletes its volume (D-002).
 
-        Without an id nothing can be deleted: the attempt stays on record and is repeated.
+        Without a volume id nothing can be deleted: the intent stays and the call is repeated.
         """
         self.remember(self.current.answered())
         if not error.made.strip():
@@ -382,7 +382,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         )
 
     def to_in_tree(self, prepared: Prepared, built: JsonObject, volume_id: str) -> JsonObject:
-        """Step 24 of a migrated class; a volume that cannot be named is deleted (P-605, D-001)."""
+        """Makes the PV in-tree (step 24, P-605); deletes a volume it cannot name (D-001)."""
         try:
             return volume_to_in_tree(built, self.work.driver.name)
         except AttemptError as error:
@@ -397,7 +397,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             None once it is gone, else the last error.
 
         Raises:
-            AttemptError: a record led to it, and a live PV names the volume.
+            AttemptError: an earlier record may be about it, and a live PV names the volume.
         """
         work, name = self.work, self.work.driver.name
         if work.is_orphaned or work.had_doubt:

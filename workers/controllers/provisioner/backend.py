@@ -1,4 +1,4 @@
-"""Who makes and removes the volumes of one driver: the CSI driver itself, unless a plug-in does."""
+"""Chooses what creates and deletes a driver's volumes: the CSI driver or a plug-in."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ if TYPE_CHECKING:
 
 
 class CsiBackend:
-    """The driver is asked by gRPC."""
+    """Creates and deletes volumes by gRPC calls to the CSI driver."""
 
     add_finalizer = True
 
     def threshold(self, kind: str) -> int:
-        """Retried without end, as the reference."""
+        """No retry limit, as in csi-provisioner."""
         del kind
         return 0
 
     def should_provision(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
     ) -> Outcome | None:
-        """L-022, L-025 and the node gate."""
+        """The pre-check of a claim, with the node gate (L-022, L-025)."""
         return precheck.should_provision(work, claim, storage_class)
 
     def attempt(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject, intent: Intent | None
     ) -> ClaimAttempt:
-        """One CreateVolume and what belongs to it."""
+        """A new attempt, which makes one CreateVolume call."""
         return Attempt(work, claim, storage_class, intent)
 
     def save(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
     ) -> Outcome:
-        """Queue store: for as long as it takes."""
+        """Saves the PV and retries until it succeeds (the library's queue store)."""
         return saving.save(work, claim, volume, live)
 
     def resume(self, work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
-        """The same."""
+        """Saves the PV that an earlier reconcile recorded."""
         return saving.resume(work, volume, live)
 
     def is_guard_willing(self, volume: JsonObject) -> bool:
@@ -53,7 +53,7 @@ class CsiBackend:
         return True
 
     def delete(self, work: Work, volume: JsonObject) -> None:
-        """One DeleteVolume and what belongs to it."""
+        """Deletes the volume by one DeleteVolume call."""
         deleting.delete_in_storage(work, volume)
 
 
@@ -61,6 +61,6 @@ CSI: Final = CsiBackend()
 
 
 def backend_of(driver: Driver) -> Backend:
-    """The plug-in's, for a plug-in's driver; else the one that asks by gRPC."""
+    """Returns the plug-in's backend for a plug-in's driver, else the gRPC backend."""
     backend: Backend | None = getattr(driver, "backend", None)
     return CSI if backend is None else backend

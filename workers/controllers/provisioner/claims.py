@@ -1,26 +1,26 @@
-"""One pass over a claim: decide, provision, save (L-020, L-021, L-040, P-101).
+"""Reconciles a claim: decides, provisions and saves the volume (L-020, L-021, L-040, P-101).
 
-Order of the effects on the happy path, and what a death after each leaves behind:
+If a worker dies after one of these steps, the next worker that reconciles the claim continues:
 
-1. intent recorded: the next owner asks the driver again with the same name and inputs;
-2. CreateVolume: the same;
-3. volume recorded: the next owner only saves the PV;
-4. PV saved: the next owner finds it by name and compares;
-5. intent forgotten, key done.
+1. the intent is recorded: it calls the driver again with the same name and inputs;
+2. CreateVolume is called: the same;
+3. the volume is recorded: it only saves the PV;
+4. the PV is saved: it finds the PV by name and compares;
+5. the intent is forgotten: the key is done.
 
-A claim deleted after step 1 is finished all the same: its PV is saved, released by the cluster and
-deleted like any other, so no volume is left without an object (P-401).
+An attempt is finished even if its claim is deleted after step 1. The cluster then releases the PV,
+and the PV is deleted like any other, so no volume is left without an object (P-401).
 
-After a final error the record stays, marked `failed`, until the claim succeeds or is gone. A claim
-that is deleted then gets one last attempt (T-058; the reference makes it too, when its cache is
-quick enough): drivers answer INTERNAL after a time-out of their own with the volume already made,
-and only asking again by name brings such a volume to light. The same holds for a claim that got
-another volume meanwhile: nobody waits for ours.
+After a final error the intent stays, marked `failed`, until the claim succeeds or is gone. A claim
+that is deleted then gets one last attempt (T-058; csi-provisioner makes it too, if its cache is
+quick enough). A driver can answer INTERNAL after its own timeout although it made the volume, and
+only another call with the same name finds that volume. A claim that was bound to another volume
+meanwhile gets a last attempt for the same reason.
 
-An attempt that nobody waits for is asked again with what its record remembers: class, source and
-attributes may have gone with the claim (an uninstalled chart, a deleted namespace). What is missing
-even so, such as a deleted secret, only an operator can bring back: the record is then stranded, for
-`csi-fleet audit` to show, and its key rests.
+An attempt whose claim is gone is repeated from its intent: class, source and attributes may have
+been deleted with the claim (an uninstalled chart, a deleted namespace). If something else is
+missing, such as a deleted secret, only an operator can restore it. The intent is then marked
+`stranded`, `csi-fleet audit` lists it, and its key is no longer retried.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 INVALID_ARGUMENT = 3
-# With the usual back-off (1 s, doubled each time) about four minutes.
+# About four minutes with the default back-off (1 s, doubled each time).
 TRIES_BEFORE_STRANDED = 8
 
 
 def claim_volume(driver: Driver, key: Key) -> str:
-    """The name that the claim's volume will have (P-121).
+    """Returns the name that the claim's volume will have (P-121).
 
-    A name that cannot be built (bad flags, no UID) is reported by the attempt itself.
+    If it cannot be built (bad flags, no UID), returns a substitute: the attempt reports the error.
     """
     try:
         return volume_name(
@@ -89,23 +89,23 @@ def claim_volume(driver: Driver, key: Key) -> str:
 
 
 def sync_claim(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
-    """One pass over one claim."""
+    """Reconciles one claim."""
     return ClaimPass(runtime, driver, key, lease, backend_of(driver), own(runtime)).run()
 
 
 @dataclass(slots=True)
 class ClaimPass(ClaimWork):
-    """One pass over one claim, under its lease."""
+    """One reconcile of one claim, under its lease."""
 
     def run(self) -> Outcome:
-        """Decides and acts; raises only for failures of the system itself.
+        """Decides and acts; raises only if the API server, Redis or csi-fleet itself fails.
 
-        An attempt that stays without an end, whatever it waits for, is known outside of Redis too.
+        Unless the key is done, an open attempt's intent is also copied to a ConfigMap.
         """
         try:
             outcome = self.decide()
         except (Unreachable, TooManyRequestsError):
-            if self.has_read:  # else the API server takes no copy either
+            if self.has_read:  # otherwise the API server would not accept the copy either
                 self.keep_copy()
             raise
         except Exception:
@@ -116,13 +116,13 @@ class ClaimPass(ClaimWork):
         return outcome
 
     def decide(self) -> Outcome:
-        """The pass itself."""
+        """Reads intent, unsaved PV and claim, and takes the step that is due."""
         record, unsaved, was_saved = self.own.intents.opened(self.lease)
         intent = Intent.from_record(record, self.key.uid)
         if unsaved is not None and saving.claim_uid(unsaved) != self.key.uid:
             unsaved = None
         if intent is not None and intent.volume not in {"", self.lease.volume}:
-            # Called by another name, before the flags changed or by a worker with other ones.
+            # The call used another volume name: the flags changed, or that worker's flags differ.
             self.recorded_name = intent.volume
             busy = self.runtime.queue.acquire(self.lease, Lock(self.volume))
             if busy is not None:
@@ -142,9 +142,9 @@ class ClaimPass(ClaimWork):
             if doubt:
                 return self.set_aside(intent, doubt)
         has_volume = not self.is_orphaned and is_bound(live)
-        # Of a claim that has its volume no copy is written: it would prove that a call is open.
+        # The intent of a bound claim is not copied: a copy would prove that its call is open.
         self.record = intent.saved() if intent is not None and has_volume else intent
-        # A claim that has its volume gets no second one, whatever a record says.
+        # A bound claim gets no second volume, whatever its record says.
         if unsaved is not None and (not has_volume or saving.exists(self, live or {})):
             return self.in_use(unsaved) or self.backend.resume(self, unsaved, live)
         seconds = 0.0 if has_volume else self.hold_seconds(intent)
@@ -163,13 +163,13 @@ class ClaimPass(ClaimWork):
     def doubt(
         self, intent: Intent | None, unsaved: JsonObject | None, live: JsonObject | None
     ) -> str:
-        """Why the record of a claim that waits for no volume is not believed; "" if it is."""
+        """Returns why the record of an orphaned claim is not trusted; "" if it is trusted."""
         names = {self.volume, unsaved["metadata"]["name"] if unsaved is not None else self.volume}
 
         def has_result(claim: JsonObject) -> bool:
             return is_bound(claim) and claim["spec"]["volumeName"] in names
 
-        if self.is_elsewhere:  # the claim lives, and its volume is of another node's storage
+        if self.is_elsewhere:  # the claim exists, but its volume is in another node's storage
             return ""
         if live is not None:
             return ENDED if has_result(live) else ""
@@ -186,9 +186,9 @@ class ClaimPass(ClaimWork):
         return doubt_about(self.runtime.kube, vanished, has_copy=has_copy, since=since)
 
     def in_use(self, volume: JsonObject) -> Outcome | None:
-        """Sets the attempt aside if a live PV names the volume that nobody waits for.
+        """Sets the attempt aside if a live PV already uses the orphaned attempt's volume.
 
-        A second PV of it would lead to its deletion, and so would the end of an unwanted one.
+        A second PV for the volume would cause its deletion, and so would deleting it as unwanted.
         """
         if not self.is_orphaned:
             return None
@@ -198,7 +198,7 @@ class ClaimPass(ClaimWork):
         return self.set_aside(self.record, f"PersistentVolume {user} names its volume")
 
     def set_aside(self, intent: Intent | None, problem: str) -> Outcome:
-        """Leaves an attempt to a person without believing its record: no copy is written of it."""
+        """Marks an attempt as stranded because its record is not trusted; writes no copy of it."""
         _log.warning("record of an attempt is not believed", volume=self.volume, err=problem)
         trail.note("error", problem)
         if intent is not None and intent.problem != problem:
@@ -208,25 +208,25 @@ class ClaimPass(ClaimWork):
         return done("stranded")
 
     def is_here(self, live: JsonObject | None) -> bool:
-        """True if the claim names the node of this deployment, or there are no such nodes."""
+        """True if the claim selects this worker's node; always True outside node deployment."""
         node = self.driver.settings.node
         return not node.enabled or (live is not None and selected_node(live) == node.node_name)
 
     def is_unowned(self, live: JsonObject | None) -> bool:
-        """True in node deployment while the claim names no node."""
+        """True in node deployment while the claim selects no node."""
         return self.driver.settings.node.enabled and live is not None and not selected_node(live)
 
     def is_another_nodes(self, live: JsonObject | None) -> bool:
-        """True in node deployment if another node's volume of that name is the claim's."""
+        """True in node deployment if the claim selects another node, which makes its volume."""
         return live is not None and not self.is_here(live) and not self.is_unowned(live)
 
     def has_another(self, live: JsonObject) -> bool:
-        """True if the claim was bound to a volume that is not ours to make."""
+        """True if the claim is bound to another volume than the one this attempt makes."""
         bound_to = (live.get("spec") or {}).get("volumeName") or ""
         return bound_to not in {"", self.volume}
 
     def hold_seconds(self, intent: Intent | None) -> float:
-        """How long a call of another process, that may still run, holds the next one back."""
+        """Returns how long to wait for a call of another process that may still run."""
         if intent is None:
             return 0.0
         return intent.hold_seconds(self.lease.session, is_orphaned=self.is_orphaned)
@@ -234,14 +234,14 @@ class ClaimPass(ClaimWork):
     def finish_orphan(
         self, intent: Intent | None, live: JsonObject | None, *, was_saved: bool
     ) -> Outcome:
-        """Brings an attempt to its end that nobody waits for (P-401, T-058)."""
+        """Finishes an attempt whose volume no claim waits for (P-401, T-058)."""
         if intent is None:
             return done("bound" if live is not None else "claim is gone")
-        # Where the claim is another node's, so is the PV: the mark tells of what this one ended.
+        # If the claim belongs to another node, so does the PV: `was_saved` is about this node's.
         if was_saved and not self.is_elsewhere and saving.exists(self, intent.claim):
             return done("volume exists")
         storage_class = intent.storage_class
-        if storage_class is None:  # a record of an older version
+        if storage_class is None:  # the intent was written by an older version
             storage_class = self.storage_class(rules.claim_class_name(intent.claim))
         if storage_class is None or storage_class.get("provisioner") not in self.driver.names:
             return self.strand("its storage class is gone and not remembered")
@@ -251,9 +251,9 @@ class ClaimPass(ClaimWork):
         return outcome
 
     def strand(self, problem: str) -> Outcome:
-        """Without an operator this attempt has no end: after some tries its key rests.
+        """Retries a few times, then strands the attempt: only an operator can finish it.
 
-        The tries are for what comes back by itself: a namespace made anew with its secret, a right.
+        A retry succeeds if the missing secret, its namespace or a permission was restored.
         """
         _log.warning("volume without claim cannot be asked for", volume=self.volume, err=problem)
         trail.note("error", problem)
@@ -266,10 +266,10 @@ class ClaimPass(ClaimWork):
     def sync(
         self, claim: JsonObject, live: JsonObject | None, intent: Intent | None, *, was_saved: bool
     ) -> Outcome:
-        """L-021 for a claim that exists or is in progress."""
+        """Provisions a claim that exists, or repeats its open call (L-021)."""
         if is_bound(claim):
             return saving.ended(self, "bound")
-        # An open call is repeated as it was sent. A class made since counts once it has ended.
+        # An open call is repeated with its recorded class; a newer class applies to the next call.
         recorded = intent.storage_class if intent is not None else None
         storage_class = recorded or self.storage_class(rules.claim_class_name(claim))
         delay = slow_delay_seconds(self.lease.memo, storage_class, self.lease.session.now())
@@ -281,14 +281,14 @@ class ClaimPass(ClaimWork):
             decision = self.backend.should_provision(self, claim, storage_class)
             if decision is not None:
                 return decision
-        # A fellow on another node has no mark of ours.
+        # In node deployment another node's worker may have saved the PV; we do not see its mark.
         is_told = was_saved or self.driver.settings.node.enabled
         if is_told and saving.exists(self, claim, by_any_name=was_saved):
             return done("volume exists")
         if storage_class is None:
             return retry("storage class not found")
         if storage_class.get("provisioner") not in self.driver.names:
-            if intent is not None:  # a call may still run: its volume must not be forgotten
+            if intent is not None:  # a call may still run, so its intent must be kept
                 return retry("class of another provisioner")
             return done("class of another provisioner")
         paused = (
@@ -300,7 +300,7 @@ class ClaimPass(ClaimWork):
         return self.provision(claim, live, storage_class, intent)
 
     def tell_pause(self, claim: JsonObject, paused: Outcome) -> None:
-        """One event when the pause of its class outlasts a claim's first minute."""
+        """Records an event if the claim's class is still paused a minute after its creation."""
         age = time.time() - stamp(claim["metadata"].get("creationTimestamp") or "")
         if self.runtime.lasting is not None and age > LASTING_SECONDS:
             name = rules.claim_class_name(claim)
@@ -315,7 +315,7 @@ class ClaimPass(ClaimWork):
         storage_class: JsonObject,
         intent: Intent | None,
     ) -> Outcome:
-        """One attempt and what follows from its end (L-040 steps 6 to 10, P-400)."""
+        """Makes one attempt and acts on its result (L-040 steps 6 to 10, P-400)."""
         namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
         self.event(
             claim,
@@ -338,7 +338,7 @@ class ClaimPass(ClaimWork):
         return self.in_use(volume) or self.backend.save(self, attempt.claim, volume, live)
 
     def tell_capacity(self, claim: JsonObject, outcome: State | JsonObject) -> None:
-        """The driver's free space may have changed (CAP-030)."""
+        """Tells capacity publishing that the driver's free space may have changed (CAP-030)."""
         publishing = publishing_of(self.runtime)
         if publishing is not None:
             name = rules.claim_class_name(claim)
@@ -351,7 +351,7 @@ class ClaimPass(ClaimWork):
         attempt: ClaimAttempt,
         error: AttemptError,
     ) -> Outcome:
-        """The outcome table for a failed attempt (L-050, P-400, P-414, P-420)."""
+        """Returns what to do after a failed attempt (L-050, P-400, P-414, P-420)."""
         message, state = error.message, error.state
         measure.failed(self, claim)
         if self.is_orphaned and not attempt.was_sent:
@@ -364,7 +364,7 @@ class ClaimPass(ClaimWork):
             return self.slow_retry(storage_class)
         self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
         if state is State.RESCHEDULE:
-            # First: a record that outlived the annotation would provision without the scheduler.
+            # Before the annotation goes: an open intent would provision without the scheduler.
             self.keep_failed(claim, attempt, is_over=not self.had_doubt)
             if clear_selected_node(self, claim):
                 return done("rescheduled")
@@ -377,13 +377,15 @@ class ClaimPass(ClaimWork):
     def keep_failed(
         self, claim: JsonObject, attempt: ClaimAttempt, *, is_over: bool = False
     ) -> None:
-        """After a final error: nothing runs, but a claim deleted now gets its last attempt.
+        """After a final error, keeps the intent as failed or forgets it.
+
+        A failed intent gives the claim one last attempt if it is deleted. That is not needed if
+        this was the last attempt: the claim was being deleted or gone (P-400: work stops).
 
         Args:
-            claim: of the attempt; one that is being deleted had its last attempt just now, and
-                so had one that was gone when the driver was asked (P-400: work stops).
-            attempt: that failed.
-            is_over: the error leaves no doubt, and there was none before.
+            claim: the claim of the attempt.
+            attempt: the attempt that failed.
+            is_over: the error proves that no volume exists, and no earlier call can have left one.
         """
         is_leaving = self.is_orphaned or "deletionTimestamp" in claim["metadata"]
         was_last = is_leaving and self.overtaken_seconds() <= 0
@@ -397,12 +399,12 @@ class ClaimPass(ClaimWork):
             self.record = self.own.safekeeping.keep_failed(self.lease, attempt.current)
 
     def forget_unless_failed(self) -> None:
-        """This attempt asked nothing; what an earlier one may have left stays known."""
+        """Forgets the intent, unless an earlier failed attempt may have left a volume."""
         if not self.had_failed:
             self.forget_intent()
 
     def slow_retry(self, storage_class: JsonObject) -> Outcome:
-        """Not before the maximal retry interval, unless the class is replaced (P-414, D-023)."""
+        """Retries after the maximum interval, or once the class is replaced (P-414, D-023)."""
         seconds = self.driver.settings.provision.retry_interval_max_seconds
         memo = {
             "slow_until": self.lease.session.now() + seconds,
@@ -416,7 +418,7 @@ class ClaimPass(ClaimWork):
         )
 
     def storage_class(self, name: str) -> JsonObject | None:
-        """A class by name, None if there is none."""
+        """Returns a class by name, None if there is none."""
         return self.own.safekeeping.storage_class(name, self.lease.catalog)
 
 
@@ -426,7 +428,7 @@ def is_bound(claim: JsonObject | None) -> bool:
 
 
 def slow_delay_seconds(memo: str, storage_class: JsonObject | None, now: float) -> float:
-    """Seconds an infeasible claim still waits; 0 if none or its class was replaced (L-060)."""
+    """Returns the seconds an infeasible claim still waits; 0 if its class was replaced (L-060)."""
     if not memo:
         return 0.0
     try:

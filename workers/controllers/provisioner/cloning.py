@@ -1,7 +1,7 @@
-"""Taking the cloning protection off a claim that is being deleted (CL-005 to CL-009).
+"""Removes the clone-source finalizer from a claim that is being deleted (CL-005 to CL-009).
 
-The watcher adds the key when the deletion mark appears and again when the last clone it knows of
-leaves Pending; here everything is looked at live once more, so a late or doubled key does no harm.
+The watcher adds the key when the deletion timestamp appears and when the last clone it knows of
+leaves Pending. Everything is read live again here, so a late or repeated key does no harm.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
 
-# CL-006: exactly this phase holds the source.
+# A clone holds its source in this phase only (CL-006).
 _HOLDING = frozenset({"Pending"})
 
 
 def sync_cloning(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
-    """One pass over one source claim: its finalizer goes when no clone needs it any more."""
+    """Reconciles one source claim: removes its finalizer once no clone needs the source."""
     namespace, _, name = key.object.partition("/")
     kube = runtime.kube
     try:
@@ -57,7 +57,7 @@ def sync_cloning(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Ou
 
 
 def _is_waiting(claim: JsonObject, uid: str) -> bool:
-    """True if the claim is the key's, is being deleted, and has the finalizer (CL-004)."""
+    """True if the claim has the key's uid and the finalizer, and is being deleted (CL-004)."""
     metadata = claim["metadata"]
     return bool(
         (not uid or metadata.get("uid") == uid)

@@ -1,4 +1,4 @@
-"""The cluster's topology as this process knows it: one shared value per version of the catalog."""
+"""Keeps the cluster's topology, shared by all threads, until the shared cache changes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 class Clusters:
-    """Builds a ClusterTopology from the catalog and keeps it until the catalog changes."""
+    """Builds a ClusterTopology from the shared cache and keeps it until the cache changes."""
 
     def __init__(self, catalog: CatalogReader) -> None:
         self._catalog = catalog
         self._current = ClusterTopology({}, {}, version=None)
-        # Kept, so that their identities stay taken while they serve as the version.
+        # Referenced here so that no other object gets their ids while the ids are the version.
         self._source: tuple[object, object] = (None, None)
 
     def current(self, state: CatalogState | None) -> ClusterTopology:
-        """The topology of this moment.
+        """Returns the current topology.
 
         Raises:
             CatalogIncomplete: nodes or CSINodes are not all known.
         """
         csi_nodes = self._catalog.all(KIND_CSINODES, state)
         nodes = self._catalog.all(KIND_NODES, state)
-        # The reader hands out the same mapping until something changed.
+        # The reader returns the same mapping until something changes.
         current = self._current
         if current.version != (id(csi_nodes), id(nodes)):
             current = ClusterTopology(csi_nodes, nodes, version=(id(csi_nodes), id(nodes)))

@@ -1,4 +1,4 @@
-"""The provisioner as the engine runs it: the pass of each kind of key, and what it locks."""
+"""The provisioner as the engine runs it: the reconcile function and the locks of each kind."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _PASSES: Final = {
 
 
 class ProvisionerController:
-    """Claims get volumes, volumes end, sources of clones and snapshots are protected."""
+    """Provisions and deletes volumes; removes the protection of sources that are no longer used."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """The PV's name, for creation and deletion alike; clean-up locks nothing."""
+        """Locks the PV's name for creation and for deletion; the clean-up kinds lock nothing."""
         if key.kind == keys.KIND_CLAIMS and driver is not None:
             return (Lock(claim_volume(driver, key)),)
         return (Lock(key.object),) if key.kind == keys.KIND_VOLUMES else ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """One pass of the key's kind; a plug-in may give up after so many failures (L-016)."""
+        """Reconciles the key; adds the retry limit of a plug-in to the outcome (L-016)."""
         assert driver is not None  # all kinds have one
         outcome = _PASSES[key.kind](context, driver, key, lease)
         if outcome.may_give_up:
@@ -55,7 +55,7 @@ class ProvisionerController:
         return outcome
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """The sweep of orphaned snapshot finalizers (P-240)."""
+        """Schedules the sweep of orphaned snapshot finalizers (P-240)."""
         del context
         if driver is None or not can_sweep(driver):
             return ()
@@ -63,24 +63,24 @@ class ProvisionerController:
         return (Due(keys.sweep_key(driver.queue_name), seconds),)
 
     def build(self, means: Means, parts: Mapping[str, Any]) -> Own:
-        """Records of attempts, the cluster's topology."""
+        """Builds the store of intents and the view of the cluster's topology."""
         del parts
         return build(means)
 
     def record(self, driver: Driver) -> Mapping[str, Any]:
-        """What the rules and a rehearsal must know."""
+        """Returns the driver's facts that the watcher's rules and a rehearsal need."""
         return {
             "topology": driver.supports_topology,
             "rules": asdict(driver.settings.provision),
         }
 
     def serves(self, driver: Driver) -> bool:
-        """Every driver: one that cannot create volumes is told so by the claims' events."""
+        """True for every driver: if it cannot create volumes, an event on the claim says so."""
         del driver
         return True
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """`--worker-threads` for creations and, apart from them, deletions."""
+        """Limits creations and, separately, deletions to `--worker-threads` at a time."""
         assert driver is not None
         provision = driver.settings.provision
         return {

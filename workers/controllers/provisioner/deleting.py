@@ -1,4 +1,4 @@
-"""One DeleteVolume and what belongs to it (P-501 steps 2 to 8)."""
+"""Deletes a PV's volume in the storage: checks, secrets, DeleteVolume (P-501 steps 2 to 8)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _log = get_logger(__name__)
 
 
 def class_of(volume: JsonObject) -> str:
-    """Name of the volume's class, "" for none."""
+    """Returns the name of the volume's class; "" if it has none."""
     return volume["spec"].get("storageClassName") or ""
 
 
 def delete_in_storage(work: Work, volume: JsonObject) -> None:
-    """Steps 2 to 8 of P-501."""
+    """Checks the volume, reads its secrets and calls DeleteVolume (steps 2 to 8 of P-501)."""
     migrated = in_tree_source(volume) is not None
     csi_volume = volume_to_csi(volume) if migrated else volume
     handle = rules.volume_handle(csi_volume)
@@ -55,7 +55,7 @@ def delete_in_storage(work: Work, volume: JsonObject) -> None:
 
 
 def _check_not_attached(work: Work, volume: JsonObject) -> None:
-    """P-510, by the catalog's index of attachments."""
+    """Refuses if the shared cache has an attachment of the volume (P-510)."""
     name = volume["metadata"]["name"]
     attachment = work.runtime.catalog.attachment(name)
     if attachment:
@@ -63,7 +63,7 @@ def _check_not_attached(work: Work, volume: JsonObject) -> None:
 
 
 def _secrets(work: Work, volume: JsonObject, *, migrated: bool) -> dict[str, str]:
-    """The deletion's secret data, read now (P-511 to P-514)."""
+    """Reads the secret data for the deletion live (P-511 to P-514)."""
     wanted = rules.deletion_secret(volume)
     if wanted.class_name:
         storage_class = work.own.safekeeping.storage_class(wanted.class_name, work.lease.catalog)
@@ -87,6 +87,6 @@ def _secrets(work: Work, volume: JsonObject, *, migrated: bool) -> dict[str, str
         _log.warning("deletion secrets not read", err=rules.secret_read_failed(volume, error))
         return {}
     except RefusedError as error:
-        # Only a missing secret may be deleted without; a refused read is not one (D-022).
+        # Only a missing secret allows a deletion without secrets, not a refused read (D-022).
         raise AttemptError(rules.secret_read_failed(volume, error), State.NO_CHANGE) from error
     return secret_rules.decode(found, wanted.ref)

@@ -1,4 +1,4 @@
-"""`csi-fleet explain pvc` and `pv` as the provisioner answers them."""
+"""Answers `csi-fleet explain pvc` and `csi-fleet explain pv`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """Facts, then the first cause.
+    """Gathers the facts of the object and returns the first cause that holds.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show it.
+        ApiError: the API server does not answer, or refuses to show the object.
         QueueUnavailable: Redis does not answer.
     """
     gatherer = Gatherer(tools)

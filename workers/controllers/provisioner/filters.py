@@ -1,7 +1,7 @@
-"""Is there a decision to make about this object, and if so, which key is it?
+"""Decides which claims and volumes need a reconcile, and returns their keys.
 
-Pure predicates; the worker that takes the key decides on the live object. The filter may let
-through too much (the worker then finds nothing to do), never too little.
+The functions are pure; the worker that takes the key decides on the live object. A filter may
+return a key that needs no work, but must never miss a key that does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class ClaimEntry(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of an undecided claim."""
+    """The facts that the watcher keeps of an undecided claim."""
 
     namespace: str
     name: str
@@ -53,7 +53,7 @@ class ClaimEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class VolumeEntry(VolumeFacts, frozen=True, gc=False):
-    """What is kept of a volume that some known or unknown driver may have to act on."""
+    """The facts that the watcher keeps of a volume on which some driver may have to act."""
 
     name: str
     uid: str
@@ -63,11 +63,11 @@ class VolumeEntry(VolumeFacts, frozen=True, gc=False):
 
 
 def claim_entry(claim: Claim) -> ClaimEntry | None:
-    """Return the facts of a claim that may have to be provisioned, None if it never is now.
+    """Return the facts of a claim that may need a volume, None if it needs none in this state.
 
-    L-022 rows 1 and 3: not with a volumeName, not without a provisioner annotation; the GA
-    annotation wins over the beta one even if it names a foreign provisioner. A deletion mark
-    does not matter (L-024).
+    A claim with a volumeName or without a provisioner annotation needs none (L-022 rows 1 and 3).
+    The GA annotation wins over the beta one even if it names a foreign provisioner. A deletion
+    timestamp does not matter (L-024).
     """
     meta, spec = claim.metadata, claim.spec
     if spec.volume_name:
@@ -109,8 +109,8 @@ def claim_keys(
     """Return the keys of a claim that can be decided now, none if it has to wait.
 
     Late binding waits for the selected node (L-022 rows 6 and 7; the alpha annotation does not
-    count). A missing class is for the worker to report and retry (row 5). In node deployment a
-    claim without a node goes to every node, which then race for it (ND-003, ND-016).
+    count). The worker reports and retries a missing class (row 5). In node deployment a claim
+    without a node is given to every node, and the nodes race for it (ND-003, ND-016).
     """
     name = claim_driver(entry, drivers)
     if name is None:
@@ -121,7 +121,7 @@ def claim_keys(
 
 
 def all_claim_keys(entry: ClaimEntry, name: str, drivers: Drivers) -> list[Key]:
-    """Return the claim's keys whatever its class says."""
+    """Return the claim's keys whatever the binding mode of its class."""
     views: Iterable[DriverView] = drivers.by_name[name]
     if entry.selected_node:
         views = [view for view in views if view.node in {None, entry.selected_node}]
@@ -129,10 +129,10 @@ def all_claim_keys(entry: ClaimEntry, name: str, drivers: Drivers) -> list[Key]:
 
 
 def volume_entry(volume: Volume, drivers: Drivers) -> VolumeEntry | None:
-    """Return the facts of a volume with a finalizer change or deletion to do, else None.
+    """Return the facts of a volume that needs a finalizer change or a deletion, else None.
 
-    Judged by the settings of its driver; of an unknown driver by those of the CSI provisioner,
-    so that its registration finds what it has to act on.
+    The driver's settings decide. For an unknown driver the CSI provisioner's settings decide, so
+    that the volumes it has to act on are already known when it registers.
     """
     entry = _entry(volume)
     if not owner_names(entry):
@@ -167,7 +167,7 @@ def _entry(volume: Volume) -> VolumeEntry:
 
 
 def volume_driver(facts: VolumeFacts, drivers: Drivers) -> str | None:
-    """Return the driver that owns the volume (L-071), None if none that is known."""
+    """Return the driver that owns the volume (L-071), None if no known driver does."""
     owners = (drivers.owners.get(name) for name in owner_names(facts))
     return next(filter(None, owners), None)
 
@@ -187,12 +187,12 @@ def keys_of_volume(volume: Json, drivers: Drivers) -> list[Key]:
 
 
 def keys_of_unsaved(volume: Json, drivers: Drivers) -> list[Key]:
-    """Return the keys of the claim that a PV, not saved yet, was made for.
+    """Return the keys of the claim for which an unsaved PV was made.
 
     Any worker that could delete the volume can save it.
 
     Raises:
-        AttemptError: it is no PV of a claim.
+        AttemptError: the PV has no complete claimRef.
     """
     name, namespace, uid = (
         text(volume, "spec", "claimRef", part) for part in ("name", "namespace", "uid")
@@ -211,10 +211,10 @@ def _acting_on(volume: Json, drivers: Drivers) -> Iterable[DriverView]:
 def _acting(
     name: str | None, affinity: Mapping[str, Any] | None, drivers: Drivers
 ) -> Iterable[DriverView]:
-    """Return who acts on a volume of this driver.
+    """Return the driver records whose workers act on a volume of this driver.
 
-    In node deployment only a node that can reach the volume does (ND-012); without affinity any
-    node can, so the first does.
+    In node deployment only a node that can reach the volume acts on it (ND-012). Every node can
+    reach a volume without affinity, so the first node acts on it.
     """
     if name is None:
         return ()
@@ -226,7 +226,7 @@ def _acting(
 
 
 def clone_sources(claim: Claim) -> set[str]:
-    """Return `namespace/name` of the claims this one is still being cloned from.
+    """Return `namespace/name` of the claims from which this claim is still being cloned.
 
     Only a Pending claim holds its source (CL-006); dataSourceRef counts as well, also across
     namespaces (CL-009).
@@ -242,15 +242,15 @@ def clone_sources(claim: Claim) -> set[str]:
 
 
 def is_deleting_source(claim: Claim) -> bool:
-    """Tell whether the claim waits for its cloning protection to end (CL-005)."""
+    """Return True if the claim is being deleted and has the clone-source finalizer (CL-005)."""
     meta = claim.metadata
     return meta.deletion_timestamp is not None and meta.has_finalizer(FINALIZER_CLONE_SOURCE)
 
 
 def cloning_key(source: str, uid: str, provisioner: str, drivers: Drivers) -> Key | None:
-    """Return the key that ends a source's protection, None while no driver serves it.
+    """Return the key that removes a source's finalizer, None while no driver serves it.
 
-    Any driver with CLONE_VOLUME may do it (CL-005); its own is preferred.
+    Any driver with CLONE_VOLUME can remove it (CL-005); the source's own driver is preferred.
     """
     serving = sorted(
         (view for view in drivers.views() if view.can_clone),
@@ -273,7 +273,7 @@ def _terms(affinity: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def _reaches(view: DriverView, affinity: Mapping[str, Any] | None) -> bool:
-    """Tell whether a node's topology satisfies one term; anything unreadable counts as yes."""
+    """Return True if the node satisfies one term; terms that cannot be judged count as True."""
     terms = _terms(affinity)
     if not terms or not view.node_segments:
         return True

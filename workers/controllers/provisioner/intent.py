@@ -1,24 +1,24 @@
-"""The write-ahead record of one attempt: enough to finish it after any crash (M-010).
+"""The intent: the write-ahead record from which an attempt is finished after any crash (M-010).
 
-Shape in Redis and, for attempts that are slow or stay without an end, in a ConfigMap (JSON); what
-is empty is absent:
-`{"key": key text, "driver": name, "volume": the name that was asked for, "claim": claim object,
+It is stored as JSON in Redis and, if the attempt is slow or stays open, in a ConfigMap. An
+optional field that is empty is left out:
+`{"key": key text, "driver": name, "volume": the requested name, "claim": claim object,
 "selected_node": name or "", "stage": see below, "has_copy": whether there may be a ConfigMap,
-"copy_uid": its uid, "is_copied": whether one surely says so, "since": unix seconds of the first
-attempt, "request": the CreateVolumeRequest as JSON, without secrets, "class": the StorageClass it
-was made from, "earlier": claim, class, request and selected_node of an earlier call with another
-request, "deadline": of the call, "epoch": life of Redis in which it began,
-"overtaken": deadline of calls of dead processes, "problem": why it is
-stranded, "store": progress of a plug-in's backoff store}`.
+"copy_uid": its uid, "is_copied": whether the ConfigMap surely holds this intent, "since": unix
+seconds of the first attempt, "request": the CreateVolumeRequest as JSON, without secrets, "class":
+its StorageClass, "earlier": claim, class, request and selected_node of an earlier call with another
+request, "deadline": of the call, "epoch": epoch of Redis in which it began, "overtaken": deadline
+of in-flight calls of dead workers, "problem": why it is stranded, "store": progress of a plug-in's
+backoff store}`.
 
-A driver answers a repeated request with the same volume, and may refuse another request under the
-same name (CSI: ALREADY_EXISTS). So an open call is repeated with its recorded request, whatever has
-become of class, attributes class, nodes and flags since, and under its recorded name. Secrets are
-not in the record: each call reads them again, from where the recorded class says.
+A driver answers a repeated request with the same volume, and may refuse another request with the
+same name (CSI: ALREADY_EXISTS). So an open call is repeated with its recorded request and name,
+even if class, attributes class, nodes or flags changed. Secrets are not in the record: each call
+reads them again from the place that the recorded class names.
 
-Stages: `calling` until the end of the call is known, `background` once it is known to be unknown,
-`failed` after a final error, `saved` when only an overtaken call is waited for, `stranded` when
-the claim is gone and nothing but an operator can bring the attempt to its end.
+Stages: `calling` until the outcome of the call is known, `background` after a call with unknown
+outcome, `failed` after a final error, `saved` if only a dead worker's in-flight call is waited
+for, `stranded` if the claim is gone and only an operator can finish the attempt.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ STAGE_SAVED = "saved"
 STAGE_STRANDED = "stranded"
 # Fields of an object that no later step reads.
 _DROPPED_METADATA = ("managedFields",)
-# A tenant writes as many of them into a claim as it likes.
+# No later step reads these, and a tenant can write any number of them into a claim.
 _DROPPED_OF_CLAIMS = ("ownerReferences", "finalizers")
 _DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration",)
-# A name of a secret, which is all that a class makes of an annotation, has no more characters.
+# A class uses an annotation's value only in a secret's name, which is at most this long.
 _LONGEST_VALUE: Final = 253
 _TOO_LONG: Final = " " * (_LONGEST_VALUE + 1)
 _NAMED: Final = re.compile(r"annotations\['([^']*)'\]")
-# Bytes of labels, and of annotations that neither we nor the class know: a tenant may write 256 KiB
-# of them into each of its claims, and a record of every claim stays while it fails (SEC-4).
+# Bytes kept of labels, and of annotations that neither csi-fleet nor the class uses. A tenant can
+# write 256 KiB of them into each claim, and the record of a failing claim stays in Redis.
 _BUDGET: Final = 4096
 _OURS: Final = frozenset(
     {
@@ -67,7 +67,7 @@ _OURS: Final = frozenset(
 
 
 def slim_copy(item: Mapping[str, Any]) -> JsonObject:
-    """An object without the bulky fields nobody reads; the input stays as it is."""
+    """Returns the object without its bulky unused fields; does not change the input."""
     metadata = {
         name: value for name, value in item["metadata"].items() if name not in _DROPPED_METADATA
     }
@@ -81,14 +81,14 @@ def slim_copy(item: Mapping[str, Any]) -> JsonObject:
 
 
 def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> JsonObject:
-    """As much of a claim as a later attempt reads: a few KiB (SEC-4)."""
+    """Returns the part of a claim that a later attempt reads: a few KiB."""
     slim = {name: value for name, value in slim_copy(claim).items() if name != "status"}
     metadata = slim["metadata"]
     for name in _DROPPED_OF_CLAIMS:
         metadata.pop(name, None)
     templates = " ".join(map(str, (storage_class.get("parameters") or {}).values()))
     found = metadata.get("annotations") or {}
-    # By the few names that matter, for a claim may have thousands.
+    # Looks up the few names that matter, because a claim may have thousands of annotations.
     named = {
         name: found[name]
         for name in (*_OURS, *_NAMED.findall(templates))
@@ -102,7 +102,7 @@ def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> Js
 
 
 def _within(texts: Mapping[str, str]) -> dict[str, str]:
-    """The first of them, as far as the budget goes."""
+    """Returns the first entries that fit into the budget."""
     kept, left = {}, _BUDGET
     for name, value in texts.items():
         if len(name) + len(value) > left:
@@ -116,12 +116,12 @@ def _within(texts: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What an intent remembers of a request beside claim and class.
+    """The part of a request that an intent records in addition to claim and class.
 
     Attributes:
-        selected_node: of the claim, "" without.
+        selected_node: the claim's selected node; "" if there is none.
         message: the CreateVolumeRequest as JSON, without secrets; None for plug-ins.
-        timeout_seconds: the call ends by then; 0 for calls without an end of their own.
+        timeout_seconds: the call's timeout; 0 for calls without a timeout.
     """
 
     selected_node: str = ""
@@ -131,7 +131,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What is known about an attempt that may have left a volume in the storage."""
+    """The record of an attempt that may have left a volume in the storage."""
 
     key: str
     driver: str
@@ -165,9 +165,9 @@ class Intent:
         previous: Self | None,
         session: Session,
     ) -> Self:
-        """The record written just before CreateVolume; keeps the first attempt's time.
+        """Returns the intent to record just before CreateVolume; keeps the first attempt's time.
 
-        Its copy may be there and has to go; it says nothing of this attempt.
+        A ConfigMap of the previous attempt must still be removed, but does not describe this one.
         """
         return cls(
             key=key,
@@ -189,10 +189,10 @@ class Intent:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any] | None, uid: str | None = None) -> Self | None:
-        """Reads a record back; None if there is none or it belongs to another claim than `uid`.
+        """Reads a record back; None if there is none or its claim has another uid than `uid`.
 
-        A truncated name can be shared by two claims (D-005): the record of the other one is not
-        ours to use.
+        Two claims can share a truncated volume name (D-005), and one must not use the other's
+        record.
         """
         if record is None:
             return None
@@ -223,7 +223,7 @@ class Intent:
         )
 
     def record(self) -> JsonObject:
-        """The JSON form."""
+        """Returns the JSON form."""
         return {
             "key": self.key,
             "driver": self.driver,
@@ -258,16 +258,16 @@ class Intent:
 
     @property
     def deadlines(self) -> tuple[Deadline, Deadline]:
-        """Of calls that may run and whose end nobody saw."""
+        """Deadlines of calls that may still run: this attempt's call, and overtaken calls."""
         last = self.deadline if self.stage == STAGE_CALLING else NONE
         return last, self.overtaken
 
     def hold_seconds(self, session: Session, *, is_orphaned: bool) -> float:
-        """How long the next call has to wait for one that may still run.
+        """Returns how long the next call has to wait for one that may still run.
 
-        Redis lost its data since, or the claim is gone: nobody is in a hurry then, and two calls
-        side by side could make the volume once more after its deletion. For a claim that waits the
-        driver is asked at once; `overtaken` then holds the deletion back.
+        It waits if the claim is gone or has its volume, or Redis lost its data since: two calls
+        at once could make the volume again after its deletion. A waiting claim's call is made at
+        once, and `overtaken` then delays the deletion.
         """
         if self.stage == STAGE_SAVED or is_orphaned or self.epoch != session.epoch:
             return session.seconds_left(*self.deadlines)
@@ -275,24 +275,24 @@ class Intent:
 
     @property
     def is_open(self) -> bool:
-        """A volume without a PV may be there, or may still be made."""
+        """True if a volume without a PV may exist or may still be made."""
         return not (self.is_failed or self.is_saved)
 
     @property
     def is_failed(self) -> bool:
-        """The last attempt ended with a final error: nothing is in progress."""
+        """True if the last attempt ended with a final error: no call is in progress."""
         return self.stage == STAGE_FAILED
 
     @property
     def is_saved(self) -> bool:
-        """The PV is there; only a call of a dead process is waited for."""
+        """True if the PV is saved and only a dead worker's in-flight call is waited for."""
         return self.stage == STAGE_SAVED
 
     def before(self, request: Request) -> JsonObject | None:
-        """What to remember of this attempt when `request` is sent next.
+        """Returns what to keep of this attempt when the next call sends `request`.
 
-        A driver may have made the volume although it answered with an error (INTERNAL after a
-        time-out of its own). Then it refuses any other request, and only the first one helps.
+        A driver may have made the volume although it answered with an error (INTERNAL after its
+        own timeout). It then refuses every request but the one that made the volume.
         """
         if self.earlier is not None or self.request in (None, request.message):
             return self.earlier
@@ -304,7 +304,7 @@ class Intent:
         }
 
     def with_earlier(self) -> Self | None:
-        """The same with the request of the earlier call in the place of its own; None if none."""
+        """Returns this intent with the earlier call's request as its own; None if there is none."""
         known = self.earlier
         if known is None:
             return None
@@ -318,35 +318,35 @@ class Intent:
         )
 
     def failed(self) -> Self:
-        """The same after a final error of the driver."""
+        """Returns this intent after a final error of the driver."""
         return replace(self, stage=STAGE_FAILED)
 
     def copied(self) -> Self:
-        """The same, known to stand in a ConfigMap too."""
+        """Returns this intent after it was copied to a ConfigMap."""
         return replace(self, has_copy=True, is_copied=True)
 
     def with_store(self, store: JsonObject) -> Self:
-        """The same with the progress of a backoff store (L-081)."""
+        """Returns this intent with the progress of a backoff store (L-081)."""
         return replace(self, store=store)
 
     def answered(self) -> Self:
-        """The same after the end of its call: nobody has to wait for its deadline."""
+        """Returns this intent after its call has returned: its deadline no longer matters."""
         return replace(self, deadline=NONE)
 
     def in_background(self) -> Self:
-        """The same after an attempt whose end is not known."""
+        """Returns this intent after a call with unknown outcome."""
         return replace(self, stage=STAGE_BACKGROUND, is_copied=False)
 
     def saved(self) -> Self:
-        """The same after its PV was saved, while an overtaken call may still run."""
+        """Returns this intent after its PV was saved, while another call may be in flight."""
         return replace(self, stage=STAGE_SAVED)
 
     def stranded(self, problem: str) -> Self:
-        """The same once only an operator can help; `problem` says with what."""
+        """Returns this intent once only an operator can solve its `problem`."""
         return replace(self, stage=STAGE_STRANDED, problem=problem, is_copied=False)
 
 
 def deadlines_of(record: Mapping[str, Any] | None) -> tuple[Deadline, ...]:
-    """`Intent.deadlines` of a stored record, whosever it is; none without one."""
+    """Returns `Intent.deadlines` of any claim's stored record; empty without a record."""
     intent = Intent.from_record(record)
     return intent.deadlines if intent is not None else ()

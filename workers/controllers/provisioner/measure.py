@@ -1,4 +1,4 @@
-"""What do a finished or failed pass add to the metrics? Upstream's figures (L-095) and ours."""
+"""Records finished and failed reconciles in csi-provisioner's metrics (L-095) and csi-fleet's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def saved(work: ClaimWork, claim: JsonObject) -> None:
-    """The PV of a claim is saved."""
+    """Records that the PV of a claim was saved."""
     metrics = work.runtime.metrics
     metrics.provisioned(claim, time.monotonic() - work.started)
     seconds = waited_seconds(work, claim)
@@ -24,20 +24,20 @@ def saved(work: ClaimWork, claim: JsonObject) -> None:
 
 
 def failed(work: ClaimWork, claim: JsonObject) -> None:
-    """An attempt for a claim failed."""
+    """Records that an attempt for a claim failed."""
     work.runtime.metrics.provision_failed(claim)
 
 
 def deleted(work: Work, volume: JsonObject, started: float) -> None:
-    """A volume is gone, in the storage and as object; `started` is monotonic."""
+    """Records that a volume and its PV were deleted; `started` is monotonic time."""
     work.runtime.metrics.deleted(volume, time.monotonic() - started)
 
 
 def waited_seconds(work: ClaimWork, claim: JsonObject) -> float | None:
-    """Seconds the user waited: since the creation, or since late binding chose a node.
+    """Returns the seconds since the claim's creation, or since late binding chose a node.
 
-    The choice has no time stamp of its own: the first attempt, or the key's arrival in the queue,
-    stands for it.
+    The choice of a node has no timestamp. The earlier of the first attempt and the key's arrival
+    in the queue is used instead.
     """
     now = time.time()
     begun = work.record.since if work.record is not None else now
@@ -52,12 +52,13 @@ def waited_seconds(work: ClaimWork, claim: JsonObject) -> float | None:
 
 
 def creation(stamp: str, noticed: float) -> float:
-    """When an object was made, by its stamp, which has whole seconds, and when we noticed it.
+    """Estimates an object's creation time from its timestamp and the time it was noticed.
 
-    The stamp alone is half a second early on the average, ten times what a claim takes.
+    The timestamp has whole seconds and is half a second early on average, ten times the time
+    that a claim takes.
 
     Raises:
-        ValueError: no stamp.
+        ValueError: the timestamp is missing.
     """
     second = datetime.fromisoformat(stamp).timestamp()
     return min(max(second, noticed), second + 1)

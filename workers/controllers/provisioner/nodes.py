@@ -1,4 +1,4 @@
-"""What an attempt asks about nodes: topology data, and whose claim it is in node deployment."""
+"""Gives an attempt its topology data, and checks that the claim belongs to this node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def cluster(work: ClaimWork) -> ClusterTopology:
-    """CSINodes and Nodes of this moment; in node deployment the local node alone (P-051)."""
+    """Returns the current topology of the cluster; in node deployment the local node's (P-051)."""
     driver = work.driver
     if driver.node_segments is not None:
         return ClusterTopology.of_node(
@@ -24,7 +24,7 @@ def cluster(work: ClaimWork) -> ClusterTopology:
 
 
 def check_owner(work: ClaimWork, claim: JsonObject) -> None:
-    """The node gate repeated at the start of an attempt (P-055).
+    """Repeats the check of the claim's node at the start of an attempt (P-055).
 
     Raises:
         IgnoredError: the claim is assigned to another node.

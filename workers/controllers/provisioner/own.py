@@ -1,4 +1,4 @@
-"""What the provisioner keeps in a worker process: records of attempts, what it knows of nodes."""
+"""Builds what the provisioner keeps in a worker process: the intents and the topology."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Own:
     """The provisioner's own part of a `Context`; used by all threads.
 
     Attributes:
-        intents: records of attempts, in Redis.
-        safekeeping: writes them, there and in ConfigMaps.
-        clusters: nodes and their topology, from the catalog.
+        intents: the intents in Redis.
+        safekeeping: writes intents to Redis and to ConfigMaps.
+        clusters: nodes and their topology, from the shared cache.
     """
 
     intents: IntentStore
@@ -31,7 +31,7 @@ class Own:
 
 
 def build(means: Means) -> Own:
-    """Once per process."""
+    """Builds the provisioner's part; called once per process."""
     intents = IntentStore(means.redis, means.seal)
     return Own(
         intents=intents,
@@ -46,5 +46,5 @@ def build(means: Means) -> Own:
 
 
 def own(context: Context) -> Own:
-    """The part of this process."""
+    """Returns the provisioner's part of this process."""
     return cast("Own", context.parts[SPEC.name])

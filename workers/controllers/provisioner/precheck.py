@@ -1,7 +1,7 @@
-"""The pre-check of a claim: is an attempt due, and in node deployment, is it this node's?
+"""Decides whether an attempt for a claim is due and, in node deployment, due on this node.
 
 Outside node deployment every claim is owned (P-052). In node deployment a claim belongs to the node
-its selected-node annotation names; an Immediate claim without one is raced for, see
+that its selected-node annotation names. The nodes race for an Immediate claim without it, see
 `workers.controllers.provisioner.race`.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def should_provision(
     work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
 ) -> Outcome | None:
-    """The pre-check (L-022, L-025); None means an attempt is due."""
+    """Return None if an attempt is due, else the outcome of the key (L-022, L-025)."""
     driver = work.driver
     is_qualified = claims.qualifies(claim, driver.name)
     if is_qualified and driver.settings.node.enabled:
@@ -45,7 +45,7 @@ def should_provision(
 def _node_gate(
     work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
 ) -> Outcome | None:
-    """ND-003: None if the claim is this node's, else what becomes of the key."""
+    """Return None if the claim is this node's, else the outcome of the key (ND-003)."""
     node = work.driver.settings.node
     if not selected_node(claim) and storage_class is None:
         return retry("storage class not found")
@@ -64,7 +64,7 @@ def _node_gate(
 
 
 def _is_allowed(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> bool:
-    """P-053: with allowedTopologies only a compatible node races."""
+    """Return True if the class's allowedTopologies include this node (P-053)."""
     if not work.driver.supports_topology:
         return True
     try:

@@ -1,8 +1,9 @@
-"""The race of nodes for a claim without one: wait, ask for room, write one's name (P-054, ND-004).
+"""Lets a node claim an unowned PVC: wait, check free space, write the node's name (P-054, ND-004).
 
-The wait is a delayed key, not a blocked thread (D-037). Its memo remembers when it ends and how
-many attempts came before; each pass reads the claim anew, so a claim that was taken, replaced or
-deleted meanwhile never gets here. A key's failure counter says nothing: events may wake it early.
+The wait is a delayed key, not a blocked thread (D-037). The key's reconcile state holds the end of
+the wait and the number of attempts. Each reconcile reads the claim again, so a claim that was
+taken, replaced or deleted meanwhile is not raced for. The key's failure counter is not used for
+the delay, because events may wake the key early.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# No room here: asked again after this long, or at the claim's next event (ND-008).
+# A node without enough space checks again after this long, or at the claim's next event (ND-008).
 NO_ROOM_SECONDS: Final = 60.0
-# The queue's own back-off is not used: the delay says it all.
+# Switches off the queue's own back-off: `delay_seconds` alone sets the wait.
 _NO_BACKOFF_SECONDS: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a key remembers between passes: earlier attempts, and when the wait ends."""
+    """The reconcile state of a racing key: earlier attempts, and when the wait ends."""
 
     attempts: int = 0
     due: float | None = None
 
     @classmethod
     def read(cls, memo: str) -> Self:
-        """Read a memo; any other text is a first attempt."""
+        """Read a memo; any text of another form means a first attempt."""
         try:
             record = msgspec.json.decode(memo)
             due = record["owner_due"]
@@ -55,13 +56,13 @@ class Wait:
             return cls()
 
     def text(self) -> str:
-        """The memo."""
+        """Return the memo's text."""
         record = {"attempts": self.attempts, "owner_due": self.due}
         return msgspec.json.encode(record).decode()
 
 
 def become_owner(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> Outcome:
-    """One step of the race; never provisions in this pass."""
+    """Take one step of the race; the volume is provisioned by a later reconcile."""
     node = work.driver.settings.node
     known = Wait.read(work.lease.memo)
     now = work.lease.session.now()
@@ -101,7 +102,7 @@ def _own(work: ClaimWork, claim: JsonObject, after_conflict: Wait) -> Outcome:
 
 
 def has_room(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> bool:
-    """P-060: GetCapacity for the prepared request; a failed check counts as room (C-135)."""
+    """Ask GetCapacity whether the volume fits; a failed check counts as True (P-060, C-135)."""
     try:
         return is_enough(
             claims.requested_bytes(claim), _available_bytes(work, claim, storage_class)
@@ -114,7 +115,7 @@ def has_room(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> b
 def _available_bytes(
     work: ClaimWork, claim: JsonObject, storage_class: JsonObject
 ) -> Iterator[int]:
-    """Ask for each requisite topology in turn, or once without; nothing is marked (D-011)."""
+    """Ask for each requisite topology, or once without any; writes nothing to the API (D-011)."""
     attempt = Attempt(work, claim, storage_class, None, is_rehearsal=True)
     attempt.selected_node = work.driver.settings.node.node_name
     request = attempt.prepare().request

@@ -1,7 +1,7 @@
-"""The write-ahead side of an attempt, the same for CSI drivers and plug-ins (M-010, P-401).
+"""Records an attempt ahead of its call, for CSI drivers and plug-ins alike (M-010, P-401).
 
-Prepare, record the intent, call, record the volume: whatever dies on the way, somebody finishes.
-What the request is made of and how it is sent is the subclass's.
+It prepares the request, records the intent, makes the call and records the volume. If the worker
+dies in between, another one finishes the attempt. A subclass builds and sends the request.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
     """One attempt for one claim, under the lease of its volume.
 
     Attributes:
-        claim: live, or the remembered copy of a claim that is gone.
+        claim: the live claim, or the intent's copy of a claim that is gone.
         storage_class: the original class, in-tree or not.
-        intent: what an earlier attempt left; None for a first one. Updated as this one goes on.
+        intent: the intent of an earlier attempt, None if this is the first; then this attempt's.
         was_sent: the call began.
     """
 
@@ -44,14 +44,14 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         """Returns the complete PV, already recorded in Redis.
 
         Raises:
-            AttemptError: with the state that decides what follows.
-            IgnoredError: the claim is not ours.
+            AttemptError: its state decides what happens next.
+            IgnoredError: the claim is not for this driver or node.
         """
         work = self.work
         try:
             prepared = self.prepare()
         except AttemptError as error:
-            # An earlier call may still run, so its record must not go (D-008).
+            # An earlier call may still run, so its record must be kept (D-008).
             if self.intent is not None and error.state is not State.NO_CHANGE:
                 raise AttemptError(error.message, State.NO_CHANGE) from error
             raise
@@ -65,26 +65,26 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
             work.own.intents.created(work.lease.domain, self.current.record(), volume, work.lease)
         except TransientError:
-            # Not ours any more, or Redis is away: somebody has to learn of the volume.
+            # The lease or Redis is lost: the ConfigMap tells the next worker of the volume.
             self.remember_background()
             raise
         return volume
 
     @abstractmethod
     def prepare(self) -> _Prepared:
-        """Everything that is checked and read before the call."""
+        """Reads and checks everything that the call needs."""
 
     @abstractmethod
     def request_of(self, prepared: _Prepared) -> Request:
-        """What the intent has to remember of it."""
+        """Returns what the intent has to record of the request."""
 
     @abstractmethod
     def call(self, prepared: _Prepared) -> _Answer:
-        """The call, its errors classified."""
+        """Makes the call; raises its errors as AttemptError with a state."""
 
     @abstractmethod
     def accept(self, prepared: _Prepared, answer: _Answer) -> JsonObject:
-        """The complete PV, if the answer is usable."""
+        """Returns the complete PV, if the answer is usable."""
 
     @property
     def current(self) -> Intent:
@@ -94,7 +94,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         return self.intent
 
     def record_intent(self, request: Request) -> None:
-        """Before the call: from now on the attempt is finished by somebody, whatever dies."""
+        """Records the intent before the call, so that another worker can finish the attempt."""
         work = self.work
         known = self.intent if self.intent is not None and self.intent.request else None
         intent = Intent.begin(
@@ -104,7 +104,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             claim=known.claim if known else self.claim,  # what the request was made from
             storage_class=self.storage_class,
             request=request,
-            previous=self.intent or work.record,  # of a failed one: what it overtook
+            previous=self.intent or work.record,  # of a failed attempt: the calls it overtook
             session=work.lease.session,
         )
         work.runtime.effects.reach(Step.RECORD_INTENT, work.lease)
@@ -116,16 +116,16 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         self.remember(intent)
 
     def remember(self, intent: Intent) -> None:
-        """From here on everybody in this pass goes by this record."""
+        """Makes `intent` the current record of the attempt and of the reconcile."""
         self.intent = self.work.record = intent
 
     def keep_copy(self, *, for_others: bool = False) -> None:
-        """Keep the intent outside of Redis too; the call takes long, or its end is not known."""
+        """Copies the intent to a ConfigMap: the call is slow or its outcome is unknown."""
         self.work.keep_copy(for_others=for_others)
         self.intent = self.work.record
 
     def remember_background(self) -> None:
-        """The end is not known: the record says so, in Redis and in a ConfigMap (P-401)."""
+        """Records in Redis and a ConfigMap that the outcome of the call is unknown (P-401)."""
         if self.intent is not None:
             self.remember(self.intent.in_background())
             self.keep_copy(for_others=True)

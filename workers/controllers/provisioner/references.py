@@ -1,7 +1,7 @@
-"""Which sources do pending claims and attempts under way still need (CL-006, P-242, D-015)?
+"""Finds the sources that pending claims and open attempts still need (CL-006, P-242, D-015).
 
-A claim deleted in the middle of its attempt is in no list any more, but the storage may still copy
-for it (D-016): the records of the attempts have it.
+A claim deleted during its attempt is no longer in any list, but the storage may still copy for it
+(D-016). The intents still name its source.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def needed_references(
     *,
     except_uid: str = "",
 ) -> set[Reference]:
-    """Return what is needed now of the sources in a namespace; more may be in it.
+    """Return the needed sources of a namespace; the set may hold other namespaces' sources too.
 
     Args:
-        runtime: of the pass.
-        driver: which copies from them; for claims of other namespaces only with the gate.
-        namespace: where the sources lie.
-        phases: of claims that need theirs.
+        runtime: of the reconcile.
+        driver: its gate decides whether claims of other namespaces are considered.
+        namespace: the sources' namespace.
+        phases: the phases in which a claim needs its source.
         except_uid: a claim that does not count.
 
     Raises:
-        ApiError, AttemptError, QueueUnavailable: nothing may be concluded.
+        ApiError, AttemptError, QueueUnavailable: the sources are unknown; remove no protection.
     """
     crosses = driver.settings.gates.cross_namespace_volume_data_source
     claims = [
@@ -48,11 +48,11 @@ def needed_references(
 
 
 def references_under_way(runtime: Runtime, *, except_uid: str = "") -> set[Reference]:
-    """Return what attempts that may still run in the storage copy from.
+    """Return the sources of attempts that may still run in the storage.
 
     Raises:
-        AttemptError: a record is no claim's; nothing may be concluded.
-        QueueUnavailable: the same.
+        AttemptError: a record has no readable source; remove no protection.
+        QueueUnavailable: Redis does not answer; remove no protection.
     """
     found: set[Reference] = set()
     for record in own(runtime).intents.all().values():

@@ -1,7 +1,7 @@
-"""The CreateVolume request of a claim without the call: nothing is written, nobody is told.
+"""Builds the CreateVolume request of a claim without calling the driver or writing anything.
 
-The driver is known from its registration alone, so this needs no socket; the API server is only
-read, through a client that has no other method.
+The driver's registration describes the driver, so no socket is needed. The API server is read
+through a client that refuses to write.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from workers.queue.catalog import CatalogReader
 
 DRAFT_UID = "00000000-0000-0000-0000-000000000000"
-"""Stands for the UID that the API server will give to a claim that does not exist yet."""
+"""Placeholder for the UID that the API server will give to a claim that does not exist yet."""
 
 
 class ReadOnlyClient:
-    """The reading part of a KubeClient; anything else is a mistake of ours."""
+    """The reading part of a KubeClient; a write raises an AssertionError."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -46,21 +46,21 @@ class ReadOnlyClient:
         return self._client.get(path, query)
 
     def create(self, path: str, body: JsonObject) -> NoReturn:
-        """Never."""
+        """Refuses."""
         del body
         raise AssertionError(f"a rehearsal writes nothing: {path}")
 
     def update(self, path: str, body: JsonObject) -> NoReturn:
-        """Never."""
+        """Refuses."""
         self.create(path, body)
 
     def patch(self, path: str, body: Any, content_type: str = "") -> NoReturn:
-        """Never."""
+        """Refuses."""
         del content_type
         self.create(path, body)
 
     def delete(self, path: str, **_: Any) -> NoReturn:
-        """Never."""
+        """Refuses."""
         self.create(path, {})
 
 
@@ -73,18 +73,18 @@ def rehearse(
     claim: JsonObject,
     storage_class: JsonObject,
 ) -> csi.CreateVolumeRequest:
-    """Build the request that the driver would get now; it holds secrets, print it redacted.
+    """Build the request that the driver would get now; it holds secrets, so print it redacted.
 
     Args:
         client: the API client.
         catalog: nodes and classes as the workers know them.
         settings: of this process; the driver's own rules come from its record.
-        record: of the driver in the registry.
-        claim: live, or a draft without UID.
-        storage_class: of the claim.
+        record: the driver's registration.
+        claim: a live claim, or a draft without UID.
+        storage_class: the claim's class.
 
     Raises:
-        AttemptError: what the claim's event would say.
+        AttemptError: its message is the one that the claim's event would have.
         IgnoredError: the claim is not for this driver.
     """
     from workers.kube.resources import KubeResources  # noqa: PLC0415 - typed as the real one below
@@ -120,7 +120,7 @@ def rehearse(
 
 
 def as_asked(claim: JsonObject, driver_name: str) -> JsonObject:
-    """The claim as kube-controller-manager will annotate it; a draft gets namespace and UID."""
+    """Annotates the claim as kube-controller-manager will; adds namespace and UID to a draft."""
     metadata = dict(claim.get("metadata") or {})
     annotations = {**(metadata.get("annotations") or {})}
     annotations.setdefault(k.ANN_STORAGE_PROVISIONER, driver_name)
@@ -134,7 +134,7 @@ def as_asked(claim: JsonObject, driver_name: str) -> JsonObject:
 
 
 def driver_from(record: Mapping[str, Any], settings: Settings) -> Driver:
-    """The driver as its workers know it, without a connection."""
+    """Builds the driver as its workers know it, without a connection."""
     known = {field.name for field in fields(ProvisionSettings)}
     rules = {name: value for name, value in (record.get("rules") or {}).items() if name in known}
     return Driver(
@@ -152,4 +152,4 @@ def driver_from(record: Mapping[str, Any], settings: Settings) -> Driver:
 
 class _Silent:
     def event(self, *_: Any, **__: Any) -> None:
-        """Nobody is told."""
+        """Records nothing."""

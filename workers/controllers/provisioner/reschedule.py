@@ -1,4 +1,4 @@
-"""Giving a claim back to the scheduler: the selected node is taken off (P-420, L-052)."""
+"""Returns a claim to the scheduler by removing its selected-node annotation (P-420, L-052)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def clear_selected_node(work: ClaimWork, claim: JsonObject) -> bool:
     """Removes the selected-node annotation if it still names the node that failed.
 
     Returns:
-        True if the scheduler has the claim now (or already chose another node, or the claim is
-        gone); False if the annotation was never there or the API refused: the failure then counts
-        as final and is retried with back-off.
+        True if the scheduler has the claim now, already chose another node, or the claim is gone.
+        False if the annotation was never there or the API server refused; the claim is then
+        retried with back-off.
     """
     metadata = claim["metadata"]
     node = (metadata.get("annotations") or {}).get(k.ANN_SELECTED_NODE)

@@ -1,9 +1,9 @@
-"""What events mean to the provisioner: which claims and volumes wait for a decision?
+"""Turns events into the provisioner's keys: which claims and volumes need a reconcile.
 
-The only state the watcher keeps of them: a few strings of each undecided one, so that a new
-driver, a new class, the end of a clone, a resync or a Redis that lost its data touch only those.
-Each method takes one fact and returns the keys to add because of it. Settled objects leave the
-table. The watcher calls under its lock.
+The watcher keeps a few strings of each undecided object and nothing of the others. So a new driver,
+a new class, a finished clone, a resync or a loss of Redis data only touches undecided objects.
+Each method takes one fact and returns the keys to add because of it. The watcher holds its lock
+during each call.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 class ProvisionerRules:
-    """The table.
+    """The table of undecided objects.
 
-    No claim key is returned before the classes were listed: late binding could not be told from
-    immediate. The end of that list returns the ones held back.
+    Returns no claim key until the classes are listed, because the class decides between late and
+    immediate binding. The end of that list returns the keys held back.
     """
 
     def __init__(self) -> None:
@@ -67,16 +67,16 @@ class ProvisionerRules:
         self._attached: dict[str, str] = {}
         self._listed_attached: dict[str, str] = {}
 
-    # The form that the watcher calls.
+    # The interface that the watcher calls.
 
     def set_drivers(self, drivers: Records) -> list[Key]:
-        """Return the keys that exist under these drivers but not under the ones before."""
+        """Return the keys that these drivers add to the keys of the drivers before."""
         before = set(self.all_keys())
         self._drivers = Drivers.of_records(drivers)
         return [key for key in self.all_keys() if key not in before]
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Take in an object as it is now."""
+        """Take in an object that was added, changed or listed."""
         if resource == paths.CLAIMS:
             return self._see_claim(item, is_listed=is_listed)
         if resource == paths.VOLUMES:
@@ -116,7 +116,7 @@ class ProvisionerRules:
             self._listed_attached = {}
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Treat the others as deleted."""
+        """Treat objects that were not in the list as deleted."""
         if resource == paths.CLAIMS:
             return self._end_claims()
         if resource == paths.VOLUMES:
@@ -147,7 +147,7 @@ class ProvisionerRules:
     # Classes.
 
     def _see_class(self, item: JsonObject, *, is_listed: bool) -> list[Key]:
-        """Return the claims of a new, replaced or changed class (C-008, C-045)."""
+        """Return the claim keys of a new, replaced or changed class (C-008, C-045)."""
         name, uid = item["metadata"]["name"], item["metadata"]["uid"]
         if is_listed:
             self._listed_classes.add(name)
@@ -160,7 +160,7 @@ class ProvisionerRules:
         return [key for entry in entries for key in self._claim_keys(entry)]
 
     def _end_classes(self) -> list[Key]:
-        """Forget classes that are not in the list; return claims held back until now."""
+        """Forget classes that are not in the list; return the claim keys held back until now."""
         for name in self._classes.keys() - self._listed_classes:
             del self._classes[name]
         if self._has_classes:
@@ -171,9 +171,9 @@ class ProvisionerRules:
     # Claims.
 
     def _see_claim(self, claim: Claim, *, is_listed: bool = False) -> list[Key]:
-        """Take in a claim as it is now.
+        """Take in a claim that was added, changed or listed.
 
-        An undecided claim is added at each event, as the reference does; in a list only if it
+        An undecided claim is added at each event, as csi-provisioner does; from a list only if it
         changed since it was last seen.
         """
         uid = claim.metadata.uid
@@ -193,8 +193,8 @@ class ProvisionerRules:
     def _drop_claim(self, uid: str, name: str) -> list[Key]:
         """Take in a claim's deletion; `name` is `namespace/name`.
 
-        An undecided claim of a known driver is added once more: only the worker can tell whether
-        an attempt was begun that has to be finished (M-012, G7); if none was, it forgets the key.
+        An undecided claim of a known driver is added again: only the worker knows whether an open
+        attempt has to be finished (M-012, G7). Otherwise the worker drops the key.
         """
         keys = self._end_clone(uid)
         if self._sources.get(name, ("", ""))[0] == uid:
@@ -206,7 +206,7 @@ class ProvisionerRules:
         return keys
 
     def _end_claims(self) -> list[Key]:
-        """Treat what the list did not contain as deleted."""
+        """Treat claims that were not in the list as deleted."""
         keys: list[Key] = []
         for source in self._sources.keys() - self._listed_sources:
             del self._sources[source]
@@ -219,7 +219,7 @@ class ProvisionerRules:
     # Volumes.
 
     def _see_volume(self, volume: Volume, *, is_listed: bool = False) -> list[Key]:
-        """Take in a volume as it is now; returns its key if there is something to do."""
+        """Take in a volume; return its keys if it needs a reconcile."""
         entry = volume_entry(volume, self._drivers)
         name = volume.metadata.name
         if entry is None:
@@ -234,12 +234,12 @@ class ProvisionerRules:
         return volume_keys(entry, self._drivers)
 
     def _drop_volume(self, name: str) -> list[Forget]:
-        """Take in a volume's deletion; returns the keys to forget (L-011, C-082)."""
+        """Take in a volume's deletion; return the keys to forget (L-011, C-082)."""
         entry = self._volumes.pop(name, None)
         return [Forget(key) for key in volume_keys(entry, self._drivers)] if entry else []
 
     def _end_volumes(self) -> list[Forget]:
-        """Treat what the list did not contain as deleted; returns the keys to forget."""
+        """Treat volumes that were not in the list as deleted; return the keys to forget."""
         gone = self._volumes.keys() - self._listed_volumes
         self._listed_volumes = set()
         return [key for name in gone for key in self._drop_volume(name)]
@@ -247,14 +247,14 @@ class ProvisionerRules:
     # Attachments.
 
     def _detached(self, volume: str) -> list[Key]:
-        """Return the volume's key if its deletion waited for this, the last attachment (C-080)."""
+        """Return the volume's keys if its last attachment is gone and it is undecided (C-080)."""
         entry = self._volumes.get(volume)
         if entry is None or volume in self._attached.values():
             return []
         return volume_keys(entry, self._drivers)
 
     def _end_attachments(self) -> list[Key]:
-        """Treat the others as gone; volumes that lost their last one meanwhile get their key."""
+        """Replace the attachments by the list; return keys of volumes that lost their last one."""
         lost = set(self._attached.values()) - set(self._listed_attached.values())
         self._attached, self._listed_attached = self._listed_attached, {}
         return [key for volume in sorted(lost) for key in self._detached(volume)]
@@ -268,7 +268,7 @@ class ProvisionerRules:
         return claim_keys(entry, self._drivers, modes)
 
     def _cloning_keys(self, source: str) -> list[Key]:
-        """Return the key of a source that is being deleted and that no clone holds any more."""
+        """Return the key of a source that is being deleted and is no longer held by a clone."""
         if source not in self._sources or self._clones_of.get(source):
             return []
         key = cloning_key(source, *self._sources[source], self._drivers)
@@ -287,7 +287,7 @@ class ProvisionerRules:
         return keys
 
     def _end_clone(self, uid: str) -> list[Key]:
-        """Return the keys of the sources this claim held last (CL-009, C-123)."""
+        """Return the keys of the sources whose last clone this claim was (CL-009, C-123)."""
         keys: list[Key] = []
         for source in self._clones.pop(uid, set()):
             self._clones_of[source].discard(uid)
@@ -312,7 +312,7 @@ class ProvisionerRules:
 
 
 def _has_own_rules(before: Records, now: Records) -> bool:
-    """Tell whether the table, filled by the CSI provisioner's rules, misses volumes of a driver."""
+    """Return True if a new driver's rules may need volumes that the table dropped."""
     known = {record["name"] for record in before}
     views = [DriverView.from_record(record) for record in now if record["name"] not in known]
     return any(view.node or not view.add_finalizer for view in views)
@@ -327,7 +327,7 @@ def _need_attachments(records: Records) -> bool:
 
 
 def _never(before: Records, now: Records) -> bool:  # noqa: ARG001 - the watch's form
-    """Objects of drivers that are not known yet are remembered as well."""
+    """Return False: the table already holds the objects of drivers that are not known yet."""
     return False
 
 

@@ -1,8 +1,8 @@
-"""What must outlive this process: intents in Redis and their copies in ConfigMaps (M-010).
+"""Stores intents in Redis and their copies in ConfigMaps, so that they outlive a worker (M-010).
 
-A copy is written when an attempt runs longer than `SLOW_AFTER_SECONDS` or a pass leaves it without
-an end, so that even a Redis that lost everything cannot make us forget a volume. It lives in the
-system's own namespace and is removed when the outcome is final.
+An intent is copied when its call is slow (`SLOW_AFTER_SECONDS`) or a reconcile leaves the attempt
+open, so that no volume is forgotten even if Redis loses all its data. The copy is in csi-fleet's
+own namespace and is removed when the outcome is final.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 SLOW_AFTER_SECONDS: Final = 2.0
-# Four times what a claim with full labels and annotations takes; beyond it is what nobody needs,
-# such as an access mode said 50,000 times (SEC-4). Topology, class and
-# parameters are the administrator's and are not measured.
+# Four times the size of a claim with full labels and annotations. A larger one holds useless data
+# of a tenant, such as an access mode repeated 50,000 times, and would fill Redis. Topology, class
+# and parameters are the administrator's and are not counted.
 CLAIM_BYTES: Final = 64 * 1024
 
 
 class Safekeeping:
-    """Writes and removes intents in both places."""
+    """Writes and removes intents in Redis and in ConfigMaps."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class Safekeeping:
         self._namespace = namespace
 
     def begin(self, lease: Lease, intent: Intent) -> None:
-        """Records the attempt in Redis; must succeed before the driver is asked.
+        """Records the attempt in Redis; must succeed before the driver is called.
 
         Raises:
-            LeaseLost: the volume has another owner.
-            QueueUnavailable: it is not recorded, so the driver must not be asked.
+            LeaseLost: another worker owns the volume.
+            QueueUnavailable: the intent is not recorded, so the driver must not be called.
             NamespaceFull: the same, until other attempts of its namespace have ended.
             RecordTooLarge: the same, until the claim is smaller.
         """
@@ -75,17 +75,17 @@ class Safekeeping:
         self._intents.begin(lease.domain, intent.record(), lease)
 
     def copy(self, lease: Lease, intent: Intent) -> Intent:
-        """Puts the intent into a ConfigMap too.
+        """Copies the intent to a ConfigMap and returns it with what is known of the copy.
 
-        Never raises, for it is called while the driver works: a refusal is logged and costs only
-        this safety. After a write without an answer there may be a copy, which is removed later,
-        and it is written again.
+        Never raises an ApiError, because it is called during the driver's call: a refusal is
+        logged and only leaves the intent without a copy. A write without an answer may have made
+        a copy: it is written again, and removed later.
         """
         kept, domain, volume = intent.copied(), lease.domain, intent.volume
         try:
             written = self._kube.apply_config_map(self._copy_of(lease, kept))
             uid = written["metadata"]["uid"]
-            if uid != kept.copy_uid:  # from now on it counts, and no other one of its name
+            if uid != kept.copy_uid:  # only the ConfigMap with the uid in the record counts
                 kept = replace(kept, copy_uid=uid)
                 self._kube.apply_config_map(self._copy_of(lease, kept))
         except AwayError as error:
@@ -119,7 +119,7 @@ class Safekeeping:
         }
 
     def keep_failed(self, lease: Lease, intent: Intent) -> Intent:
-        """Marks the attempt as failed for good; its copy goes, for nothing is in progress."""
+        """Marks the attempt as failed and removes its copy, because no call is in progress."""
         stays = intent.has_copy and not self.drop_copy(lease)
         uid = intent.copy_uid if stays else ""
         kept = replace(intent, has_copy=stays, copy_uid=uid, is_copied=False).failed()
@@ -127,10 +127,10 @@ class Safekeeping:
         return kept
 
     def keep_saved(self, lease: Lease, intent: Intent) -> Intent:
-        """The PV is there; the record stays for as long as an overtaken call may run.
+        """Marks the attempt as saved; keeps its record while a dead worker's call may be in flight.
 
         Raises:
-            LeaseLost: the volume has another owner.
+            LeaseLost: another worker owns the volume.
         """
         kept = intent.saved()
         self._intents.begin(lease.domain, kept.record(), lease)
@@ -138,12 +138,12 @@ class Safekeeping:
         return kept
 
     def has_copy(self, lease: Lease) -> bool:
-        """Whether the API server has a copy of the attempt that a worker with our key wrote.
+        """True if the API server has a copy of the attempt, signed with our key.
 
-        A copy that somebody makes again, from a backup for example, has another uid.
+        A copy that is created again, for example from a backup, has another uid and does not count.
 
         Raises:
-            ApiError: it does not say.
+            ApiError: the API server does not answer.
         """
         try:
             found = self._kube.get(
@@ -166,15 +166,15 @@ class Safekeeping:
         return True
 
     def forget(self, lease: Lease, intent: Intent) -> None:
-        """Drops the intent, the unsaved volume and the copy; safe to call twice."""
+        """Drops the intent, the unsaved PV and the copy; safe to call twice."""
         if not intent.has_copy or self.drop_copy(lease):
             self._intents.finish(lease.domain, lease)
-        elif intent.is_open:  # nobody goes on with it as if its call were out
+        elif intent.is_open:  # marked failed, so that no worker treats its call as open
             kept = replace(intent, is_copied=False).failed()
             self._intents.begin(lease.domain, kept.record(), lease)
 
     def storage_class(self, name: str, state: CatalogState | None) -> JsonObject | None:
-        """The class from the catalog, else live: the catalog may be a moment behind."""
+        """Returns the class from the shared cache, or live, as the cache may lag; None if none."""
         if not name:
             return None
         known = self._catalog.get(KIND_CLASSES, name, state)

@@ -1,7 +1,7 @@
-"""Saving a provisioned volume as PV, for as long as it takes (M-011, L-080, L-084).
+"""Saves a provisioned volume as a PV and retries until it succeeds (M-011, L-080, L-084).
 
-The full PV stands in Redis before the first try, so a crash costs no second CreateVolume, and the
-volume in the storage is never deleted because the API server refuses.
+The full PV is stored in Redis before the first try, so a crash causes no second CreateVolume. A
+refusal by the API server alone does not delete the volume in the storage.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 # Back-off of an unsaved PV (L-080): upstream starts at 5 ms; 100 ms spares a struggling API server.
 SAVE_BASE_SECONDS: Final = 0.1
 SAVE_CAP_SECONDS: Final = 1000.0
-# After a call this long the claim may have gone; it is read again before it gets its event.
+# After a call this long the claim may be gone: it is read again before its event is recorded.
 STALE_AFTER_SECONDS: Final = 1.0
-# The API server's status for a webhook that fails and for an object too large for etcd: an answer
-# about this PV, unlike the other 5xx, which are about the server (D-040).
+# The API server's status for a failing webhook and for an object too large for etcd. It is about
+# this PV; the other 5xx are about the server (D-040).
 INTERNAL_ERROR: Final = 500
 
 
 def save(
     work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
 ) -> Outcome:
-    """Creates the PV and tells the claim.
+    """Creates the PV and records an event on the claim.
 
     Args:
-        work: the pass under way.
-        claim: the claim the volume was made for, possibly gone by now.
+        work: the current reconcile.
+        claim: the claim for which the volume was made; it may be gone already.
         volume: the complete PV.
-        live: the claim as read in this pass; None if it is gone.
+        live: the claim as read in this reconcile; None if it is gone.
     """
     name = volume["metadata"]["name"]
     if work.is_elsewhere:
         found = existing(work, name)
         if is_going(found) or claim_uid(found) != claim_uid(volume):
-            # In a storage that nodes share it may become the other node's.
+            # If the nodes share the storage, the volume may become the other node's.
             return later("the claim waits for another node's volume")
         same = is_same(found, volume)
         return _finished(work, "another node's volume") if same else unwanted(work, volume)
@@ -64,7 +64,7 @@ def save(
             return later(f"volume {name} of an earlier life is still being deleted")
         if not is_same(found, volume):
             if work.driver.settings.node.enabled and claim_uid(found) == claim_uid(volume):
-                return unwanted(work, volume)  # the claim has what another node made
+                return unwanted(work, volume)  # the claim has another node's volume
             return refused(
                 work,
                 claim,
@@ -81,7 +81,7 @@ def save(
 
 
 def saved(work: ClaimWork, claim: JsonObject, name: str, live: JsonObject | None) -> Outcome:
-    """The PV exists: the claim is told and nothing is remembered any more."""
+    """After the PV is saved, records an event on the claim and forgets the intent."""
     unprotect_snapshot(work, claim)
     if is_still_there(work, live):
         text = f"Successfully provisioned volume {name}"
@@ -92,7 +92,7 @@ def saved(work: ClaimWork, claim: JsonObject, name: str, live: JsonObject | None
 
 
 def ended(work: ClaimWork, reason: str) -> Outcome:
-    """The claim has its volume: the record goes once no overtaken call may run any more."""
+    """Ends the attempt of a saved claim, once no call of a dead worker can still be in flight."""
     seconds = work.overtaken_seconds()
     if seconds > 0 and work.record is not None:
         work.record = work.own.safekeeping.keep_saved(work.lease, work.record)
@@ -101,12 +101,12 @@ def ended(work: ClaimWork, reason: str) -> Outcome:
 
 
 def resume(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
-    """Saves a volume that an earlier pass made: no CreateVolume (M-011)."""
+    """Saves a volume that an earlier reconcile made, without another CreateVolume (M-011)."""
     return save(work, claim_of(volume, live), volume, live)
 
 
 def claim_of(volume: JsonObject, live: JsonObject | None) -> JsonObject:
-    """The live claim, else as much of it as the volume knows."""
+    """Returns the live claim, or a stub of it from the volume's claimRef."""
     reference = volume["spec"]["claimRef"]
     return live or {
         "apiVersion": "v1",
@@ -117,13 +117,13 @@ def claim_of(volume: JsonObject, live: JsonObject | None) -> JsonObject:
 
 
 def exists(work: ClaimWork, claim: JsonObject, *, by_any_name: bool = False) -> bool:
-    """True if the claim's PV is there already (L-040 step 1, with the check of L-084).
+    """True if the claim's PV exists already (L-040 step 1, with the check of L-084).
 
     Args:
-        work: the pass under way.
+        work: the current reconcile.
         claim: the claim, as far as it is known.
-        by_any_name: looks through all PVs if none has the name that the flags give: a worker with
-            other flags may have saved it.
+        by_any_name: search all PVs if the one named by the flags does not exist, because a worker
+            with other flags may have saved it under another name.
     """
     uid = claim["metadata"].get("uid")
     try:
@@ -133,7 +133,7 @@ def exists(work: ClaimWork, claim: JsonObject, *, by_any_name: bool = False) -> 
 
 
 def existing(work: ClaimWork, name: str) -> JsonObject:
-    """The PV that has the name now; empty if it is gone again."""
+    """Returns the PV that has the name now; an empty object if there is none."""
     try:
         return work.runtime.kube.get_volume(name)
     except NotFoundError:
@@ -141,21 +141,21 @@ def existing(work: ClaimWork, name: str) -> JsonObject:
 
 
 def is_going(found: JsonObject) -> bool:
-    """True if the PV is being deleted or gone: it is no home for a volume that exists.
+    """True if the PV is being deleted or gone, so that it cannot stand for a new volume.
 
-    Its backend volume may be deleted already, and then ours would be left without a PV (upstream
-    issue 1469).
+    The PV's own volume may be deleted already, and the new volume would be left without a PV
+    (upstream issue 1469).
     """
     return not found or "deletionTimestamp" in found["metadata"]
 
 
 def is_same(found: JsonObject, volume: JsonObject) -> bool:
-    """True if the PV of that name is the one we tried to save."""
+    """True if the PV found under the name is the one that csi-fleet tried to save."""
     return claim_uid(found) == claim_uid(volume) and storage_of(found)[1] == storage_of(volume)[1]
 
 
 def is_still_there(work: ClaimWork, live: JsonObject | None) -> bool:
-    """True if the claim exists; asks again only when what we know is old."""
+    """True if the claim still exists; reads it again only if the last read is too old."""
     if live is None:
         return False
     if time.monotonic() - work.started < STALE_AFTER_SECONDS:
@@ -167,22 +167,22 @@ def is_still_there(work: ClaimWork, live: JsonObject | None) -> bool:
 
 
 def refused(work: ClaimWork, claim: JsonObject, message: str) -> Outcome:
-    """The API server said no: the user sees it, the save goes on (D-040)."""
+    """Records the API server's refusal as an event and retries the save (D-040)."""
     work.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
     work.keep_copy()
     return later(message)
 
 
 def is_about_volume(error: ApiError) -> bool:
-    """True if the PV itself is wrong: the same PV will be refused again."""
+    """True if the PV itself is invalid, so that the API server will refuse it again."""
     return error.status in {400, 413, 422} or "request is too large" in error.message
 
 
 def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
-    """The driver's answer makes no valid PV: only another answer can help (L-083).
+    """Calls the driver again with the same name, because its answer gives no valid PV (L-083).
 
-    So the driver is asked again by the same name. Once the claim is gone nobody waits for the
-    volume, and no PV will ever lead to its deletion: it is deleted here (policy Delete).
+    If the claim is gone and the policy is Delete, deletes the volume instead: nothing needs it,
+    and no PV will ever cause its deletion.
     """
     policy = volume["spec"].get("persistentVolumeReclaimPolicy")
     if live is None and policy in (None, "", "Delete"):
@@ -194,7 +194,7 @@ def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> O
 
 
 def unwanted(work: ClaimWork, volume: JsonObject) -> Outcome:
-    """Deletes a volume that nobody ever got and that no PV will lead to."""
+    """Deletes a volume that no claim got and whose deletion no PV will cause."""
     if (seconds := work.overtaken_seconds()) > 0:
         return wait(seconds, "the call of a dead process may make it once more")
     try:
@@ -206,17 +206,17 @@ def unwanted(work: ClaimWork, volume: JsonObject) -> Outcome:
 
 
 def _finished(work: ClaimWork, reason: str) -> Outcome:
-    """The record goes with the key, but never before its copy: that one would come back."""
+    """Drops the record with the key; keeps it if its copy stays, which would be restored."""
     record, keeping = work.record, work.own.safekeeping
     if record is not None and record.has_copy and not keeping.drop_copy(work.lease):
-        # The PV must not be saved again: it may be deleted before the copy goes.
+        # Marked as saved: the PV, if it is deleted before the copy goes, must not be saved again.
         work.record = keeping.keep_saved(work.lease, record)
         return later("copy of the intent stays")
     return done(reason, finish_intent=True)
 
 
 def later(message: str) -> Outcome:
-    """Try to save again with the unsaved volumes' own back-off."""
+    """Retries the save with the back-off of unsaved PVs."""
     return Outcome(
         Action.RETRY,
         base_seconds=SAVE_BASE_SECONDS,
@@ -227,5 +227,5 @@ def later(message: str) -> Outcome:
 
 
 def claim_uid(volume: JsonObject) -> str:
-    """UID of the claim the volume is for; empty if it names none."""
+    """Returns the UID of the claim that the volume names; empty if it names none."""
     return ((volume.get("spec") or {}).get("claimRef") or {}).get("uid") or ""

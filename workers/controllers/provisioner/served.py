@@ -1,7 +1,7 @@
-"""Which served driver does a provisioner name mean, and where do its keys go?
+"""Maps a provisioner name to the registered driver and to the queues of its keys.
 
-A snapshot of the drivers' records. A driver in node deployment has one record per node, each with
-its own queue name `<driver>@<node>`; all others have one.
+It holds a snapshot of the drivers' registrations. A driver in node deployment has one registration
+per node, each with its own queue name `<driver>@<node>`; every other driver has one.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _ATTACH = "PUBLISH_UNPUBLISH_VOLUME"
 
 @dataclass(frozen=True, slots=True)
 class DriverView:
-    """What the rules need of one driver's record.
+    """The facts of one driver's registration that the rules need.
 
     Attributes:
         name: provisioner name.
         queue_name: the driver part of its keys.
-        in_tree_name: plugin it replaces; such claims need migrated-to as well (L-025).
-        additional_names: names a custom provisioner answers to without more (L-026).
+        in_tree_name: in-tree plugin it replaces; its claims also need migrated-to (L-025).
+        additional_names: further names that a custom provisioner serves unconditionally (L-026).
         node: its node in node deployment, else None.
         node_segments: that node's topology as the driver reports it.
         add_finalizer: whether its volumes carry the deletion finalizer (L-072).
-        has_topology: needs CSINodes and node labels in the catalog.
-        has_attach: needs VolumeAttachments in the catalog (L-078).
-        can_clone: serves the cloning protection (CL-004).
+        has_topology: needs CSINodes and node labels in the shared cache.
+        has_attach: needs VolumeAttachments in the shared cache (L-078).
+        can_clone: removes the clone-source finalizer (CL-004).
         has_capacity: whether it publishes capacity objects.
     """
 
@@ -49,7 +49,7 @@ class DriverView:
 
     @property
     def needs_nodes(self) -> bool:
-        """Whether nodes and CSINodes matter: for requests, or as segments of capacity (CAP-020)."""
+        """True if requests or capacity segments depend on nodes and CSINodes (CAP-020)."""
         return self.has_topology or (self.has_capacity and self.node is None)
 
     @classmethod
@@ -85,7 +85,7 @@ class Drivers:
 
     @classmethod
     def of(cls, views: Iterable[DriverView]) -> Drivers:
-        """Index views."""
+        """Index the views by name and by owner name."""
         ordered = sorted(views, key=lambda view: (view.name, view.queue_name))
         by_name = {
             name: tuple(group) for name, group in groupby(ordered, key=lambda view: view.name)
@@ -99,7 +99,7 @@ class Drivers:
 
     @classmethod
     def of_records(cls, records: Iterable[Mapping[str, Any]]) -> Drivers:
-        """Index the records of drivers."""
+        """Index the registrations of drivers."""
         return cls.of(map(DriverView.from_record, records))
 
     def views(self) -> Iterable[DriverView]:
@@ -107,6 +107,6 @@ class Drivers:
         return [view for group in self.by_name.values() for view in group]
 
     def first(self, name: str) -> DriverView | None:
-        """Return the driver's view (of node deployment: one of them)."""
+        """Return the driver's view (in node deployment the first node's), None if unknown."""
         views = self.by_name.get(name)
         return views[0] if views else None

@@ -1,4 +1,4 @@
-"""The provisioner's own settings, from its flags."""
+"""Reads the provisioner's own settings from its flags."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def read_settings(values: Mapping[str, Any]) -> ProvisionSettings:
-    """Build them from the value of every flag by name."""
+    """Builds the settings from a mapping of flag names to values."""
     return read(ProvisionSettings, values)

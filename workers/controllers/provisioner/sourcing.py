@@ -1,6 +1,7 @@
-"""Live reads and protection of what a volume is copied from (P-201 to P-226, D-017, D-021).
+"""Reads and protects the snapshot or claim that a volume is copied from (P-201 to P-226).
 
-The rules are in workers.translate.sources, snapshots and clones; here they are fed.
+The rules are in workers.translate.sources, snapshots and clones; this module reads their inputs
+live (D-017, D-021).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _log = get_logger(__name__)
 
 
 def check_grants(work: ClaimWork, source: DataSource) -> None:
-    """Asks the source's namespace for a ReferenceGrant if it is another one (P-204, P-205)."""
+    """Requires a ReferenceGrant if the source is in another namespace (P-204, P-205)."""
     if not source.crosses_namespaces:
         return
     try:
@@ -46,7 +47,7 @@ def check_grants(work: ClaimWork, source: DataSource) -> None:
 def resolve(
     work: ClaimWork, claim: JsonObject, source: DataSource, *, protect: bool = True
 ) -> ContentSource:
-    """Reads, checks and (with `protect`) protects the source; returns the handle for the request.
+    """Reads and checks the source, protects it if `protect`, and returns its handle.
 
     Raises:
         SourceError: NO_CHANGE; the source cannot be used now.
@@ -97,7 +98,7 @@ def _snapshot(
 
 
 def _hold_content(work: ClaimWork, name: str) -> None:
-    """Keeps our snapshotter, in whichever process, from deleting the snapshot during this pass.
+    """Locks the content so that no csi-fleet snapshotter deletes it during this reconcile.
 
     Raises:
         TransientError: it is being deleted right now.
@@ -108,7 +109,7 @@ def _hold_content(work: ClaimWork, name: str) -> None:
 
 
 def _protect_snapshot(work: ClaimWork, source: DataSource, snapshot: JsonObject) -> None:
-    """Adds the source-protection finalizer; without the right to it, goes on (P-217)."""
+    """Adds the source-protection finalizer; continues without it if not permitted (P-217)."""
     kube = work.runtime.effects.kube
     work.runtime.effects.reach(Step.PROTECT_SOURCE, work.lease)
     try:
@@ -130,11 +131,11 @@ def _protect_snapshot(work: ClaimWork, source: DataSource, snapshot: JsonObject)
 
 
 def unprotect_snapshot(work: ClaimWork, claim: JsonObject) -> None:
-    """Takes the finalizer off once the volume is saved (P-218); the sweep does what fails here.
+    """Removes the finalizer once the volume is saved (P-218); the sweep removes it if this fails.
 
-    Unlike the reference by the normalised source, so cross-namespace restores are covered (D-017),
-    and not while another pending claim, or an attempt whose claim is gone, still restores from the
-    snapshot (D-015, D-016).
+    csi-provisioner looks at the claim's dataSource only; this uses the normalised source, which
+    covers restores across namespaces (D-017). The finalizer stays while another pending claim, or
+    an attempt whose claim is gone, restores from the snapshot (D-015, D-016).
     """
     gates = work.driver.settings.gates
     try:
@@ -206,7 +207,7 @@ def _claim(
 
 
 def _protect_claim(work: ClaimWork, source: DataSource, source_claim: JsonObject) -> None:
-    """Adds the cloning-protection finalizer (P-226); a conflict is read and tried again (D-021)."""
+    """Adds the clone-source finalizer (P-226); after a conflict reads again and retries (D-021)."""
     kube = work.runtime.effects.kube
     work.runtime.effects.reach(Step.PROTECT_SOURCE, work.lease)
     try:

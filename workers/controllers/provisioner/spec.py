@@ -1,4 +1,4 @@
-"""csi-provisioner as data: volumes for claims, and their end.
+"""Describes csi-provisioner as data: its kinds of keys, flags and permissions.
 
 Flags, defaults and gates are those of external-provisioner v6.3 (F- rules, section 2.1).
 """

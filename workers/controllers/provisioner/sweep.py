@@ -1,7 +1,7 @@
-"""The sweep of finalizers that nobody took off a VolumeSnapshot (P-240 to P-243, SN-002 to SN-005).
+"""Removes orphaned source finalizers from VolumeSnapshots (P-240 to P-243, SN-002 to SN-005).
 
-A snapshot whose protection no unbound claim and no attempt under way needs loses it. Every read
-must succeed before anything is concluded; every update carries the resourceVersion that was listed.
+A finalizer is orphaned if no unbound claim and no open attempt needs the snapshot. Every read must
+succeed before a finalizer is removed; every update carries the resourceVersion that was listed.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ _FIELD_MANAGER: Final = "csi-fleet"
 
 
 def can_sweep(driver: Driver) -> bool:
-    """Tell whether the driver's worker sweeps at all (P-240, C-127)."""
+    """Return True if the sweep is on and the driver supports snapshots (P-240, C-127)."""
     return driver.settings.provision.snapshot_orphan_sweep_seconds > 0 and driver.supports(
         "CREATE_DELETE_SNAPSHOT"
     )
 
 
 def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
-    """One sweep over all snapshots; errors of single updates are left to the next sweep.
+    """Sweep all snapshots once; the next sweep retries updates that failed.
 
     Raises:
-        ApiError: a list failed; nothing was concluded from it (SN-004, D-016).
-        QueueUnavailable: the attempts under way are not known; the same.
+        ApiError: a list failed; no finalizer was removed because of it (SN-004, D-016).
+        QueueUnavailable: the open attempts are not known; the same.
     """
     del key
     kube = runtime.kube
     if not can_sweep(driver) or not kube.is_served(paths.SNAPSHOTS):
         return done("no snapshots here")
     try:
-        # Snapshots first: a finalizer that is in this list was put there for a claim that exists
-        # already, so the claims read afterwards have it.
+        # Snapshots are listed first: a finalizer in this list was added for a claim that existed
+        # already, so the claims listed afterwards include it.
         protected = [
             one for one in kube.list_snapshots() if has_finalizer(one, FINALIZER_SNAPSHOT_SOURCE)
         ]
@@ -73,7 +73,7 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
         reference = (KIND_SNAPSHOT, metadata["namespace"], metadata["name"])
         if reference in needed or is_young(snapshot, young_seconds, time.time):
             continue
-        # SN-005: once more, just before; a claim may have come meanwhile.
+        # A claim may have been created meanwhile, so the check is repeated (SN-005).
         if reference in needed_references(runtime, driver, metadata["namespace"], UNBOUND):
             continue
         lease.check()
@@ -82,7 +82,10 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
 
 
 def is_young(snapshot: Mapping[str, Any], young_seconds: float, clock: Callable[[], float]) -> bool:
-    """Tell whether we put the finalizer there so recently that its claim may be unseen (SN-005)."""
+    """Return True if csi-fleet added the finalizer within the last `young_seconds` (SN-005).
+
+    Its claim may not have been listed yet.
+    """
     for entry in snapshot["metadata"].get("managedFields") or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:finalizers") or {}
         if entry.get("manager") != _FIELD_MANAGER or not any(
@@ -99,7 +102,7 @@ def is_young(snapshot: Mapping[str, Any], young_seconds: float, clock: Callable[
 
 
 def _unprotect(runtime: Runtime, snapshot: JsonObject) -> None:
-    """Take the finalizer off; P-243 says how loud each refusal is."""
+    """Remove the finalizer; log each refusal at the level of P-243."""
     metadata = snapshot["metadata"]
     name = f"{metadata['namespace']}/{metadata['name']}"
     body = without_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)

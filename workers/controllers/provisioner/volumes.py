@@ -1,7 +1,7 @@
-"""One pass over a PersistentVolume: finalizer upkeep and deletion (L-070, P-500 to P-521).
+"""Reconciles a PersistentVolume: its finalizer and its deletion (L-070, P-500 to P-521).
 
-DeleteVolume is idempotent by id, the PV is deleted only if its UID is still the one decided on, and
-the finalizer goes last: a death between any two steps leaves a PV that the next owner finishes.
+DeleteVolume is idempotent by id, the PV is deleted only while it has the UID that was decided on,
+and the finalizer is removed last. If a worker dies between two steps, another one finishes the PV.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _log = get_logger(__name__)
 
 
 def sync_volume(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
-    """One pass over one PV."""
+    """Reconciles one PV."""
     return VolumePass(runtime, driver, key, lease, backend_of(driver), own(runtime)).run()
 
 
 @dataclass(slots=True)
 class VolumePass(Work):
-    """One pass over one PV, under its lease."""
+    """One reconcile of one PV, under its lease."""
 
     def run(self) -> Outcome:
-        """Decides and acts; raises only for failures of the system itself."""
+        """Decides and acts; raises only if the API server, Redis or csi-fleet itself fails."""
         try:
             volume = self.runtime.kube.get_volume(self.key.object)
         except NotFoundError:
@@ -63,7 +63,7 @@ class VolumePass(Work):
             return done("volume of another provisioner")
         try:
             volume = self.keep_finalizer(volume)
-        except (NotFoundError, ConflictError):  # a new one of that name has its own event
+        except (NotFoundError, ConflictError):  # a new PV of that name has its own event
             return done("volume is gone")
         if not rules.should_delete(
             volume,
@@ -77,9 +77,10 @@ class VolumePass(Work):
         return paused or self.overtaken(volume) or self.being_cut(volume) or self.delete(volume)
 
     def is_wanted(self, volume: JsonObject) -> bool:
-        """A deleted volume that was never released may still be bound to the claim it names.
+        """True if a PV under deletion may still be bound to the claim that it names.
 
-        The binder then makes it Bound, and Released once the claim is gone; both are events.
+        The PV binder then makes it Bound, and Released once the claim is gone. Both changes are
+        events, which add the key again.
         """
         claim = volume["spec"].get("claimRef") or {}
         if (volume.get("status") or {}).get("phase") == "Released" or not claim.get("uid"):
@@ -93,20 +94,20 @@ class VolumePass(Work):
         return bool(found["metadata"].get("uid") == claim["uid"])
 
     def being_cut(self, volume: JsonObject) -> Outcome | None:
-        """Our snapshotter, in whichever process, may be cutting a snapshot of the volume."""
+        """Waits while a csi-fleet snapshotter, in any process, creates a snapshot of the volume."""
         if not self.driver.supports("CREATE_DELETE_SNAPSHOT"):
             return None
         try:
             migrated = in_tree_source(volume) is not None
             handle = rules.volume_handle(volume_to_csi(volume) if migrated else volume)
-        except AttemptError:  # told by the deletion itself
+        except AttemptError:  # the deletion itself reports it
             return None
         lock = stored_volume(self.driver.name, handle)
         busy = self.runtime.queue.acquire(self.lease, lock)
         return None if busy is None else blocked(busy, "a snapshot of it is being cut")
 
     def overtaken(self, volume: JsonObject) -> Outcome | None:
-        """A CreateVolume of a dead process may still run, and would make the volume once more."""
+        """Waits for an in-flight CreateVolume of a dead worker, which would recreate the volume."""
         owner = volume["spec"].get("claimRef") or {}
         namespace, name, uid = (owner.get(one) or "" for one in ("namespace", "name", "uid"))
         record = self.own.intents.get(claim_key(self.key.driver, namespace, name, uid).record_name)
@@ -114,7 +115,7 @@ class VolumePass(Work):
         return wait(seconds, "an overtaken CreateVolume may still run") if seconds > 0 else None
 
     def keep_finalizer(self, volume: JsonObject) -> JsonObject:
-        """L-072; the patched object is used from here on."""
+        """Adds or removes the deletion finalizer and returns the patched PV (L-072)."""
         action = rules.finalizer_action(volume, add_finalizer=self.backend.add_finalizer)
         if action is FinalizerAction.KEEP:
             return volume
@@ -125,7 +126,7 @@ class VolumePass(Work):
         return patch(metadata["name"], k.FINALIZER_VOLUME, uid=metadata["uid"])
 
     def delete(self, volume: JsonObject) -> Outcome:
-        """The deletion and its outcomes (P-501, P-515, L-075)."""
+        """Deletes the volume in the storage, then the PV (P-501, P-515, L-075)."""
         started = time.monotonic()
         try:
             self.backend.delete(self, volume)
@@ -151,7 +152,7 @@ class VolumePass(Work):
         return outcome
 
     def delete_object(self, volume: JsonObject) -> Outcome:
-        """The PV itself, then its finalizer (L-075, L-076)."""
+        """Deletes the PV, then removes its finalizer (L-075, L-076)."""
         kube, metadata = self.runtime.effects.kube, volume["metadata"]
         name, uid = metadata["name"], metadata["uid"]
         self.runtime.effects.reach(Step.DELETE_OBJECT, self.lease)
@@ -164,5 +165,5 @@ class VolumePass(Work):
             self.runtime.effects.reach(Step.RELEASE_OBJECT, self.lease)
             with contextlib.suppress(NotFoundError, ConflictError):
                 left = kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME, uid=uid)
-        # What we did to the object comes back as events; one pass for a deletion is enough.
+        # `known`: the events caused by these writes need no further reconcile.
         return done("deleted", known=version_of(left))

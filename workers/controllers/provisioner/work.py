@@ -1,9 +1,9 @@
-"""What does everything inside one pass of the provisioner share?
+"""Holds the state that all steps of one reconcile of the provisioner share.
 
-A pass over a claim (`claims.py`) or a volume (`volumes.py`) hands itself, as `ClaimWork` or `Work`,
-to all that it calls. Who makes the volume, a CSI driver or a plug-in, stands behind `Backend`:
-everything around it (queue, leases, intents, events, retries, the saving of the PV and its
-deletion) is the same for both.
+A reconcile of a claim (`claims.py`) or a volume (`volumes.py`) passes itself, as `ClaimWork` or
+`Work`, to all its steps. `Backend` hides whether a CSI driver or a plug-in makes the volume.
+Everything around it is the same for both: queue, leases, intents, events, retries, the saving of
+the PV and its deletion.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _log = get_logger(__name__)
 
 @dataclass(slots=True)
 class Work:
-    """One pass over one key, under its lease.
+    """One reconcile of one key, under its lease.
 
     Attributes:
-        backend: who makes and removes the volume.
+        backend: creates and deletes the volume.
         own: the provisioner's part of this process.
     """
 
@@ -53,19 +53,19 @@ class Work:
 
 @dataclass(slots=True)
 class ClaimWork(Work):
-    """One pass over one claim.
+    """One reconcile of one claim.
 
     Attributes:
-        started: monotonic.
-        record: of the attempt, as it is in Redis.
-        is_orphaned: nobody waits for the volume: the claim is gone, or has another one.
-        is_elsewhere: node deployment: so because the claim names another node, which makes its own
-            volume of the same name.
-        had_failed: the record at the start was of an attempt that failed for good.
-        had_doubt: there was a record at the start: an earlier call may have left a volume.
-        has_read: the API server told of the claim.
-        tried: the record after the last try to copy it, which another one would not change.
-        recorded_name: the volume's name in the record at the start; "" without one.
+        started: monotonic time.
+        record: the intent, as it is in Redis.
+        is_orphaned: no claim waits for the volume: the claim is gone or has another volume.
+        is_elsewhere: node deployment: orphaned because the claim selects another node, which makes
+            its own volume of the same name.
+        had_failed: the intent at the start was of an attempt with a final error.
+        had_doubt: there was an intent at the start, so an earlier call may have left a volume.
+        has_read: the claim was read from the API server.
+        tried: the intent after the last try to copy it; it is not copied again until it changes.
+        recorded_name: the volume's name in the intent at the start, if it differs from the usual.
     """
 
     started: float = 0.0
@@ -80,17 +80,17 @@ class ClaimWork(Work):
 
     @property
     def volume(self) -> str:
-        """The PV's name: that of the oldest open call, whatever the flags say now."""
+        """The PV's name: the one that the open call used, else the one from the flags."""
         return self.recorded_name or self.lease.volume
 
     def overtaken_seconds(self) -> float:
-        """How long a call that ours overtook may still run."""
+        """Returns how many seconds a call of a dead worker may still be in flight."""
         if self.record is None:
             return 0.0
         return self.lease.session.seconds_left(self.record.overtaken)
 
     def read_claim(self) -> JsonObject | None:
-        """The claim as it is now; None if it is gone or another claim took its name."""
+        """Reads the claim; None if it is gone or another claim has its name."""
         namespace, _, name = self.key.object.partition("/")
         try:
             claim = self.runtime.kube.get_claim(namespace, name)
@@ -99,7 +99,7 @@ class ClaimWork(Work):
         return claim if claim["metadata"].get("uid") == self.key.uid else None
 
     def user_of(self, names_it: Callable[[JsonObject], bool]) -> str:
-        """The name of a live PV, other than the claim's own, that names a volume; "" for none."""
+        """Returns the name of a live PV, not the claim's own, that `names_it`; "" for none."""
 
         def is_others(volume: JsonObject) -> bool:
             reference = volume["spec"].get("claimRef") or {}
@@ -111,20 +111,20 @@ class ClaimWork(Work):
         return user_of(self.runtime.kube, paths.VOLUMES, is_others)
 
     def event(self, claim: JsonObject, kind: EventType, reason: str, message: str) -> None:
-        """An event on the claim, in the driver's name; never blocks."""
+        """Records an event on the claim, with the driver as its source; never blocks."""
         if kind == "Warning":
             trail.note("error", message)
             _log.warning("attempt failed", reason=reason, err=message)
         self.runtime.effects.event(claim, kind, reason, message, component=self.driver.event_source)
 
     def keep_copy(self, *, for_others: bool = False) -> None:
-        """A volume may be there or come, and it may take long until its PV is saved.
+        """Copies an open intent to a ConfigMap.
 
-        So what is known of it must not stand in Redis alone.
+        A volume may exist long before its PV does, and Redis may lose the intent.
 
         Args:
-            for_others: also when the key is another worker's by now, who may have ended the attempt
-                before our call was over.
+            for_others: also if another worker has taken the key over; it may have finished the
+                attempt before our call returned.
         """
         record = self.record
         if record is None or not record.is_open or record.is_copied or record is self.tried:
@@ -134,7 +134,7 @@ class ClaimWork(Work):
             self.record = self.tried = self.own.safekeeping.copy(self.lease, record)
 
     def forget_intent(self) -> None:
-        """The storage holds nothing of this claim: drop what was remembered."""
+        """Drops the intent and its copy, because the storage holds no volume of this claim."""
         if self.record is not None:
             self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
             self.own.safekeeping.forget(self.lease, self.record)
@@ -151,8 +151,8 @@ class ClaimAttempt(Protocol):
         """Returns the complete PV, already recorded in Redis.
 
         Raises:
-            AttemptError: with the state that decides what follows.
-            IgnoredError: the claim is not ours.
+            AttemptError: its state decides what happens next.
+            IgnoredError: the claim is not for this driver or node.
         """
 
     @property
@@ -160,15 +160,15 @@ class ClaimAttempt(Protocol):
         """The intent of this attempt, once it is recorded."""
 
     def remember_background(self) -> None:
-        """The end is not known: the record says so (P-401)."""
+        """Records that the outcome of the call is unknown (P-401)."""
 
 
 class Backend(Protocol):
-    """What differs between a CSI driver and a plug-in."""
+    """The operations that differ between a CSI driver and a plug-in."""
 
     @property
     def add_finalizer(self) -> bool:
-        """Option AddFinalizer of the library (L-002, L-072)."""
+        """Option AddFinalizer of sig-storage-lib (L-002, L-072)."""
 
     def threshold(self, kind: str) -> int:
         """Failures after which a key of that kind is given up, 0 for never (L-016)."""
@@ -181,7 +181,7 @@ class Backend(Protocol):
     def attempt(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject, intent: Intent | None
     ) -> ClaimAttempt:
-        """A new attempt; nothing has happened yet."""
+        """Returns a new attempt that has not called the driver yet."""
 
     def save(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
@@ -189,7 +189,7 @@ class Backend(Protocol):
         """Saves a provisioned volume (L-080, L-081)."""
 
     def resume(self, work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
-        """Goes on with the saving of a volume that an earlier pass made."""
+        """Continues to save a volume that an earlier reconcile made."""
 
     def is_guard_willing(self, volume: JsonObject) -> bool:
         """Answer of the DeletionGuard (L-073 row 1)."""
@@ -198,6 +198,6 @@ class Backend(Protocol):
         """Deletes the volume in its storage; a volume that is gone already is a success.
 
         Raises:
-            AttemptError: told on the PV and retried.
-            IgnoredError: not ours to delete.
+            AttemptError: recorded as an event on the PV and retried.
+            IgnoredError: the volume is not this backend's to delete.
         """
