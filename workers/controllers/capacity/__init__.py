@@ -1,5 +1,5 @@
-"""CSIStorageCapacity objects: what the scheduler is told about free space (spec section 3).
+"""Publishes free space to the scheduler as CSIStorageCapacity objects (spec section 3).
 
-`items`, `plan`, `objects`, `refresh` and `owners` are pure decisions; calls to driver and API
-server are made elsewhere in this package.
+`items`, `plan`, `objects`, `refresh` and `owners` only make decisions; the other modules of this
+package call the driver and the API server.
 """

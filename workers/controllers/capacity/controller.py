@@ -1,4 +1,4 @@
-"""Capacity publishing as the engine runs it."""
+"""Runs capacity publishing as a controller of the engine."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 
 class CapacityController:
-    """Keeps CSIStorageCapacity objects as the driver's GetCapacity says."""
+    """Keeps CSIStorageCapacity objects equal to the driver's GetCapacity answers."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """None: capacity is of no volume."""
+        """No locks: capacity work touches no volume."""
         del key, driver
         return ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """One pass over one unit of capacity work."""
+        """Reconciles one capacity key."""
         assert driver is not None  # all kinds have one
         return sync_capacity(context, driver, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Nothing here, see `tick`."""
+        """Nothing: `tick` starts the periodic work."""
         del context, driver
         return ()
 
     def build(self, means: Means, parts: Mapping[str, Any]) -> Publishing:
-        """Polls and plans of this process, over the provisioner's view of the cluster."""
+        """Builds this process's publishing, which uses the provisioner's view of the cluster."""
         publishing = Publishing(
             means.settings,
             kube=means.kube,
@@ -59,7 +59,7 @@ class CapacityController:
         return publishing
 
     def tick(self, context: Context, drivers: Sequence[Driver], *, is_first: bool) -> None:
-        """What is due depends on the catalog, see `publishing`."""
+        """Adds the keys that are due, which depends on the shared cache; see `publishing`."""
         publishing = publishing_of(context)
         if publishing is None:
             return
@@ -68,7 +68,7 @@ class CapacityController:
         publishing.tick(drivers)
 
     def record(self, driver: Driver) -> Mapping[str, Any]:
-        """Where the driver's capacity objects are and what labels them."""
+        """Returns the namespace and the managed-by label of the driver's objects."""
         if not driver.publishes_capacity:
             return {"capacity": None}
         node = driver.settings.node
@@ -80,11 +80,11 @@ class CapacityController:
         }
 
     def serves(self, driver: Driver) -> bool:
-        """Drivers whose capacity is wanted and told (CAP-012)."""
+        """True if capacity is enabled and the driver reports it (CAP-012)."""
         return driver.publishes_capacity
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """`--capacity-threads`."""
+        """Limits simultaneous GetCapacity calls to `--capacity-threads`."""
         assert driver is not None
         return {keys.KIND_CAPACITY: driver.settings.capacity.threads}
 

@@ -1,7 +1,7 @@
-"""What is one unit of capacity work, and which of them are wanted (CAP-001)?
+"""Defines the items for which capacity is published, and which of them are wanted (CAP-001).
 
-An item is a pair of storage class and segment. Its text is the object part of a queue key, so one
-item has one key: coalesced, one call in flight, one back-off counter (CAP-032).
+An item is a pair of storage class and segment. Its text is the object part of a queue key. One item
+has one key, so its requests coalesce, one call is in flight, and it has one back-off (CAP-032).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DELETE = "del:"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Item:
-    """One storage class in one segment: one object of the cluster."""
+    """One storage class in one segment, for which one object is published."""
 
     storage_class: str
     segment: Term
@@ -31,26 +31,26 @@ class Item:
     def text(self) -> str:
         """The item as text, for example `fast/topology.kubernetes.io/zone=a,rack=b`.
 
-        The class is what stands before the first `/`, so the queue shares its turns fairly
-        between classes. The empty segment is `fast/`.
+        The class is the part before the first `/`, by which the queue shares turns fairly. The
+        empty segment gives `fast/`.
         """
         return f"{quote(self.storage_class, safe='')}/{segment_text(self.segment)}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Obsolete:
-    """An object of ours that no wanted item matches; its text is `del:` and the object's name."""
+    """An object of the publisher without a wanted item; its text is `del:` and the name."""
 
     name: str
 
     @property
     def text(self) -> str:
-        """The work as text; no item's text can be equal, its class holds no `:`."""
+        """The key's text; it equals no item's text, because a quoted class holds no `:`."""
         return f"{_DELETE}{self.name}"
 
 
 def parse_text(text: str) -> Item | Obsolete:
-    """Return what `text` of either class wrote.
+    """Return the Item or Obsolete whose `text` this is.
 
     Raises:
         ValueError: the text has another form.
@@ -67,7 +67,7 @@ def parse_text(text: str) -> Item | Obsolete:
 class Wanted:
     """The wanted items: every class with every segment (CAP-001).
 
-    Holds the two factors, not the product, so the questions below cost what their answers cost.
+    It holds classes and segments, not their product, so a method costs no more than its answer.
     """
 
     storage_classes: frozenset[str]
@@ -93,7 +93,7 @@ class Wanted:
         return [Item(storage_class, segment) for segment in sorted(self.segments)]
 
     def of_segments(self, segments: Iterable[Term]) -> list[Item]:
-        """Return every class's item of these segments; unknown ones count nothing (C-104)."""
+        """Return every class's items of these segments; ignores unknown segments (C-104)."""
         known = sorted(self.segments.intersection(segments))
         return [Item(name, segment) for name in sorted(self.storage_classes) for segment in known]
 
@@ -107,8 +107,8 @@ def wanted_items(
 ) -> Wanted:
     """Return the items a driver should have objects for (CAP-001).
 
-    A class counts if its provisioner is exactly the driver (an in-tree name is not) and its volumes
-    bind late; a class without binding mode counts as late. `allowedTopologies` are not considered.
+    A class counts if its provisioner is exactly the driver, not its in-tree name, and its volumes
+    bind late. A class without binding mode binds late. `allowedTopologies` are not considered.
 
     Args:
         classes: StorageClass objects of any driver.

@@ -1,7 +1,7 @@
-"""What does a CSIStorageCapacity object of ours look like, and when must it be written?
+"""Builds CSIStorageCapacity objects and decides when an existing one must be written.
 
-Selectors are compared by meaning: an absent `matchLabels` is an empty one (CAP-051). Class and
-selector of an object never change (the API forbids it); sizes and owner do.
+Selectors are compared by meaning: an absent `matchLabels` equals an empty one (CAP-051). The API
+forbids changes of an object's class and selector; its sizes and owner do change.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _NAME_ATTEMPTS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publisher:
-    """In whose name objects are written.
+    """The identity with which a driver's objects are written.
 
     Attributes:
         driver_name: the CSI driver.
-        namespace: where the objects live, environment NAMESPACE.
+        namespace: the objects' namespace, environment NAMESPACE.
         managed_by: value of the managed-by label, `managed_by(node)` in node deployment.
         owner: controlling owner reference of every object, None for none (CAP-060).
-        api_version: v1, or v1beta1 where v1 is not served (CAP-002).
+        api_version: v1, or v1beta1 if v1 is not served (CAP-002).
     """
 
     driver_name: str
@@ -52,11 +52,11 @@ class Publisher:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The two labels that make an object ours; also the selector of list and watch."""
+        """The two labels that mark this publisher's objects; also used to select them."""
         return {LABEL_DRIVER_NAME: self.driver_name, LABEL_MANAGED_BY: self.managed_by}
 
     def manages(self, existing: Mapping[str, Any]) -> bool:
-        """Tell whether the object is ours to change or delete (CAP-003, CAP-052)."""
+        """Return True if this publisher may change or delete the object (CAP-003, CAP-052)."""
         metadata = existing["metadata"]
         labels = metadata.get("labels") or {}
         return metadata.get("namespace") == self.namespace and all(
@@ -64,13 +64,13 @@ class Publisher:
         )
 
     def can_adopt(self, existing: Mapping[str, Any], item: Item) -> bool:
-        """Tell whether an object found under one of `object_names` is this item's (CAP-050)."""
+        """Return True if an object found under one of `object_names` is the item's (CAP-050)."""
         return self.manages(existing) and item_of(existing) == item
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a driver said about one item, in bytes; `maximum_bytes` None if it said nothing."""
+    """The driver's answer for one item, in bytes; `maximum_bytes` is None if not reported."""
 
     available_bytes: int
     maximum_bytes: int | None = None
@@ -79,8 +79,9 @@ class Sizes:
 def managed_by(suffix: str, base: str = MANAGED_BY) -> str:
     """Return the managed-by label of one node's provisioner, at most 63 characters (CAP-004).
 
-    `external-provisioner-node1`; longer names keep a part of the base and a hash of it, very long
-    ones a hash of everything: `external-p-53f40b57-node...`, `external-provisioner-a3607ff1`.
+    The label is `external-provisioner-node1`. A longer one shortens the base and adds its hash:
+    `external-p-53f40b57-node...`. If the node's name leaves no room for that, the label is the base
+    and a hash of both: `external-provisioner-a3607ff1`.
 
     Source: external-provisioner, pkg/capacity/topology deterministic names (util GenerateName).
     """
@@ -104,9 +105,9 @@ def _fnv1a_32(text: str) -> str:
 def object_names(publisher: Publisher, item: Item) -> Iterator[str]:
     """Yield the names to try for an item's object, the same ones in every worker (M-014).
 
-    AlreadyExists means: read that object; `publisher.can_adopt` it, or try the next name (another
-    item's hash collides, or a user took the labels off, C-098). Five characters, not the ten of
-    M-014, because the visible pattern is then exactly the reference's.
+    On AlreadyExists the caller reads the object and adopts it if `publisher.can_adopt` agrees, else
+    it tries the next name: another item's hash collides, or a user removed the labels (C-098). The
+    suffix has five characters, not ten (M-014), so that names look like csi-provisioner's.
     """
     for attempt in range(_NAME_ATTEMPTS):
         text = "\0".join([publisher.driver_name, publisher.managed_by, item.text, str(attempt)])
@@ -121,8 +122,8 @@ def object_names(publisher: Publisher, item: Item) -> Iterator[str]:
 def desired_object(publisher: Publisher, item: Item, sizes: Sizes, name: str) -> JsonObject:
     """Return the object to create for an item (CAP-002, CAP-005, CAP-006).
 
-    `generateName` is set beside the name: the API server keeps it, and objects look like the
-    reference's. Zero capacity is published too.
+    `generateName` is set in addition to the name: the API server keeps it, so the object looks like
+    csi-provisioner's. Zero capacity is published too.
     """
     metadata: JsonObject = {
         "generateName": _NAME_PREFIX,
@@ -148,9 +149,9 @@ def updated_object(
 ) -> JsonObject | None:
     """Return the full object to PUT, None if nothing needs to be written (CAP-040 steps 5 and 6).
 
-    The copy keeps the resourceVersion, so a concurrent change answers 409. Our owner is added if
-    missing; another controlling owner is dropped for it, since the API allows one only and ours
-    would be refused for ever (CAP-061). Other owners stay, and all of them if we have none.
+    The copy keeps the resourceVersion, so a concurrent change answers 409. The publisher's owner is
+    added if missing. It replaces another controlling owner, because the API allows only one and
+    would always refuse the second (CAP-061). Other owners stay; without an own owner all stay.
     """
     references = list(existing["metadata"].get("ownerReferences") or ())
     owned = _with_owner(references, publisher.owner)
@@ -184,7 +185,7 @@ def _set_sizes(body: JsonObject, sizes: Sizes) -> None:
 
 
 def _sizes_of_object(existing: Mapping[str, Any]) -> Sizes | None:
-    """Return the published sizes, None if they are absent or unreadable (then they are written)."""
+    """Return the published sizes, None if they are absent or unreadable and must be written."""
     maximum = existing.get("maximumVolumeSize")
     try:
         return Sizes(parse(existing.get("capacity")), None if maximum is None else parse(maximum))
@@ -193,7 +194,7 @@ def _sizes_of_object(existing: Mapping[str, Any]) -> Sizes | None:
 
 
 def item_of(existing: Mapping[str, Any]) -> Item | None:
-    """Return the item an object stands for, None if its selector is no plain segment (CAP-051)."""
+    """Return the item of an object, None if its selector is not a plain segment (CAP-051)."""
     selector = existing.get("nodeTopology") or {}
     if selector.get("matchExpressions"):
         return None
@@ -209,15 +210,15 @@ def capacity_request(
 ) -> GetCapacityRequest:
     """Return the GetCapacity request of an item (CAP-010, CAP-011).
 
-    Parameters are the class's, unchanged, reserved `csi.storage.k8s.io/` keys included, unlike in
-    CreateVolume. No capabilities, no secrets.
+    The class's parameters are sent unchanged; unlike in CreateVolume, this includes the reserved
+    `csi.storage.k8s.io/` keys. Capabilities and secrets are not sent.
 
     Args:
         storage_class: the StorageClass.
         segment: the item's segment.
         has_topology: the driver has VOLUME_ACCESSIBILITY_CONSTRAINTS. Without it the topology is
-            left out, as the CSI text wants.
-        always_send_topology: send it all the same, as the reference does.
+            left out, as the CSI spec requires.
+        always_send_topology: send the topology to such a driver too, as csi-provisioner does.
     """
     request = GetCapacityRequest(parameters=storage_class.get("parameters") or {})
     if has_topology or always_send_topology:
@@ -226,7 +227,7 @@ def capacity_request(
 
 
 def sizes_of(response: GetCapacityResponse) -> Sizes:
-    """Return the sizes a driver answered; `minimum_volume_size` is ignored (CAP-005)."""
+    """Return the sizes of a driver's answer; `minimum_volume_size` is ignored (CAP-005)."""
     has_maximum = response.HasField("maximum_volume_size")
     return Sizes(
         response.available_capacity, response.maximum_volume_size.value if has_maximum else None

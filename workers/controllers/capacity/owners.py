@@ -1,4 +1,4 @@
-"""Who owns the capacity objects, so that they go when the deployment goes (CAP-060)?"""
+"""Finds the owner of the capacity objects, with which they are garbage-collected (CAP-060)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from workers.errors import ApiError, ConfigError
 
 Fetch: TypeAlias = Callable[[str, str, str, str], Mapping[str, Any]]
-"""(apiVersion, kind, namespace, name) -> object, or an ApiError."""
+"""Takes apiVersion, kind, namespace and name; returns the object or raises an ApiError."""
 
 _FATAL = 255
 
@@ -18,12 +18,12 @@ def owner_reference(
 ) -> dict[str, Any] | None:
     """Return the owner reference at this level above our pod, None for a level below zero.
 
-    Level 0 is the pod, 1 its controller, 2 the controller's controller (a Deployment). The last one
-    is copied from the reference below it and not fetched.
+    Level 0 is the pod, 1 its controller, 2 the controller's controller (a Deployment). The owner
+    at `level` is not fetched: the object below names it in its owner reference.
 
     Args:
         level: `--capacity-ownerref-level`.
-        namespace: environment NAMESPACE; all owners live in it.
+        namespace: environment NAMESPACE; all owners are in it.
         pod_name: environment POD_NAME.
         fetch: reads one object live.
 

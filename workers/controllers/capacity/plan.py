@@ -1,8 +1,8 @@
-"""Which objects are missing, whose are the existing ones, and which must go (CAP-050 to CAP-055)?
+"""Assigns existing objects to items; finds missing and obsolete ones (CAP-050 to CAP-055).
 
-The plan is a function of wanted items and listed objects alone, so two workers, a restart or a
-missed event all come to the same answer, and carrying it out leaves nothing to do. What an existing
-object's update looks like is decided after GetCapacity, in `workers.controllers.capacity.objects`.
+The plan depends only on wanted items and listed objects, so every worker makes the same plan, also
+after a restart or a missed event. A plan made after it was carried out is empty. The update of an
+existing object is decided after GetCapacity, in `workers.controllers.capacity.objects`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Plan:
 
     Attributes:
         missing: wanted items without an object; created after GetCapacity, in the order of items.
-        assigned: item -> its object, kept or adopted alike; updated if GetCapacity says so.
-        obsolete: objects of ours to delete: unwanted ones and duplicates, by name. Delete with
+        assigned: item -> its object, kept or adopted; updated if GetCapacity's sizes differ.
+        obsolete: the publisher's unwanted and duplicate objects, sorted by name. Delete them with
             their uid as precondition; NotFound is success (CAP-042).
     """
 
@@ -39,9 +39,9 @@ class Plan:
 def make_plan(wanted: Wanted, objects: Iterable[JsonObject], publisher: Publisher) -> Plan:
     """Return the plan for the objects that were listed (CAP-050, CAP-052, CAP-053).
 
-    Objects of other managers are not looked at. Of several objects for one item the oldest stays
-    (C-099), then the first by name, so that all workers keep the same one. Objects already being
-    deleted keep their place until they are gone and are not deleted again.
+    Objects of other managers are ignored. Of several objects for one item the oldest stays (C-099),
+    or of equally old ones the first by name, so that all workers keep the same object. An object
+    that is being deleted stays assigned until it is gone, and is not deleted again.
     """
     assigned: dict[Item, JsonObject] = {}
     obsolete: list[JsonObject] = []

@@ -1,8 +1,8 @@
-"""For which drivers does this process publish capacity, in whose name, and when is it asked?
+"""Decides for which drivers this process publishes capacity, with which owner, and when.
 
-Three things ask: the poll (a period in Redis), a change of what is wanted (classes or segments,
-seen in the catalog without a request to the API server), and volumes that came or went. All of them
-only add keys; what is done about them is in `workers.controllers.capacity.sync`.
+Three triggers add keys: the poll (a period in Redis), a change of the wanted items (classes or
+segments, seen in the shared cache without a request to the API server), and created or deleted
+volumes. `workers.controllers.capacity.sync` reconciles the keys.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     from workers.queue.periods import Periods
     from workers.queue.workqueue import WorkQueue
 
-    # A volume that came or went: driver, its class ("" for a deletion), how the attempt ended or
-    # the volume itself.
+    # An attempt or a deletion: driver, class ("" for a deletion), and the state of a failed attempt
+    # or the created or deleted volume.
     _Change = tuple[Driver, str, State | Mapping[str, Any]]
 
 
 POLL: Final = "poll"
 PLAN: Final = "plan"
-# After a volume came or went, so that a burst of them asks the driver once (M-014).
+# Delay after a volume came or went, so that a burst of volumes calls the driver once (M-014).
 REFRESH_SECONDS: Final = 1.0
-# Volumes remembered between two ticks; more of them are left to the poll.
+# Limit of changes kept between two ticks; the poll covers the rest.
 _MAX_CHANGES: Final = 10_000
-# client-go's default where a rate or burst is 0.
+# client-go's defaults for a rate or burst of 0.
 _DEFAULT_QPS: Final = 5.0
 _DEFAULT_BURST: Final = 10
 _FATAL: Final = 255
@@ -66,12 +66,12 @@ class Publishing:
         settings: of the process.
         kube: the API server.
         store: the known objects.
-        queue: where keys go.
-        catalog: classes.
-        clusters: segments.
-        periods: clock of the poll.
-        metrics: where the gauges are, None for none.
-        sleep: waits that many seconds.
+        queue: takes the keys.
+        catalog: the classes.
+        clusters: the segments.
+        periods: the poll's period.
+        metrics: holds the gauges; None for no metrics.
+        sleep: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -107,7 +107,8 @@ class Publishing:
         """Find the served API version and the owner of the objects; call before the first tick.
 
         Raises:
-            ConfigError: exit code 255; no owner of that level, or the API does not answer.
+            ConfigError: exit code 255; there is no owner at the configured level, the API server
+                serves no CSIStorageCapacity or does not answer.
         """
         capacity = self._settings.capacity
         if not capacity.enabled:
@@ -124,7 +125,7 @@ class Publishing:
         )
 
     def _served(self) -> Resource:
-        """CAP-002, by discovery instead of a write that must fail (CAP-070)."""
+        """Return the served API version by discovery, without a trial write (CAP-002, CAP-070)."""
         for version in ("v1", "v1beta1"):
             resource = paths.CAPACITIES.at(version)
             if self._kube.is_served(resource):
@@ -134,20 +135,20 @@ class Publishing:
         )
 
     def start(self, drivers: Iterable[Driver]) -> None:
-        """Ask for a first poll of every driver at once."""
+        """Add a first poll of every driver at once."""
         for driver in filter(self.publishes, drivers):
             key = capacity_key(driver.queue_name, POLL)
             self._periods.restart(key.text, self._settings.capacity.poll_interval_seconds)
             self._queue.add([key])
 
-    # Who and what.
+    # Drivers, publishers and items.
 
     def publishes(self, driver: Driver) -> bool:
-        """Tell whether the driver's capacity is published (CAP-012)."""
+        """Return True if the driver's capacity is published (CAP-012)."""
         return driver.publishes_capacity
 
     def publisher(self, driver: Driver) -> Publisher:
-        """Return in whose name the driver's objects are written."""
+        """Return the labels, owner and namespace of the driver's objects."""
         node = driver.settings.node
         return Publisher(
             driver_name=driver.name,
@@ -175,7 +176,7 @@ class Publishing:
         )
 
     def class_uids(self, wanted: Wanted, state: CatalogState | None = None) -> dict[str, str]:
-        """Return the uid of every wanted class: one made anew may have other parameters."""
+        """Return the uid of every wanted class; a recreated class may have other parameters."""
         classes = self._catalog.all(KIND_CLASSES, state)
         return {
             name: str(classes[name]["metadata"].get("uid", ""))
@@ -184,9 +185,9 @@ class Publishing:
         }
 
     def wait_for_turn(self, driver: Driver) -> None:
-        """Wait until the next write is allowed by `--kube-api-capacity-qps` (CAP-071).
+        """Wait until `--kube-api-capacity-qps` allows the next write (CAP-071).
 
-        The rate is the driver's over all processes; more workers write no faster.
+        The rate holds for the driver over all processes: more workers do not write faster.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -207,7 +208,7 @@ class Publishing:
     def provisioned(
         self, driver: Driver, storage_class: str, outcome: State | Mapping[str, Any]
     ) -> None:
-        """Note an attempt to provision; costs nothing on the way of the claim (CAP-030)."""
+        """Note the result of an attempt for the next tick; makes no request (CAP-030)."""
         self._note(driver, storage_class, outcome)
 
     def deleted(self, driver: Driver, volume: Mapping[str, Any]) -> None:
@@ -257,7 +258,7 @@ class Publishing:
         try:
             self._ask_for(changes)
         except TransientError as error:
-            with self._lock:  # nothing is concluded from them now, so they wait for the next tick
+            with self._lock:  # kept for the next tick, which can evaluate them
                 self._changes = (changes + self._changes)[:_MAX_CHANGES]
             if not isinstance(error, CatalogIncomplete):
                 raise
@@ -283,12 +284,12 @@ class Publishing:
 
 
 def digest_of(wanted: Wanted, class_uids: Mapping[str, str]) -> str:
-    """Return a text that changes with the wanted items, and with nothing else (C-113)."""
+    """Return a hash that changes only with the wanted items and the classes' uids (C-113)."""
     parts = [f"{name}={uid}" for name, uid in sorted(class_uids.items())]
     parts += sorted(map(segment_text, wanted.segments))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def publishing_of(context: Context) -> Publishing | None:
-    """That of this process; None where the controller does not run."""
+    """Return this process's publishing; None if the controller does not run here."""
     return context.parts.get(SPEC.name)

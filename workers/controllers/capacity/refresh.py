@@ -1,6 +1,6 @@
-"""Whose capacity may have changed after a volume was made or removed (CAP-030)?
+"""Finds the items whose capacity may have changed after a volume came or went (CAP-030).
 
-The answers are items to enqueue, with a short delay so that a burst of volumes asks once (M-014).
+The caller enqueues them with a short delay, so that a burst of volumes causes one call (M-014).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def after_provision(
 
     Args:
         wanted: the driver's items.
-        storage_class: the claim's class; an unknown one refreshes nothing.
-        outcome: the new PersistentVolume, or the state of a failed attempt (an ignored claim is
-            FINISHED, in node deployment NO_CHANGE, ND-003).
+        storage_class: the claim's class; an unknown class refreshes nothing.
+        outcome: the new PersistentVolume, or the state of a failed attempt. For an ignored claim
+            the state is FINISHED, or NO_CHANGE in node deployment (ND-003).
 
     Returns:
-        After success the items of the volume's segments, in every class, or without affinity all
-        of its class. After a failure all of the class, because the storage may be full; but nothing
-        if the attempt changed nothing.
+        After success: the items of the volume's segments in every class; for a volume without
+        affinity all items of its class. After a failure: all items of the class, because the
+        storage may be full. Nothing for NO_CHANGE.
     """
     if isinstance(outcome, State):
         return [] if outcome is State.NO_CHANGE else wanted.of_class(storage_class)
@@ -41,6 +41,6 @@ def after_provision(
 def after_delete(wanted: Wanted, volume: Mapping[str, Any]) -> list[Item]:
     """Return the items to refresh after a volume was deleted; a failed deletion refreshes nothing.
 
-    Without affinity nothing is refreshed either: the next poll will see the space.
+    A volume without affinity refreshes nothing either: the next poll will see the space.
     """
     return wanted.of_segments(volume_segments(volume) or ())

@@ -1,8 +1,8 @@
-"""What events mean to capacity: objects that somebody else deletes or takes the labels off.
+"""Turns the deletion of a capacity object, or the loss of its labels, into a key (CAP-030, C-098).
 
-One watch per place where drivers publish, on objects with our label alone (CAP-030, C-098). The
-worker decides: a key `gone:<uid>` of an object it deleted itself means nothing to it. What was
-changed in place is found by the next poll.
+There is one watch per namespace and managed-by label, for objects with that label only. The worker
+ignores a key `gone:<uid>` of an object that it deleted itself. The next poll finds objects that
+were changed in place.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _GONE: Final = "gone:"
 
 
 class CapacityRules:
-    """CSIStorageCapacity objects -> keys of the deleted ones; remembers drivers only."""
+    """Returns keys for deleted CSIStorageCapacity objects; keeps only the drivers as state."""
 
     def __init__(self) -> None:
         self._drivers: Records = ()
 
     def set_drivers(self, drivers: Records) -> Iterable[Key]:
-        """Take in the drivers; their workers list by themselves at the start."""
+        """Take in the drivers; their workers list the objects themselves at startup."""
         self._drivers = drivers
         return ()
 
@@ -42,11 +42,11 @@ class CapacityRules:
         *,
         is_listed: bool,  # noqa: ARG002
     ) -> Iterable[Key]:
-        """Do nothing: an object that is there is the poll's matter."""
+        """Do nothing: the poll handles existing objects."""
         return ()
 
     def gone(self, resource: Resource, item: AnyObject) -> Iterable[Key]:  # noqa: ARG002
-        """Tell the driver's worker; also when only the labels went, which looks the same."""
+        """Return the key of a deleted object; an object without our labels looks deleted too."""
         labels = item.metadata.labels or {}
         place = (item.metadata.namespace, labels.get(LABEL_MANAGED_BY, ""))
         return [
@@ -63,7 +63,7 @@ class CapacityRules:
         return ()
 
     def all_keys(self) -> Iterable[Key]:
-        """Return nothing: the next poll finds what was lost."""
+        """Return nothing: the next poll finds the missing objects."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""The settings of capacity publishing, from its flags and the environment."""
+"""Reads the settings of capacity publishing from its flags and the environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_settings(values: Mapping[str, Any]) -> CapacitySettings:
-    """Build them from the value of every flag by name."""
+    """Build the settings from a mapping of flag names to values."""
     environ: Mapping[str, str] = values[ENVIRONMENT]
     return read(
         CapacitySettings,

@@ -1,4 +1,4 @@
-"""The provisioner's CSIStorageCapacity objects as data; chosen together with the provisioner."""
+"""Describes capacity publishing as data; it is a part of the provisioner and runs with it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One pass over one unit of capacity work: an item, an object that must go, or the plan (CAP-040).
+"""Reconciles one capacity key: an item, an obsolete object, a deleted object or the plan (CAP-040).
 
-Keys: `capacity|<queue name>|<text>|` with the texts of `items`, and `poll`,
-`plan`, `gone:<uid>`. Every pass may run twice or die anywhere: names are the same in every worker,
-deletions carry the uid, updates the resourceVersion, and the next plan lists what is really there.
+A key is `capacity|<queue name>|<text>|`; the text is one of `items`, `poll`, `plan` or
+`gone:<uid>`. A reconcile may run twice or die anywhere: all workers use the same names, deletions
+carry the uid, updates the resourceVersion, and the next plan lists the objects that exist.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _log = get_logger(__name__)
 
 GONE: Final = "gone:"
 _UPDATE_TRIES: Final = 3
-# Another worker of the driver publishes, this one does not: flags differ while they are changed.
+# Used if this worker does not publish but the driver's other workers do, while flags are changed.
 _NOT_HERE_SECONDS: Final = 5.0
 _CATALOG_SECONDS: Final = 0.1
 
 
 def sync_capacity(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
-    """One pass over one capacity key."""
+    """Reconciles one capacity key."""
     publishing = publishing_of(runtime)
     if publishing is None:
         return wait(_NOT_HERE_SECONDS, "capacity is not published by this worker")
@@ -70,7 +70,7 @@ def sync_capacity(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> O
 
 
 class CapacityPass:
-    """One pass, under its lease."""
+    """One reconcile of one capacity key, under its lease."""
 
     def __init__(
         self, runtime: Runtime, publishing: Publishing, driver: Driver, lease: Lease
@@ -86,22 +86,22 @@ class CapacityPass:
     # The plan.
 
     def plan(self, *, is_poll: bool) -> Outcome:
-        """Compare what is wanted with what there is; add keys for the differences (CAP-055).
+        """Compare the wanted items with the existing objects; add keys for the rest (CAP-055).
 
-        A poll adds every item, so that the driver is asked anew; a plan only items without an
-        object and those of a class that was made anew.
+        A poll adds every item, so that the driver is called again for each. A plan adds only items
+        without an object and items of a class that was recreated.
         """
         publishing, state = self.publishing, self.lease.catalog
         try:
             wanted = publishing.wanted(self.driver, state)
             uids = publishing.class_uids(wanted, state)
         except CatalogIncomplete:
-            # Usual at the start: the watcher lists nodes once a driver needs them.
+            # Usual at startup: the watcher lists nodes only once a driver needs them.
             return wait(_CATALOG_SECONDS, "the catalog is not complete yet")
         noticed = self.store.noticed(self.queue_name) or {}
         known_uids = noticed.get("classes") or {}
         record = {"digest": digest_of(wanted, uids), "classes": known_uids}
-        # Before the list, so that a change from now on leads to another plan.
+        # Stored before the objects are listed, so that a later change causes another plan.
         self.store.notice(self.queue_name, record)
         before = self.store.all(self.queue_name)
         plan = make_plan(wanted, self.list_objects(), self.publisher)
@@ -120,7 +120,7 @@ class CapacityPass:
         return done("planned")
 
     def add(self, items: list[Item], obsolete: tuple[JsonObject, ...]) -> None:
-        """Add the keys of a plan, deletions first; what waits for its retry goes on waiting."""
+        """Add the keys of a plan, deletions first, except keys that wait for their retry."""
         keys = [
             capacity_key(self.queue_name, Obsolete(one["metadata"]["name"]).text)
             for one in obsolete
@@ -130,7 +130,7 @@ class CapacityPass:
         self.runtime.queue.add(key for key in keys if key not in postponed)
 
     def list_objects(self) -> list[JsonObject]:
-        """The driver's objects as they are now (CAP-003)."""
+        """List the driver's objects live (CAP-003)."""
         labels = self.publisher.labels
         selector = ",".join(
             f"{name}={labels[name]}" for name in (LABEL_DRIVER_NAME, LABEL_MANAGED_BY)
@@ -146,7 +146,7 @@ class CapacityPass:
     # One item.
 
     def publish(self, item: Item) -> Outcome:
-        """CAP-040: ask the driver, write what changed. On errors the old value stays."""
+        """Call GetCapacity and write the sizes that changed; keep them on errors (CAP-040)."""
         state = self.lease.catalog
         if item not in self.publishing.wanted(self.driver, state):
             return done("not wanted")
@@ -170,16 +170,17 @@ class CapacityPass:
             return self.failed(is_published=existing is not None)
         if existing is not None:
             return self.update(item, existing, sizes)
-        # The call may have taken long; nobody but the next poll would delete what is made now.
+        # The call may have been slow. Only the next poll would delete an object that is no longer
+        # wanted, so it is not created.
         if item not in self.publishing.wanted(self.driver):
             return done("not wanted any more")
         return self.create(item, sizes)
 
     def failed(self, *, is_published: bool) -> Outcome:
-        """Back off (CAP-033); from half the interval while the scheduler knows nothing at all.
+        """Back off (CAP-033), from half the interval while the item has no object yet.
 
-        The reference starts several chains of retries for a new item (CAP-032), so its first value
-        is there sooner than one chain of full intervals would be.
+        csi-provisioner starts several chains of retries for a new item (CAP-032), so it publishes
+        the first value sooner than one chain of full intervals would.
         """
         start = self.driver.settings.provision.retry_interval_start_seconds
         return Outcome(
@@ -189,7 +190,7 @@ class CapacityPass:
         )
 
     def create(self, item: Item, sizes: Sizes) -> Outcome:
-        """Create the object, or take over the one that is there already (M-014)."""
+        """Create the object, or adopt and update the item's existing object (M-014)."""
         for name in object_names(self.publisher, item):
             body = desired_object(self.publisher, item, sizes, name)
             self.turn()
@@ -205,7 +206,7 @@ class CapacityPass:
         return retry("no free name")
 
     def update(self, item: Item, existing: JsonObject, sizes: Sizes) -> Outcome:
-        """Write sizes and owner if they differ; a conflict is read and tried again (C-108)."""
+        """Write sizes and owner if they differ; after a conflict read and retry (C-108)."""
         current: JsonObject | None = existing
         for _ in range(_UPDATE_TRIES):
             if current is None:
@@ -227,19 +228,19 @@ class CapacityPass:
             else:
                 return done("updated")
         if current is None:
-            # Deleted, or not ours any more: the item is planned anew (C-098).
+            # The object was deleted or lost our labels: the item is planned again (C-098).
             self.store.drop(self.queue_name, {item.text: existing})
             self.runtime.queue.add([capacity_key(self.queue_name, PLAN)])
             return done("object is gone")
         return retry("conflict")
 
     def is_adoptable(self, found: JsonObject, item: Item) -> bool:
-        """True if the object is the item's and stays."""
+        """True if the object belongs to the item and is not being deleted."""
         is_going = bool(found["metadata"].get("deletionTimestamp"))
         return self.publisher.can_adopt(found, item) and not is_going
 
     def read(self, name: str) -> JsonObject | None:
-        """One object live, None if there is none."""
+        """Read one object live; None if there is none."""
         try:
             return self.runtime.kube.get(
                 self.publishing.resource, name, namespace=self.publisher.namespace
@@ -248,18 +249,18 @@ class CapacityPass:
             return None
 
     def keep(self, item: Item, written: JsonObject) -> None:
-        """Note what the API server answered, at once (CAP-041)."""
+        """Store the API server's answer at once as the item's known object (CAP-041)."""
         self.store.put(self.queue_name, {item.text: slim(written)})
 
     def turn(self) -> None:
-        """Before each write: its turn by the rate, then the lease (G9)."""
+        """Before a write, wait for the rate limit, then check the lease (G9)."""
         self.publishing.wait_for_turn(self.driver)
         self.lease.check()
 
-    # Objects that go.
+    # Deleted objects.
 
     def delete(self, name: str) -> Outcome:
-        """Delete an obsolete object, unless it was given to an item meanwhile (CAP-042)."""
+        """Delete an obsolete object, unless an item has adopted it meanwhile (CAP-042)."""
         uid = self.store.obsolete_uid(self.queue_name, name)
         if uid is None:
             return done("not obsolete any more")
@@ -273,7 +274,7 @@ class CapacityPass:
         return done("deleted")
 
     def gone(self, uid: str) -> Outcome:
-        """Somebody deleted an object or took our labels off: make it again (CAP-030, C-098)."""
+        """Add the item's key again: its object was deleted or lost our labels (CAP-030, C-098)."""
         text = self.store.item_of(self.queue_name, uid)
         if text is None:
             return done("was ours to delete")
@@ -283,6 +284,6 @@ class CapacityPass:
 
 
 def slim(one: Mapping[str, Any]) -> JsonObject:
-    """The object without the fields nobody reads; a PUT without them keeps them."""
+    """Return the object without managedFields; a PUT without them does not change them."""
     metadata = {name: value for name, value in one["metadata"].items() if name != "managedFields"}
     return {**one, "metadata": metadata}
