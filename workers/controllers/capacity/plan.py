@@ -1,8 +1,8 @@
 """Assigns existing objects to items; finds missing and obsolete ones (CAP-050 to CAP-055).
 
 The plan depends only on wanted items and listed objects, so every worker makes the same plan, also
-after a restart or a missed event. A plan made after it was carried out is empty. The update of an
-existing object is decided after GetCapacity, in `workers.controllers.capacity.objects`.
+after a restart or a missed event. Once it is carried out, nothing is missing or obsolete. Whether
+an object is updated is decided after GetCapacity, in `workers.controllers.capacity.objects`.
 """
 
 from __future__ import annotations

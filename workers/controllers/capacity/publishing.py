@@ -258,7 +258,7 @@ class Publishing:
         try:
             self._ask_for(changes)
         except TransientError as error:
-            with self._lock:  # kept for the next tick, which can evaluate them
+            with self._lock:  # kept for the next tick, which tries again
                 self._changes = (changes + self._changes)[:_MAX_CHANGES]
             if not isinstance(error, CatalogIncomplete):
                 raise

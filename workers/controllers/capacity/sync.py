@@ -1,8 +1,8 @@
 """Reconciles one capacity key: an item, an obsolete object, a deleted object or the plan (CAP-040).
 
-A key is `capacity|<queue name>|<text>|`; the text is one of `items`, `poll`, `plan` or
-`gone:<uid>`. A reconcile may run twice or die anywhere: all workers use the same names, deletions
-carry the uid, updates the resourceVersion, and the next plan lists the objects that exist.
+A key is `capacity|<queue name>|<text>|`; the text is that of an `Item` or `Obsolete`, `poll`,
+`plan` or `gone:<uid>`. A reconcile may run twice or die anywhere: all workers use the same names,
+deletions carry the uid, updates the resourceVersion, and the next plan lists the real objects.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Prepared:
 
 @dataclass(slots=True)
 class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
-    """One CreateVolume for one claim.
+    """One CreateVolume call for one claim.
 
     Attributes:
         is_rehearsal: only build the request: no finalizer is added, no event recorded (D-011).
@@ -397,7 +397,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             None once it is gone, else the last error.
 
         Raises:
-            AttemptError: an earlier record may be about it, and a live PV names the volume.
+            AttemptError: an earlier attempt left a record, and a live PV names the volume.
         """
         work, name = self.work, self.work.driver.name
         if work.is_orphaned or work.had_doubt:

@@ -48,7 +48,7 @@ class CsiBackend:
         return saving.resume(work, volume, live)
 
     def is_guard_willing(self, volume: JsonObject) -> bool:
-        """CSI drivers have no guard."""
+        """True, because CSI drivers have no guard."""
         del volume
         return True
 

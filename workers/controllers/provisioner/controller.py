@@ -41,7 +41,7 @@ class ProvisionerController:
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """Locks the PV's name for creation and for deletion; the clean-up kinds lock nothing."""
+        """Returns the lock of the PV's name for creation and deletion; clean-up has no lock."""
         if key.kind == keys.KIND_CLAIMS and driver is not None:
             return (Lock(claim_volume(driver, key)),)
         return (Lock(key.object),) if key.kind == keys.KIND_VOLUMES else ()

@@ -179,7 +179,7 @@ def volume_keys(entry: VolumeEntry, drivers: Drivers) -> list[Key]:
 
 
 def keys_of_volume(volume: Json, drivers: Drivers) -> list[Key]:
-    """Return a live volume's keys, whether or not there is something to do."""
+    """Return a live volume's keys, even if it needs no reconcile."""
     views = _acting_on(volume, drivers)
     name = text(volume, "metadata", "name")
     namespace = text(volume, "spec", "claimRef", "namespace")

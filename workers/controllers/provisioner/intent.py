@@ -265,9 +265,9 @@ class Intent:
     def hold_seconds(self, session: Session, *, is_orphaned: bool) -> float:
         """Returns how long the next call has to wait for one that may still run.
 
-        It waits if the claim is gone or has its volume, or Redis lost its data since: two calls
-        at once could make the volume again after its deletion. A waiting claim's call is made at
-        once, and `overtaken` then delays the deletion.
+        It waits if no claim needs the volume, or Redis lost its data since: two calls at once
+        could make the volume again after its deletion. For a waiting claim the call is made at
+        once, and `overtaken` then delays a deletion.
         """
         if self.stage == STAGE_SAVED or is_orphaned or self.epoch != session.epoch:
             return session.seconds_left(*self.deadlines)

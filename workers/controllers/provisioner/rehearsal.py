@@ -46,21 +46,21 @@ class ReadOnlyClient:
         return self._client.get(path, query)
 
     def create(self, path: str, body: JsonObject) -> NoReturn:
-        """Refuses."""
+        """Raises an AssertionError."""
         del body
         raise AssertionError(f"a rehearsal writes nothing: {path}")
 
     def update(self, path: str, body: JsonObject) -> NoReturn:
-        """Refuses."""
+        """Raises an AssertionError."""
         self.create(path, body)
 
     def patch(self, path: str, body: Any, content_type: str = "") -> NoReturn:
-        """Refuses."""
+        """Raises an AssertionError."""
         del content_type
         self.create(path, body)
 
     def delete(self, path: str, **_: Any) -> NoReturn:
-        """Refuses."""
+        """Raises an AssertionError."""
         self.create(path, {})
 
 

@@ -141,7 +141,7 @@ def existing(work: ClaimWork, name: str) -> JsonObject:
 
 
 def is_going(found: JsonObject) -> bool:
-    """True if the PV is being deleted or gone, so that it cannot stand for a new volume.
+    """True if the PV is being deleted or gone, so that it cannot be the PV of a new volume.
 
     The PV's own volume may be deleted already, and the new volume would be left without a PV
     (upstream issue 1469).
@@ -206,7 +206,7 @@ def unwanted(work: ClaimWork, volume: JsonObject) -> Outcome:
 
 
 def _finished(work: ClaimWork, reason: str) -> Outcome:
-    """Drops the record with the key; keeps it if its copy stays, which would be restored."""
+    """Drops the record with the key, after its copy: a copy that stays would be restored."""
     record, keeping = work.record, work.own.safekeeping
     if record is not None and record.has_copy and not keeping.drop_copy(work.lease):
         # Marked as saved: the PV, if it is deleted before the copy goes, must not be saved again.

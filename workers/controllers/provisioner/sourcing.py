@@ -51,7 +51,7 @@ def resolve(
 
     Raises:
         SourceError: NO_CHANGE; the source cannot be used now.
-        AttemptError: NO_CHANGE; it could not be protected.
+        AttemptError: NO_CHANGE; the source could not be protected.
     """
     read = _snapshot if source.is_snapshot else _claim
     try:
@@ -101,7 +101,7 @@ def _hold_content(work: ClaimWork, name: str) -> None:
     """Locks the content so that no csi-fleet snapshotter deletes it during this reconcile.
 
     Raises:
-        TransientError: it is being deleted right now.
+        TransientError: the content is being deleted right now.
     """
     lock = snapshot_content(name, Mode.SHARED)
     if work.runtime.queue.acquire(work.lease, lock) is not None:

@@ -168,10 +168,10 @@ class Backend(Protocol):
 
     @property
     def add_finalizer(self) -> bool:
-        """Option AddFinalizer of sig-storage-lib (L-002, L-072)."""
+        """True if PVs get the deletion finalizer; the library's AddFinalizer (L-002, L-072)."""
 
     def threshold(self, kind: str) -> int:
-        """Failures after which a key of that kind is given up, 0 for never (L-016)."""
+        """Returns the retry limit for keys of that kind, 0 for none (L-016)."""
 
     def should_provision(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
@@ -192,7 +192,7 @@ class Backend(Protocol):
         """Continues to save a volume that an earlier reconcile made."""
 
     def is_guard_willing(self, volume: JsonObject) -> bool:
-        """Answer of the DeletionGuard (L-073 row 1)."""
+        """Returns the answer of the plug-in's DeletionGuard (L-073 row 1)."""
 
     def delete(self, work: Work, volume: JsonObject) -> None:
         """Deletes the volume in its storage; a volume that is gone already is a success.

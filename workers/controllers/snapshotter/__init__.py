@@ -1,1 +1,1 @@
-"""Contents of snapshots: CreateSnapshot, polling and DeleteSnapshot, as csi-snapshotter does it."""
+"""Creates, polls and deletes the snapshots of snapshot contents, as csi-snapshotter does."""

@@ -1,7 +1,7 @@
-"""One content as a pass sees it: read live, and changed member by member.
+"""Reads a content live and patches single fields of it.
 
-Used by snapshots and group snapshots alike; they differ in `Names` (annotations, finalizer,
-resources), not in what is done when. Every effect is announced by a step.
+Snapshots and group snapshots both use it; they differ only in `Names` (annotations, finalizer,
+resources). A step is reported before every effect.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What contents of snapshots and of group snapshots are called."""
+    """The names in which contents of snapshots and of group snapshots differ."""
 
     resource: Resource
     class_resource: Resource
@@ -78,18 +78,18 @@ GROUP_CONTENTS: Final = Names(
 
 
 def has_result(content: JsonObject) -> bool:
-    """Whether the object tells which snapshot, or group, is its own."""
+    """True if the object's status names its snapshot or group."""
     status = content.get("status") or {}
     return bool(status.get("snapshotHandle") or status.get("volumeGroupSnapshotHandle"))
 
 
-class Gone(Exception):  # noqa: N818 - an end of the pass, not a failure
-    """The object is not there any more; somebody removed it by force."""
+class Gone(Exception):  # noqa: N818 - an end of the reconcile, not a failure
+    """The object no longer exists: it was removed in spite of its finalizer."""
 
 
 @dataclass
 class LiveContent:
-    """A content of ours while one pass lasts; `content` is always as last read or written."""
+    """A content during one reconcile; `content` is always as last read or written."""
 
     context: Context
     driver: Driver
@@ -106,7 +106,7 @@ class LiveContent:
 
     @property
     def namespace(self) -> str:
-        """Our own namespace, for copies of attempts."""
+        """csi-fleet's own namespace, for intent copies."""
         return self.driver.settings.kube.namespace
 
     @property
@@ -115,15 +115,15 @@ class LiveContent:
         return self.key.object
 
     def reach(self, step: str) -> None:
-        """Announce an effect; raises LeaseLost if the content has another owner by now."""
+        """Reports the step before an effect; raises LeaseLost if another worker has the lease."""
         self.context.effects.reach(step, self.lease)
 
     def is_announced(self) -> bool:
-        """Whether the object says that a call may be under way."""
+        """True if the object's annotation says that a call may be in flight."""
         return self.names.being_created in annotations_of(self.content)
 
     def is_wanted_gone(self) -> bool:
-        """Whether the object is being deleted, and its snapshot's side wants that."""
+        """True if the object is being deleted and has the annotation that allows the deletion."""
         return is_deleting(self.content) and self.names.being_deleted in annotations_of(
             self.content
         )
@@ -131,10 +131,10 @@ class LiveContent:
     # Reading.
 
     def read(self) -> bool:
-        """Read the content live; False if it is gone.
+        """Reads the content live; False if it is gone.
 
         Raises:
-            ApiError: it cannot be read; also while its kind is not served.
+            ApiError: the content cannot be read, or its kind is not served.
         """
         try:
             self.content = self.context.kube.get(self.names.resource, self.name)
@@ -145,7 +145,7 @@ class LiveContent:
         return True
 
     def read_class(self, name: str | None) -> JsonObject | None:
-        """The class of that name, None if there is none."""
+        """Reads the class of that name; None if there is none."""
         if name is None:
             return None
         try:
@@ -154,17 +154,17 @@ class LiveContent:
             return None
 
     def read_secret(self, ref: SecretRef | None) -> dict[str, str]:
-        """What a secret says; nothing without a reference.
+        """Reads a secret's data; empty without a reference.
 
         Raises:
-            ApiError: it cannot be read.
-            AttemptError: it is no text.
+            ApiError: the secret cannot be read.
+            AttemptError: its data is not text.
         """
         if ref is None:
             return {}
         return secrets.decode(self.context.kube.get_secret(ref.namespace, ref.name), ref)
 
-    # Writing. Single members are merged in, so that what others write meanwhile stays (SND-003).
+    # Writing. Only single fields are patched, so that the writes of others stay (SND-003).
 
     def _write(
         self,
@@ -174,10 +174,10 @@ class LiveContent:
         status: bool = False,
         attempts: int = _MAX_ATTEMPTS,
     ) -> None:
-        """Change the object as it is now; on a conflict read and decide again (SNQ-006).
+        """Patches the object; after a conflict reads it and calls `change` again (SNQ-006).
 
         Raises:
-            Gone: it is not there any more.
+            Gone: the object no longer exists.
             ApiError: the API server refused.
         """
         for attempts_left in range(attempts - 1, -1, -1):
@@ -203,11 +203,11 @@ class LiveContent:
     def _read_again(self) -> None:
         known = self.content
         if not self.read() or objects.uid_of(self.content) != objects.uid_of(known):
-            self.content = known  # another one of its name is none of this pass
+            self.content = known  # another object of that name does not concern this reconcile
             raise Gone
 
     def annotate(self) -> None:
-        """Tell everybody that a call is about to be made (SNQ-011 b)."""
+        """Adds the annotation that a call is about to be made (SNQ-011 b)."""
         self._write(
             "mark-created",
             lambda item: (
@@ -218,7 +218,7 @@ class LiveContent:
         )
 
     def clear_annotation(self) -> None:
-        """No call is under way any more (part of `forget`)."""
+        """Removes the annotation once no call is in flight (part of `forget`)."""
         self._write(
             "unmark-created",
             lambda item: (
@@ -229,7 +229,7 @@ class LiveContent:
         )
 
     def write_status(self, step: str, change: Callable[[JsonObject], JsonObject | None]) -> None:
-        """Write a new status; `change` gets the object and returns all of the status, or None."""
+        """Writes a new status; `change` gets the object and returns the whole status, or None."""
 
         def patch(item: JsonObject) -> JsonObject | None:
             new = change(item)
@@ -238,11 +238,11 @@ class LiveContent:
         self._write(step, patch, status=True)
 
     def remove_finalizer(self) -> None:
-        """Let the object go; the last write of its life (SNQ-011 d).
+        """Removes the finalizer; this is the last write to the object (SNQ-011 d).
 
         Raises:
-            Gone: it is not there any more.
-            ConflictError: it changed, and all of the pass must be decided again.
+            Gone: the object no longer exists.
+            ConflictError: the object changed, so the whole reconcile must decide again.
         """
 
         def patch(item: JsonObject) -> JsonObject | None:
@@ -254,10 +254,10 @@ class LiveContent:
 
         self._write("remove-finalizer", patch, attempts=1)
 
-    # Telling.
+    # Events.
 
     def event(self, kind: Any, reason: str, message: str) -> None:
-        """An event on the content, in the driver's name."""
+        """Records an event on the content, with the driver in its source."""
         if kind == "Warning":
             trail.note("error", message)
             _log.warning("attempt failed", reason=reason, err=message)
@@ -271,9 +271,10 @@ class LiveContent:
         )
 
     def blame(self, reason: str, message: str) -> None:
-        """Error status and event; silent when the same text is stored already (SNS-026).
+        """Writes the error to the status and an event, unless the status has it (SNS-026).
 
-        In upstream's order, whatever becomes of the status: who sees the event finds the status.
+        As in csi-snapshotter the status is written first, so that a user who sees the event finds
+        it there. The event is recorded even if the status cannot be written.
         """
         if objects.error_message(self.content) == message:
             trail.note("error", message)

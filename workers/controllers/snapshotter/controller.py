@@ -1,4 +1,4 @@
-"""The snapshotter as the engine runs it."""
+"""Runs the snapshotter as a controller of the engine."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
 
 
 class SnapshotterController:
-    """Snapshots are cut, watched until they are ready, and deleted."""
+    """Creates snapshots, polls them until they are ready, and deletes them."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """None at first: the locks depend on what is to be done."""
+        """No locks at the start: a reconcile takes its locks once it knows what to do."""
         del key, driver
         return ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """One pass of the key's kind."""
+        """Reconciles the key according to its kind."""
         assert driver is not None  # all kinds have one
         if key.kind == KIND_GROUP_CONTENTS:
             return sync_group_content(context, driver, key, lease)
         return sync_content(context, driver, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Nothing: whoever waits has a time of its own."""
+        """Nothing: a waiting key is delayed until its own time."""
         del context, driver
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """A driver that can take snapshots (SNS-110)."""
+        """True if the driver can create and delete snapshots (SNS-110)."""
         return driver.supports("CREATE_DELETE_SNAPSHOT")
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """`--worker-threads` for each kind, as upstream."""
+        """Limits each kind to `--worker-threads`, as csi-snapshotter does."""
         assert driver is not None
         settings: SnapshotterSettings = driver.settings.controllers[SPEC.name]
         threads = settings.worker_threads

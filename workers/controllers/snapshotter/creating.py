@@ -1,7 +1,7 @@
-"""CreateSnapshot for one content (SNS-020 to SNS-025).
+"""Creates the snapshot of one content (SNS-020 to SNS-025).
 
-Everything is prepared before anything is marked (SND-004). The order of effects is that of SNQ-011:
-record and annotation, call, status, annotation and record gone.
+Everything is prepared before anything is written (SND-004). The effects follow in the order of
+SNQ-011: write intent and annotation, call, write the status, remove annotation and intent.
 """
 
 from __future__ import annotations
@@ -42,21 +42,22 @@ if TYPE_CHECKING:
     from workers.translate.secrets import SecretRef
 
 CREATES: Final = frozenset({Action.CREATE, Action.REPEAT, Action.LAST_CALL})
-# CSI: the request itself is wrong, so that repeating it soon cannot help (SND-033).
+# CSI: the request itself is wrong, so that retrying it soon is useless (SND-033).
 _SLOW_CODES: Final = frozenset({errors.INVALID_ARGUMENT, errors.UNIMPLEMENTED})
 
 
 class Creation:
-    """CreateSnapshot for one content, for the first time or again with the same name (SNS-020).
+    """Calls CreateSnapshot for one content; every call uses the same name (SNS-020).
 
     Args:
-        work: the pass.
-        action: CREATE while the content has no status yet, which decides the words of an error
-            (SNS-023); LAST_CALL before it goes, unannounced: what is found is deleted.
+        work: the reconcile.
+        action: CREATE while the content has no status, which decides the text of an error
+            (SNS-023). LAST_CALL before the object is released: no annotation is written, and the
+            snapshot that the call returns is deleted.
     """
 
     calls: ClassVar[orphans.Calls] = orphans.SNAPSHOTS
-    # Reason and words of an error: the first time, and later.
+    # Reason and text of an error: of the first call, and of later calls.
     words: ClassVar[tuple[tuple[str, str], tuple[str, str]]] = (
         ("SnapshotCreationFailed", "Failed to create snapshot"),
         ("SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"),
@@ -72,7 +73,7 @@ class Creation:
         self.reason, self.prefix = self.words[0 if action is Action.CREATE else 1]
 
     def run(self, snapshot_class: JsonObject | None) -> Outcome:
-        """Prepare everything, then call."""
+        """Prepares the request, calls the driver and acts on the answer."""
         work, known = self.work, self.work.intent
         try:
             wanted = self.repeated() or self.prepared(snapshot_class)
@@ -81,9 +82,9 @@ class Creation:
             if known is None or not is_deleting(work.content):
                 self.blame(error.message)
                 return work.failed("not prepared")
-            # Class and secret may be gone for good.
+            # Class and secret may have been deleted; the intent is used without them.
             wanted, secrets = known, orphans.secrets_of(work, known)
-        # Volumes are deleted under the same locks, alone (workers.controllers.provisioner).
+        # The provisioner takes the same locks exclusively to delete volumes.
         if known is not None and known.handle and work.is_wanted_gone() and self.handle() is None:
             return orphans.discard(work, self.calls, known.handle, known.members, blame=self.blame)
         locks = [stored_volume(work.driver.name, one, Mode.SHARED) for one in wanted.volumes]
@@ -106,18 +107,18 @@ class Creation:
         return self.created(answer)
 
     def blame(self, message: str) -> None:
-        """Error status and event (SNS-023)."""
+        """Writes the error to the status and an event (SNS-023)."""
         self.work.blame(self.reason, f"{self.prefix}: {message}")
 
     def input_failed(self, cause: str) -> AttemptError:
-        """Rows 1 and 2 of SNS-020."""
+        """Returns the error of an input that is missing (SNS-020, rows 1 and 2)."""
         return AttemptError(
             f"failed to get input parameters to {self.input_words} {self.work.name}: "
             f"{quote(cause)}",
             State.NO_CHANGE,
         )
 
-    # What a group does differently.
+    # Overridden for groups.
 
     def handle(self) -> str | None:
         """The handle in the status."""
@@ -128,11 +129,11 @@ class Creation:
         return objects.class_name(self.work.content)
 
     def missing_class(self) -> str:
-        """Why nothing can be created without a class."""
+        """Returns the error text of a content without a class."""
         return f"failed to take snapshot {self.work.name} without a snapshot class"
 
     def source(self) -> Intent:
-        """Name and volume; SNS-020 row 6.
+        """Returns an intent with name and volume (SNS-020, row 6).
 
         Raises:
             AttemptError: the content is not bound.
@@ -145,17 +146,17 @@ class Creation:
         return Intent(self.work.settings.snapshot_name.name(uid), (handle,))
 
     def taking_failed(self, cause: str) -> str:
-        """The words around an error of the driver."""
+        """Returns the error text for an error of the driver."""
         handle = objects.volume_handle(self.work.content)
         return f"failed to take snapshot of the volume {handle}: {quote(cause)}"
 
     def parameters(self, class_parameters: dict[str, str]) -> dict[str, str]:
-        """Parameters of the call."""
+        """Returns the parameters of the call."""
         tells = self.work.settings.extra_metadata
         return request.parameters(class_parameters, self.work.content, tells=tells)
 
     def call(self, wanted: Intent, secrets: dict[str, str]) -> Any:
-        """CreateSnapshot; a call that is slow is copied to a ConfigMap."""
+        """Calls CreateSnapshot; copies the intent to a ConfigMap if the call is slow."""
         work = self.work
         work.reach("create-snapshot")
         return orphans.ask_for_snapshot(
@@ -167,7 +168,7 @@ class Creation:
         )
 
     def created(self, snapshot: Any) -> Outcome:
-        """Write down what the driver made, then end the attempt (SNS-025)."""
+        """Writes the snapshot to the status, then ends the attempt (SNS-025)."""
         created = request.created_nanoseconds(snapshot, time.time())
         return self.finish(
             lambda item: content_status(
@@ -182,13 +183,13 @@ class Creation:
             is_ready=snapshot.ready_to_use,
         )
 
-    # What is the same for both.
+    # Shared by snapshots and groups.
 
     def repeated(self) -> Intent | None:
-        """The recorded request, where another one may be refused or may make a second snapshot.
+        """Returns the recorded request to repeat; None if a new one must be prepared.
 
-        A class made anew and changed flags count once the call has ended. None: there is no such
-        record.
+        Another request might be refused or make a second snapshot. So a recreated class or changed
+        flags only count once the call has ended.
         """
         if self.handle() is not None:
             known = self.work.asked
@@ -199,10 +200,10 @@ class Creation:
         return known if known is not None and known.parameters is not None else None
 
     def prepared(self, snapshot_class: JsonObject | None) -> Intent:
-        """The request as an intent.
+        """Prepares a new request and returns it as an intent.
 
         Raises:
-            AttemptError: the recorded texts of SNS-020 rows 1, 2, 4 and 6.
+            AttemptError: with the texts of SNS-020 rows 1, 2, 4 and 6.
         """
         named = self.class_name()
         if named is None:
@@ -221,11 +222,11 @@ class Creation:
             raise AttemptError(message, State.NO_CHANGE) from error
         wanted = replace(self.source(), parameters=parameters, secret=secret)
         known = self.work.asked or self.work.intent
-        # The driver knows the snapshot by the name of the first call, whatever the prefix is now.
+        # The driver knows the snapshot by the name of the first call, even if the prefix changed.
         return wanted if known is None else replace(wanted, name=known.name)
 
     def secret_ref(self) -> SecretRef | None:
-        """The secret that the annotations name (SNA-024)."""
+        """Returns the reference to the secret that the annotations name (SNA-024)."""
         names = self.work.names
         what = f"{names.words} {quote(self.work.name)}"
         annotations = annotations_of(self.work.content)
@@ -234,7 +235,7 @@ class Creation:
         )
 
     def secrets(self, ref: SecretRef | None) -> dict[str, str]:
-        """What it says; why it cannot be read is not on the object, as in the reference."""
+        """Reads the secret; like csi-snapshotter, leaves the cause of a failure off the object."""
         try:
             return self.work.read_secret(ref)
         except (RefusedError, AttemptError) as error:
@@ -245,9 +246,9 @@ class Creation:
             raise self.input_failed(cause) from error
 
     def announce(self, wanted: Intent) -> bool:
-        """Record the attempt, here and on the object; False if the object is going already."""
+        """Writes intent and annotation; False if the object is already being deleted."""
         work, known = self.work, self.work.intent
-        # A snapshot that its status does not name must be named before it can be deleted.
+        # A snapshot without a handle in the status needs its handle before it can be deleted.
         was_open = work.is_announced() or known is not None or is_nameless(work.content)
         may_have_copy = work.is_announced() if known is None else known.has_copy
         begun = replace(
@@ -269,15 +270,15 @@ class Creation:
                 copy_uid=known.copy_uid,
             )
             work.overtake(known.deadline)
-        elif work.is_announced():  # by whom, and until when it may run, went with Redis
+        elif work.is_announced():  # Redis lost the intent, and with it the call's deadline
             work.overtake(work.deadline())
         work.remember(begun)
         if self.is_last:
-            return True  # nobody else has to know
+            return True  # the last call needs no annotation
         try:
             work.annotate()
         except Exception:
-            work.ended()  # it was not made
+            work.ended()  # the call is not made
             raise
         if is_deleting(work.content) and not was_open:
             work.ended()
@@ -286,7 +287,7 @@ class Creation:
         return True
 
     def failed(self, error: CsiError, before: Intent | None) -> Outcome:
-        """After an answer that is no snapshot (SNS-021, SNS-023)."""
+        """Acts on an error of the call (SNS-021, SNS-023)."""
         work = self.work
         if isinstance(error, UnusableAnswerError) and error.made and self.handle() is None:
             work.record_answer(error.made, error.members)
@@ -294,7 +295,7 @@ class Creation:
         known = work.intent
         earlier = known.with_earlier() if known is not None else None
         if error.code == errors.ALREADY_EXISTS and earlier is not None:
-            # The earlier call made it, and the driver expects that call's request.
+            # The earlier call made the snapshot, so the driver expects that call's request.
             work.intent = earlier
             work.copy_intent()
             self.blame(self.taking_failed(str(error)))
@@ -320,7 +321,7 @@ class Creation:
         return self.handle() is None and (is_uncertain or may_have_made(error))
 
     def keep_open(self, error: CsiError, known: Intent, before: Intent | None) -> None:
-        """The snapshot may be in the making."""
+        """Keeps the intent, because the driver may still be making the snapshot."""
         if not made_nothing(error):
             self.work.copy_intent()
         else:
@@ -328,7 +329,10 @@ class Creation:
             self.work.remember(known.as_full() if is_first else known)
 
     def may_give_up(self, error: CsiError, before: Intent | None) -> bool:
-        """True if the object is to go and the pool was full each time (SND-032)."""
+        """True if the object is to be deleted and no call made a snapshot (SND-032).
+
+        The pool was full each time, or the volume has no snapshot and no other call is in flight.
+        """
         work = self.work
         if not (work.is_wanted_gone() and made_nothing(error)):
             return False
@@ -337,7 +341,7 @@ class Creation:
         was_closed = before is not None and before.is_full
         if was_closed:
             return True
-        # A dead worker's call may have taken the last room.
+        # A dead worker's call may have used the last space of the pool.
         return not work.overtaken_seconds() and orphans.is_volume_without_snapshots(work)
 
     def finish(
@@ -348,13 +352,13 @@ class Creation:
         *,
         is_ready: bool,
     ) -> Outcome:
-        """Status first, then annotation and record (SNQ-011 c).
+        """Writes the status, then removes annotation and intent (SNQ-011 c).
 
-        A snapshot is taken back if nobody was told of it; one that was reported is the user's.
+        If the object is gone, deletes a snapshot that was never reported in its status.
         """
         work, is_reported = self.work, self.handle() is not None
         work.record_answer(handle, members)
-        if self.is_last:  # also with policy Retain: who keeps it would not know of it
+        if self.is_last:  # also with policy Retain: no object tells the user its handle
             return orphans.discard(work, self.calls, handle, members, blame=self.blame)
         try:
             work.write_status("write-status", change)
@@ -368,13 +372,13 @@ class Creation:
             self.blame(words)
             return work.failed("status not written")
         try:
-            # The record of an overtaken call goes in a later pass.
+            # A later reconcile drops the deadline of an overtaken call.
             return poll(work) if not is_ready else self.over()
         except RefusedError as error:
             self.blame(f"{self.still_announced} {work.name}: {quote(str(error))}")
             return work.failed("annotation not removed")
 
     def over(self) -> Outcome:
-        """Nothing is under way."""
+        """Ends the attempt of a ready snapshot."""
         self.work.forget()
         return held_back(self.work) or done("ready")

@@ -1,7 +1,7 @@
-"""What is to be done for a content now? The state table of one pass (SNS-003, SNS-010, SNS-011).
+"""Chooses the action for a content: the state table (SNS-003, SNS-010, SNS-011).
 
-Pure: over the content read live and its class. Source: external-snapshotter v8.6, pkg/
-sidecar-controller/snapshot_controller.go syncContent, shouldDelete, isDriverMatch.
+The functions are pure: they take the live content and its class. Source: external-snapshotter v8.6,
+pkg/sidecar-controller/snapshot_controller.go syncContent, shouldDelete, isDriverMatch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Action(Enum):
-    """What one pass does."""
+    """The action of one reconcile."""
 
     IGNORE = "not ours"
     DELETE = "delete the snapshot, then let the object go"
@@ -41,12 +41,12 @@ class Action(Enum):
     NOTHING = "its group does it"
 
 
-# After these nobody asks the driver again.
+# After these actions the driver is not called again for the content.
 ENDS: Final = frozenset({Action.DELETE, Action.RELEASE, Action.LAST_CALL})
 
 
 def is_ours(content: Json, snapshot_class: Json | None, driver_name: str) -> bool:
-    """SNS-003; a class that is named but missing does not matter here."""
+    """True if the driver serves the content; a missing class does not matter here (SNS-003)."""
     if objects.volume_handle(content) is None and objects.source_handle(content) is None:
         return False
     if text(content, "spec", "driver") != driver_name:
@@ -55,12 +55,12 @@ def is_ours(content: Json, snapshot_class: Json | None, driver_name: str) -> boo
 
 
 def is_group_member(content: Json) -> bool:
-    """A member of a group snapshot: its group is created and deleted as a whole (SNG-003)."""
+    """True for a member of a group, which is created and deleted as a whole (SNG-003)."""
     return ANN_GROUP_HANDLE in annotations_of(content)
 
 
 def should_delete(content: Json) -> bool:
-    """SNS-011: the object is to go, and no CreateSnapshot may be under way."""
+    """True if the object's deletion may proceed: no CreateSnapshot is in flight (SNS-011)."""
     if not is_deleting(content):
         return False
     if objects.source_handle(content) is not None and not objects.ref_uid(content):
@@ -71,13 +71,12 @@ def should_delete(content: Json) -> bool:
 
 
 def handle_to_delete(content: Json, *, takes_source_handle: bool) -> str:
-    """The snapshot that goes with the content, "" for none (SNS-010 rows 1 and 2).
+    """Returns the snapshot to delete with the content, "" for none (SNS-010 rows 1 and 2).
 
     Args:
         content: a content that should be deleted.
-        takes_source_handle: a pre-provisioned content whose snapshot was never seen, whatever
-            failed before, names it in the source (SND-021); the reference leaves that snapshot in
-            the storage.
+        takes_source_handle: use the source's handle for a pre-provisioned content whose status
+            never got one (SND-021); csi-snapshotter leaves that snapshot in the storage.
     """
     if not objects.is_deleted_with_snapshot(content) or objects.group_handle(content) is not None:
         return ""
@@ -94,15 +93,15 @@ def decide(
     has_open_call: bool = False,
     has_failed_call: bool = False,
 ) -> Action:
-    """The first row of SNS-010 that matches.
+    """Returns the action of the first row of SNS-010 that matches.
 
     Args:
         content: the content, read live.
         takes_source_handle: see `handle_to_delete`.
-        has_open_call: our own record says that a CreateSnapshot may be working. Then the object
-            stays although its annotation is gone: another program wrote over it (SND-003).
-        has_failed_call: a failed CreateSnapshot may have left a snapshot all the same; with
-            an open call that one is the last, which is repeated until its end is known.
+        has_open_call: the intent says that a CreateSnapshot may be in flight. The object then
+            stays even if another program removed its annotation (SND-003).
+        has_failed_call: a failed CreateSnapshot may have left a snapshot. If `has_open_call` is
+            also set, the open call is the last one; it is repeated until its outcome is known.
     """
     is_reported = objects.status_handle(content) is not None
     is_open = has_open_call and not is_reported
@@ -131,9 +130,9 @@ def decide(
 
 
 def is_nameless(content: Json) -> bool:
-    """True if the driver made the snapshot, but the status does not name it: its answer had no id.
+    """True if the snapshot exists but the status has no handle: the driver's answer had no id.
 
-    The driver is asked again by the snapshot's name: to name it, and before the object goes.
+    CreateSnapshot is then repeated with the same name to get the id, also before a deletion.
     """
     return (
         objects.volume_handle(content) is not None
@@ -144,10 +143,10 @@ def is_nameless(content: Json) -> bool:
 
 
 def _first_create(content: Json, *, is_open: bool) -> Action:
-    """Before a snapshot exists: may the driver be asked?
+    """Decides whether CreateSnapshot may be called for a content without a snapshot.
 
-    Not for an object that is going and has no call open (SND-034), and not before the finalizer
-    keeps the object until its snapshot is gone (SND-002).
+    It is not called for an object that is being deleted and has no open call (SND-034), nor before
+    the object has the finalizer, which keeps it until its snapshot is gone (SND-002).
     """
     if is_deleting(content) and not (is_open or objects.is_being_created(content)):
         return Action.WAIT_DELETION
@@ -156,7 +155,7 @@ def _first_create(content: Json, *, is_open: bool) -> Action:
     return Action.REPEAT if objects.has_status(content) else Action.CREATE
 
 
-# CSI: with these a snapshot may be in the making (SNS-021).
+# CSI: after these codes the driver may still be making the snapshot (SNS-021).
 _OPEN_CODES: Final = frozenset(
     {
         errors.CANCELLED,
@@ -169,9 +168,9 @@ _OPEN_CODES: Final = frozenset(
 
 
 def is_final(error: CsiError) -> bool:
-    """True if the driver is done and made nothing (SNS-021).
+    """True if the error says that the driver stopped and made nothing (SNS-021).
 
-    A broken stream or an unreadable answer is not final either, whatever its number.
+    A broken stream or an unreadable answer is never final, whatever its code.
     """
     if error.code is None or error.code in _OPEN_CODES:
         return False
@@ -179,12 +178,12 @@ def is_final(error: CsiError) -> bool:
 
 
 def may_have_made(error: CsiError) -> bool:
-    """True for final answers that drivers give after a time-out of their own, too."""
+    """True for final codes that drivers also return after their own timeout."""
     return error.code in {errors.INTERNAL, errors.UNKNOWN}
 
 
 def made_nothing(error: CsiError) -> bool:
-    """True for a full pool: open by SNS-021, but this call itself left nothing (SND-032)."""
+    """True if the pool was full: not final by SNS-021, but the call left nothing (SND-032)."""
     return error.code == errors.RESOURCE_EXHAUSTED and not error.from_transport
 
 
@@ -193,5 +192,5 @@ POLL_MAX_SECONDS: Final = 30.0
 
 
 def poll_seconds(polls: int) -> float:
-    """When to look again at a snapshot that is not ready (SND-001): 1 s, x1.5, at most 30 s."""
+    """Returns the next interval of polling (SND-001): 1 s, then x1.5 each, at most 30 s."""
     return min(POLL_START_SECONDS * 1.5 ** min(polls, 40), POLL_MAX_SECONDS)

@@ -1,4 +1,4 @@
-"""DeleteSnapshot, and letting the object go (SNS-040 to SNS-043)."""
+"""Deletes a snapshot and removes the content's finalizer (SNS-040 to SNS-043)."""
 
 from __future__ import annotations
 
@@ -31,26 +31,25 @@ _REASON = "SnapshotDeleteError"
 
 
 def release(work: ContentPass, *, has_strays: bool = False) -> Outcome:
-    """The snapshot stays or never was: only the finalizer goes, after all that we remember.
+    """Removes the finalizer without deleting a snapshot, after dropping all reconcile state.
 
-    For a record of an object that is gone counts for a snapshot that nobody was told of.
+    State that outlives its object would be taken for a snapshot that no object names.
     """
     work.forget(has_strays=has_strays)
     try:
         work.remove_finalizer()
     except Gone:
         pass
-    except ConflictError:  # its policy, perhaps
+    except ConflictError:  # perhaps its deletion policy changed
         return work.failed("it changed meanwhile")
-    # What we wrote comes back as events; one pass for a deletion is enough (COR-15).
+    # `known`: the events caused by these writes need no further reconcile.
     return done("released", known=version_of(work.content))
 
 
 def delete(work: ContentPass, handle: str) -> Outcome:
-    """DeleteSnapshot, status cleared, finalizer gone; every code is retried for ever (SNS-041).
+    """Calls DeleteSnapshot, clears the status, removes the finalizer; retries any code (SNS-041).
 
-    No restore from this content and no call for another content of the same snapshot runs
-    meanwhile.
+    Its locks exclude restores from this content and calls for other contents of the snapshot.
     """
     wanted = (locks.snapshot_content(work.name), snapshot_lock(work, handle))
     if (taken := work.context.queue.acquire(work.lease, *wanted)) is not None:
@@ -78,10 +77,10 @@ def delete(work: ContentPass, handle: str) -> Outcome:
 
 
 def secrets_for_deletion(work: ContentPass, reason: str) -> dict[str, str]:
-    """The secret that the annotations name; one that is gone holds nothing up (SND-012).
+    """Reads the secret that the annotations name; empty if the secret is gone (SND-012).
 
     Raises:
-        AttemptError, ApiError: it cannot be read; the event is sent.
+        AttemptError, ApiError: the secret cannot be read; the event is recorded.
     """
     names, text = work.names, "Failed to get snapshot credentials"
     what = f"{names.words} {quote(work.name)}"
@@ -99,7 +98,7 @@ def secrets_for_deletion(work: ContentPass, reason: str) -> dict[str, str]:
 
 
 def refused(work: ContentPass, error: CsiError, reason: str, words: str) -> Outcome:
-    """The driver did not delete: the cause is in the event and the status too (SND-013)."""
+    """Records why the driver did not delete, in an event and the status (SND-013)."""
     message = f"{words}: {error}"
     work.event("Warning", reason, message)
 
@@ -110,7 +109,7 @@ def refused(work: ContentPass, error: CsiError, reason: str, words: str) -> Outc
 
     with suppress(Gone):
         work.write_status("write-error", change)
-    # CSI: members of a group are deleted with it; repeating the request soon cannot help.
+    # CSI: a member is deleted with its group only, so retrying this request soon is useless.
     is_slow = error.code == errors.INVALID_ARGUMENT
     seconds = work.settings.retry_max_seconds if is_slow else 0.0
     return work.failed(error.code_name, not_before_seconds=seconds)

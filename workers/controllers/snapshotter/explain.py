@@ -1,4 +1,4 @@
-"""`csi-fleet explain content NAME` and `group-content NAME`: what the snapshotter knows of it."""
+"""Answers `csi-fleet explain content NAME` and `csi-fleet explain group-content NAME`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """Facts, then the first cause.
+    """Gathers the facts of the content and returns the first cause that holds.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show it.
+        ApiError: the API server does not answer, or refuses to show the object.
         QueueUnavailable: Redis does not answer.
     """
-    del namespace  # contents have none
+    del namespace  # contents have no namespace
     shape = next(one for one in snapshots.SHAPES if one.content_word == noun)
     return snapshots.explain_content(tools, shape, name)

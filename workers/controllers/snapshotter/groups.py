@@ -1,6 +1,6 @@
-"""One pass over one group content: a group is created, queried and deleted as a whole (SNG-002).
+"""Reconciles one group content: creates, queries and deletes the group as a whole (SNG-002).
 
-The protocol is that of single contents under other names; what differs stands here.
+The protocol is the one of single contents with other names; this module holds the differences.
 """
 
 from __future__ import annotations
@@ -63,28 +63,28 @@ _CHECK = (
 
 
 def class_name(content: Json) -> str | None:
-    """The class that a group content names."""
+    """Returns the class that a group content names."""
     return optional_text(content, "spec", "volumeGroupSnapshotClassName")
 
 
 def volumes_of(content: Json) -> list[str]:
-    """The volumes of a dynamic group content."""
+    """Returns the volumes of a dynamic group content."""
     return text_list(content, "spec", "source", "volumeHandles")
 
 
 def given_handles(content: Json) -> Json | None:
-    """The handles of a pre-provisioned group content."""
+    """Returns the handles of a pre-provisioned group content."""
     return optional_mapping(content, "spec", "source", "groupSnapshotHandles")
 
 
 def group_handle(content: Json) -> str:
-    """The group's handle: from the status, else as given."""
+    """Returns the group's handle from the status, else from the source."""
     known = text(content, "status", "volumeGroupSnapshotHandle")
     return known or text(given_handles(content) or {}, "volumeGroupSnapshotHandle")
 
 
 def members_of(content: Json) -> list[str]:
-    """The handles of the members."""
+    """Returns the members' handles."""
     listed = object_list(content, "status", "volumeSnapshotInfoList")
     if listed:
         return [text(one, "snapshotHandle") for one in listed]
@@ -92,7 +92,7 @@ def members_of(content: Json) -> list[str]:
 
 
 def member_contents(content: Json) -> list[str]:
-    """The contents of the members, by their names; those of an administrator's are his."""
+    """Returns the names of the members' contents; an administrator's contents have other names."""
     uid = text(content, "spec", "volumeGroupSnapshotRef", "uid")
     return [
         objects.member_content_name(objects.member_digest(uid, text(one, "volumeHandle")))
@@ -101,7 +101,7 @@ def member_contents(content: Json) -> list[str]:
 
 
 def is_ours(content: Json, group_class: Json | None, driver_name: str) -> bool:
-    """As for single contents (SNS-003)."""
+    """True if the driver serves the content, as for single contents (SNS-003)."""
     if not volumes_of(content) and given_handles(content) is None:
         return False
     if text(content, "spec", "driver") != driver_name:
@@ -110,7 +110,7 @@ def is_ours(content: Json, group_class: Json | None, driver_name: str) -> bool:
 
 
 def should_delete(work: ContentPass) -> bool:
-    """As for single contents (SNS-011)."""
+    """True if the object's deletion may proceed, as for single contents (SNS-011)."""
     content = work.content
     if not is_deleting(content):
         return False
@@ -121,7 +121,7 @@ def should_delete(work: ContentPass) -> bool:
 
 
 def decide(work: ContentPass) -> Action:
-    """The rows of SNS-010 as far as they concern a group."""
+    """Returns the action of the first row of SNS-010 that matches the group."""
     content = work.content
     handle = text(content, "status", "volumeGroupSnapshotHandle")
     is_open = work.intent is not None and work.intent.is_open and not handle
@@ -135,7 +135,7 @@ def decide(work: ContentPass) -> Action:
         return Action.DELETE if goes else Action.RELEASE
     if objects.is_ready(content):
         return Action.TIDY
-    # One with both sources is created first, as a single content is (row 3).
+    # A content with both sources is created first, like a single content (row 3).
     is_made = objects.has_status(content) or not volumes_of(content)
     if given_handles(content) is not None and is_made:
         return Action.QUERY
@@ -148,7 +148,7 @@ def decide(work: ContentPass) -> Action:
 
 
 def sync_group_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Outcome:
-    """One pass."""
+    """Reconciles one group content."""
     return ContentPass(context, driver, key, lease, GROUP_CONTENTS).run(_sync)
 
 
@@ -158,7 +158,7 @@ def _sync(work: ContentPass) -> Outcome:
     if not work.read():
         return orphans.finish(work, GROUPS)
     group_class = work.read_class(class_name(work.content))
-    # As for single contents (SND-004).
+    # The class is ignored for a deletion or an attempt that has begun (SND-004).
     judged = None if is_deleting(work.content) or work.has_begun() else group_class
     if not is_ours(work.content, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")
@@ -188,7 +188,7 @@ def _act(work: ContentPass, action: Action, group_class: JsonObject | None) -> O
 def group_status(
     old: Json | None, group: csi.VolumeGroupSnapshot, *, handle: str, now: float
 ) -> JsonObject | None:
-    """A group content's status after a call that succeeded; the first list of members stays."""
+    """Returns the status after a successful call, None if unchanged; keeps the first members."""
     new: JsonObject = dict(old or {})
     if not new.get("volumeGroupSnapshotHandle"):
         new["volumeGroupSnapshotHandle"] = handle
@@ -237,11 +237,11 @@ class GroupCreation(Creation):
         return class_name(self.work.content)
 
     def missing_class(self) -> str:
-        """Why nothing can be created without a class."""
+        """Returns the error text of a content without a class."""
         return f"failed to take group snapshot {self.work.name} without a group snapshot class"
 
     def source(self) -> Intent:
-        """Name and volumes.
+        """Returns an intent with name and volumes.
 
         Raises:
             AttemptError: the content is not bound.
@@ -257,17 +257,17 @@ class GroupCreation(Creation):
         return Intent(name, tuple(volumes_of(self.work.content)))
 
     def taking_failed(self, cause: str) -> str:
-        """The words around an error of the driver."""
+        """Returns the error text for an error of the driver."""
         volumes = " ".join(volumes_of(self.work.content))
         return f"failed to take group snapshot of the volumes [{volumes}]: {quote(cause)}"
 
     def parameters(self, class_parameters: dict[str, str]) -> dict[str, str]:
-        """Parameters of the call."""
+        """Returns the parameters of the call."""
         tells = self.work.settings.extra_metadata
         return request.group_parameters(class_parameters, self.work.content, tells=tells)
 
     def call(self, wanted: Intent, secrets: dict[str, str]) -> Any:
-        """CreateVolumeGroupSnapshot."""
+        """Calls CreateVolumeGroupSnapshot; copies the intent if the call is slow."""
         work = self.work
         work.reach("create-snapshot")
         return _ask_for_group(
@@ -279,7 +279,7 @@ class GroupCreation(Creation):
         )
 
     def created(self, snapshot: Any) -> Outcome:
-        """Write down group and members."""
+        """Writes the group and its members to the status, then ends the attempt."""
         now, handle = time.time(), snapshot.group_snapshot_id
         return self.finish(
             lambda item: group_status(item.get("status"), snapshot, handle=handle, now=now),
@@ -290,7 +290,7 @@ class GroupCreation(Creation):
 
 
 def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
-    """GetVolumeGroupSnapshot of a group that an administrator named."""
+    """Calls GetVolumeGroupSnapshot for a group that an administrator named."""
     handle = group_handle(work.content)
     try:
         secrets = _get_secrets(work, group_class)
@@ -315,7 +315,7 @@ def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
         work.blame(_CHECK[0], f"{_CHECK[1]}: {cause}: {quote(str(error))}")
         return work.failed(error.code_name)
     group, now = answer.group_snapshot, time.time()
-    group.ClearField("snapshots")  # as the reference: members are the administrator's
+    group.ClearField("snapshots")  # as csi-snapshotter: the administrator lists the members
     work.write_status(
         "write-status",
         lambda item: group_status(item.get("status"), group, handle=handle, now=now),
@@ -360,9 +360,9 @@ def _get_secrets(work: ContentPass, group_class: JsonObject | None) -> dict[str,
 
 
 def _delete(work: ContentPass) -> Outcome:
-    """DeleteVolumeGroupSnapshot with all members, then the object goes (SNG-004).
+    """Calls DeleteVolumeGroupSnapshot with all members, then removes the finalizer (SNG-004).
 
-    No restore from a member runs meanwhile, as for single snapshots.
+    Its locks exclude restores from the members' contents, as for single snapshots.
     """
     reason, handle, members = (
         "GroupSnapshotDeleteError",
@@ -377,7 +377,7 @@ def _delete(work: ContentPass) -> Outcome:
         secrets = secrets_for_deletion(work, reason)
     except (ApiError, AttemptError):
         return work.failed("no credentials")
-    work.reach("delete-snapshot")  # also without members: the driver knows whether that is right
+    work.reach("delete-snapshot")  # also without members: the driver decides whether that is valid
     try:
         _delete_call(work, handle, members, secrets)
     except CsiError as error:
@@ -390,7 +390,7 @@ def _delete(work: ContentPass) -> Outcome:
 def _ask_for_group(
     work: ContentPass, wanted: Intent, secrets: dict[str, str], **options: Any
 ) -> Any:
-    """CreateVolumeGroupSnapshot as an intent has it; `options` go to the call."""
+    """Calls CreateVolumeGroupSnapshot with the intent's request; passes `options` to the call."""
     request = csi.CreateVolumeGroupSnapshotRequest(
         name=wanted.name,
         source_volume_ids=wanted.volumes,

@@ -1,10 +1,10 @@
-"""What must be known of a call that may have left a snapshot: the write-ahead record of an attempt.
+"""The intent: the write-ahead record of a CreateSnapshot that may have left a snapshot.
 
-The annotation being-created on the object is the public half of it (SNQ-005): it survives any loss
-of ours, and with the finalizer it keeps the object until the call's result is known. The record
-adds what is needed when the object is removed by force in the meantime: enough to ask once more
-and to delete what was made. It is in the key's mark; a copy in a ConfigMap of our own namespace
-follows when a call is slow or its result unknown, so that Redis may lose everything as well.
+The annotation being-created on the object is its public half (SNQ-005): it survives a loss of our
+data, and with the finalizer it keeps the object until the call's outcome is known. The intent is
+needed if the object is removed by force meanwhile: with it the call is repeated and its snapshot
+deleted. It is part of the key's reconcile state. If a call is slow or its outcome unknown, a
+ConfigMap in csi-fleet's namespace holds a copy, in case Redis loses its data.
 """
 
 from __future__ import annotations
@@ -35,47 +35,47 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# The watcher brings back what such a ConfigMap remembers by adding its key (watcher.intents).
+# The watcher adds the key of each such ConfigMap, so its attempt is finished (watcher.intents).
 COPY_PREFIX: Final = "csi-fleet-snapshot-intent-"
 SLOW_AFTER_SECONDS: Final = 2.0
-# Larger parameters are not remembered: the handles of many volumes need room too.
+# Larger parameters are not recorded: the handles of many volumes need space too.
 _MAX_PARAMETERS_BYTES: Final = 12 * 1024
 
 
 class Proof(Protocol):
-    """The part of workers.queue.WorkQueue that is used here."""
+    """The methods of workers.queue.WorkQueue that this module uses."""
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:
-        """A record with the proof in front of it."""
+        """Returns the record with its signature in front of it."""
 
     def is_our_copy(self, key: Key, stored: bytes) -> bool:
-        """Whether a worker with our key wrote it."""
+        """True if a worker with our signing key wrote the copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One attempt.
+    """The record of one attempt.
 
     Attributes:
         name: the snapshot's (or group's) name at the driver.
         volumes: the source volumes' handles; one for a snapshot.
-        parameters: as the driver gets them; None when they were too large to be recorded.
-        secret: where its secrets are; never what they say.
-        earlier: parameters and secret of an earlier call with other ones. A driver that made the
-            snapshot then refuses any other request for it (CSI: ALREADY_EXISTS).
-        is_open: a call may still be working. False: all calls so far found the pool full (SND-032),
-            or the last one failed for good.
-        is_failed: it did, and may have left a snapshot all the same: a call before had no known
-            end, or the answer was INTERNAL, as drivers say after a time-out of their own. Who
-            deletes the object then asks once more; while that last call is out, both are set.
+        parameters: as the driver gets them; None if they are too large to be recorded.
+        secret: name and namespace of the secret, never its data.
+        earlier: parameters and secret of an earlier, different request. If that call made the
+            snapshot, the driver refuses any other request for it (CSI: ALREADY_EXISTS).
+        is_open: a call may be in flight. False if all calls so far found the pool full (SND-032)
+            or the last call failed finally.
+        is_failed: the last call failed finally but may have left a snapshot: an earlier call has
+            an unknown outcome, or the code was INTERNAL, which drivers also return after their own
+            timeout. A deletion then makes one last call, during which `is_open` is set too.
         has_copy: a ConfigMap may exist.
-        is_copied: one surely says so, of this very call.
-        handle, members: what the driver answered; "" before it did. Asking again may bring nothing
-            to light once the source is gone (G8).
-        deadline: of the call; none once its end is known.
+        is_copied: a ConfigMap surely exists and describes this call.
+        handle, members: the driver's answer; empty before it. They are recorded because a repeated
+            call may not return them once the source is gone (G8).
+        deadline: of the call; none once its outcome is known.
         is_retained: the object's policy was Retain.
         version: the object's resourceVersion before the call; 0 if unknown.
-        copy_uid: of the ConfigMap; "" if unknown.
+        copy_uid: uid of the ConfigMap; "" if unknown.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Intent:
 
     @classmethod
     def read(cls, record: Mapping[str, Any] | None) -> Self | None:
-        """From a mark or a ConfigMap; None without a record."""
+        """Reads a record of a reconcile state or a ConfigMap; None without a record."""
         if not record:
             return None
         parameters, earlier = record.get("parameters"), record.get("earlier")
@@ -119,7 +119,7 @@ class Intent:
         )
 
     def record(self) -> dict[str, Any]:
-        """The JSON form; without parameters when they are too large for a mark."""
+        """Returns the JSON form, without parameters that are too large for a reconcile state."""
         earlier = None
         if self.earlier is not None and _is_small(self.earlier[0]):
             earlier = [self.earlier[0], _place(self.earlier[1])]
@@ -143,36 +143,36 @@ class Intent:
 
     @property
     def is_full(self) -> bool:
-        """All calls so far found no space and made nothing."""
+        """True if all calls so far found the pool full and made nothing."""
         return not (self.is_open or self.is_failed)
 
     def before(self, wanted: Intent) -> tuple[dict[str, str], SecretRef | None] | None:
-        """What to remember of this attempt when `wanted` is asked for next."""
+        """Returns what to keep of this attempt as `earlier` when the next call sends `wanted`."""
         if self.earlier is not None or self.parameters in (None, wanted.parameters):
             return self.earlier
         return self.parameters, self.secret
 
     def with_earlier(self) -> Self | None:
-        """The same as an open call with the earlier parameters; None if there are none."""
+        """Returns this intent as an open call of the earlier request; None if there is none."""
         if self.earlier is None:
             return None
         parameters, secret = self.earlier
         return replace(self, parameters=parameters, secret=secret, earlier=None, is_open=True)
 
     def with_copy(self) -> Self:
-        """The same, known to stand in a ConfigMap too."""
+        """Returns this intent after it was copied to a ConfigMap."""
         return replace(self, has_copy=True, is_copied=True)
 
     def as_ended(self) -> Self:
-        """The same, and its call does not run any more."""
+        """Returns this intent after its call ended."""
         return replace(self, deadline=NONE)
 
     def as_full(self) -> Self:
-        """The same after a call that found no space and made nothing."""
+        """Returns this intent after a call that found the pool full and made nothing."""
         return replace(self.as_ended(), is_open=False)
 
     def as_failed(self) -> Self:
-        """The same after a final answer that proves nothing; nobody is at work, so no copy."""
+        """Returns this intent, without a copy, after a final error that may leave a snapshot."""
         ended = self.as_ended()
         return replace(ended, is_open=False, is_failed=True, has_copy=False, is_copied=False)
 
@@ -190,15 +190,15 @@ def _secret(place: list[str] | None) -> SecretRef | None:
 
 
 def copy_name(key: Key) -> str:
-    """The name of the ConfigMap of a content's attempt; one per kind and object."""
+    """Returns the name of the ConfigMap of a content's intent; one per kind and object."""
     return f"{COPY_PREFIX}{key.kind}-{key.object}"[:253]
 
 
 def write_copy(kube: KubeResources, queue: Proof, namespace: str, key: Key, intent: Intent) -> str:
-    """Put the record into a ConfigMap; returns its uid, "" if it is perhaps not there.
+    """Writes the intent to a ConfigMap; returns its uid, "" if it may not have been written.
 
-    It counts in that ConfigMap alone: one that somebody makes again has another uid. Never raises,
-    for the driver may be at work.
+    The intent counts in the ConfigMap with this uid only, not in one that is created again. Never
+    raises an ApiError, because the driver's call may be in flight.
     """
     try:
         written = kube.apply_config_map(_copy_of(queue, namespace, key, intent))
@@ -234,7 +234,7 @@ def _copy_of(queue: Proof, namespace: str, key: Key, intent: Intent) -> JsonObje
 
 
 def read_copy(kube: KubeReader, queue: Proof, namespace: str, key: Key) -> Intent | None:
-    """What a ConfigMap remembers of the object's last attempt; what is not ours is no record."""
+    """Reads the intent copy of the object's last attempt; None if it cannot be trusted."""
     try:
         found = kube.get(paths.CONFIG_MAPS, copy_name(key), namespace=namespace)
     except NotFoundError:
@@ -271,7 +271,7 @@ def read_copy(kube: KubeReader, queue: Proof, namespace: str, key: Key) -> Inten
 
 
 def drop_copy(kube: KubeResources, namespace: str, key: Key) -> bool:
-    """Remove the ConfigMap, an absent one is fine; False if it must be tried again later."""
+    """Removes the ConfigMap if it exists; False if this failed and must be retried later."""
     try:
         kube.delete_config_map(namespace, copy_name(key))
     except ApiError as error:

@@ -1,7 +1,7 @@
-"""Snapshots whose object was removed by force while the driver worked: nothing is left behind.
+"""Deletes snapshots whose object was removed by force during the driver's call.
 
-The record of the attempt is enough: the same CreateSnapshot asked once more brings to light what
-the first one made (it is idempotent by name), and then it is deleted.
+The intent is enough for this: CreateSnapshot is idempotent by name, so the same call returns the
+snapshot that the first call made, which is then deleted.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """How one kind of snapshot is made and deleted.
+    """The calls that make and delete one kind of snapshot.
 
     Attributes:
-        create: asks once more; returns the handle and those of its members.
-        delete: deletes by handle and members.
+        create: repeats the creation; returns the handle and the members' handles.
+        delete: deletes by the handle and the members' handles.
     """
 
     create: Callable[[ContentPass, Intent, dict[str, str]], tuple[str, tuple[str, ...]]]
@@ -50,8 +50,8 @@ class Calls:
 
 
 def finish(work: ContentPass, calls: Calls) -> Outcome:
-    """End what is known of an object that is gone, if that is still so."""
-    # Without it no copy is written, which would prove that a call is open.
+    """Finishes the attempt of an object that is gone, if it is still open."""
+    # Unset during the check, so that no copy is written: a copy would prove that a call is open.
     known, work.intent = work.intent, None
     if known is not None and (doubt := _doubt(work, known)):
         return _set_aside(known, doubt)
@@ -61,7 +61,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
             work.context.kube, work.context.queue, work.namespace, work.key
         )
         if known is not None and known.is_retained:
-            # A copy alone does not prove that nobody was told of the snapshot.
+            # A copy alone does not prove that the snapshot was never reported to the user.
             _log.warning("a snapshot of policy Retain may be left in the storage", name=known.name)
             work.forget()
             return held_back(work) or done("retained")
@@ -81,7 +81,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
         handle, members = calls.create(work, known, secrets)
     except CsiError as error:
         if is_final(error) and known.is_open:
-            work.close()  # once more: a failed call says nothing of the one before
+            work.close()  # and repeat: a failed call says nothing about the call before
             return work.failed(error.code_name)
         if is_final(error) or (made_nothing(error) and known.is_full):
             work.forget()
@@ -93,7 +93,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
 
 
 def _doubt(work: ContentPass, known: Intent) -> str:
-    """Why the record of an object that is gone is not believed; "" if it is."""
+    """Returns why the intent of an object that is gone is not trusted; "" if it is."""
     context, key = work.context, work.key
     vanished = Vanished(
         resource=work.names.resource,
@@ -111,7 +111,7 @@ def _doubt(work: ContentPass, known: Intent) -> str:
 
 
 def _set_aside(known: Intent, problem: str) -> Outcome:
-    """Leave an attempt to a person; `csi-fleet audit` lists the snapshot, if there is one."""
+    """Leaves an attempt to an operator; `csi-fleet audit` lists its snapshot, if there is one."""
     _log.warning(
         "record of an attempt is not believed",
         name=known.name,
@@ -123,7 +123,7 @@ def _set_aside(known: Intent, problem: str) -> Outcome:
 
 
 def _user_of(work: ContentPass, handle: str, members: Sequence[str]) -> str:
-    """The live content, of a group or of one snapshot, that names one of these; "" for none."""
+    """Returns the live content or group content that names one of the handles; "" for none."""
     handles, driver, kube = {handle, *members}, work.driver.name, work.context.kube
 
     def names_it(content: JsonObject) -> bool:
@@ -144,7 +144,7 @@ def discard(
     *,
     blame: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Delete a snapshot that was reported to no object; `blame` tells one why it stays."""
+    """Deletes a snapshot that no object names; `blame` reports why it stays, if it must."""
     if (held := held_back(work)) is not None:
         return held
     if user := _user_of(work, handle, members):
@@ -168,7 +168,7 @@ def discard(
 
 
 def secrets_of(work: ContentPass, known: Intent | None) -> dict[str, str]:
-    """The attempt's secrets as far as they can still be read."""
+    """Reads the attempt's secret; empty if it can no longer be read."""
     try:
         return work.read_secret(known.secret if known is not None else None)
     except (RefusedError, AttemptError) as error:
@@ -177,7 +177,7 @@ def secrets_of(work: ContentPass, known: Intent | None) -> dict[str, str]:
 
 
 def is_volume_without_snapshots(work: ContentPass) -> bool:
-    """True if the driver can list and knows no snapshot of the content's volume (SND-032)."""
+    """True if the driver can list snapshots and lists none of the content's volume (SND-032)."""
     if not work.driver.supports("LIST_SNAPSHOTS"):
         return False
     try:
@@ -192,7 +192,7 @@ def is_volume_without_snapshots(work: ContentPass) -> bool:
 
 
 def ask_for_snapshot(work: ContentPass, wanted: Intent, secrets: Any, **options: Any) -> Any:
-    """CreateSnapshot as an intent has it; `options` go to the call."""
+    """Calls CreateSnapshot with the intent's request; passes `options` to the call."""
     request = csi.CreateSnapshotRequest(
         name=wanted.name,
         source_volume_id=wanted.volumes[0],

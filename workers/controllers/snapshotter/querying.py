@@ -1,4 +1,4 @@
-"""Asking how a snapshot is that was not created through this object (SNS-030, SNS-031)."""
+"""Queries the state of a snapshot that was not created through its content (SNS-030, SNS-031)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS = "Failed to check and update snapshot content"
 
 
 def query(work: ContentPass, snapshot_class: JsonObject | None) -> Outcome:
-    """One look at a pre-provisioned snapshot or at a member of a group."""
+    """Queries a pre-provisioned snapshot or a member of a group and writes its status."""
     content = work.content
     handle = objects.status_handle(content) or objects.source_handle(content) or ""
     try:
@@ -61,7 +61,7 @@ def query(work: ContentPass, snapshot_class: JsonObject | None) -> Outcome:
 
 
 def _secrets(work: ContentPass, snapshot_class: JsonObject | None) -> dict[str, str]:
-    """SNS-030: the class' list secret; a member of a group takes the annotations' instead."""
+    """Reads the class's list secret, or for a group's member the annotations' secret (SNS-030)."""
     name, content = work.name, work.content
     what = f"snapshot content {name}"
     ref: SecretRef | None = None
@@ -86,7 +86,7 @@ def _secrets(work: ContentPass, snapshot_class: JsonObject | None) -> dict[str, 
 
 
 def _annotated(work: ContentPass, failed: str) -> dict[str, str]:
-    """The secret that the annotations name; why it cannot be read is not told (SNA-024)."""
+    """Reads the secret that the annotations name; its error omits the cause (SNA-024)."""
     names = work.names
     what = f"{names.words} {quote(work.name)}"
     try:
@@ -102,7 +102,7 @@ def _annotated(work: ContentPass, failed: str) -> dict[str, str]:
 
 
 def _ask(work: ContentPass, handle: str, secrets: dict[str, str]) -> csi.Snapshot:
-    """The driver's view; a driver that cannot list is believed the handle (SNS-031)."""
+    """Asks the driver; without get or list the snapshot counts as ready (SNS-031)."""
     try:
         if work.driver.supports("GET_SNAPSHOT"):
             return work.call(

@@ -1,4 +1,4 @@
-"""The requests to the driver, and what its answers say; pure (SNS-022, SNS-031, SNS-040)."""
+"""Builds request parameters and reads the driver's answers; pure (SNS-022, SNS-031, SNS-040)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _NANOSECONDS: Final = 1_000_000_000
 def parameters(
     class_parameters: Mapping[str, str], content: Json, *, tells: bool
 ) -> dict[str, str]:
-    """Parameters of CreateSnapshot (SNA-021, SNA-022).
+    """Returns the parameters of CreateSnapshot (SNA-021, SNA-022).
 
     Args:
-        class_parameters: of the class, unstripped.
+        class_parameters: the class's parameters, with the reserved keys.
         content: the content.
-        tells: `--extra-create-metadata`.
+        tells: add the names of snapshot and content (`--extra-create-metadata`).
 
     Raises:
-        AttemptError: an unknown key with the reserved prefix.
+        AttemptError: a key has the reserved prefix and is unknown.
     """
     kept = snapshot_secrets.strip(class_parameters)
     if tells:
@@ -40,7 +40,7 @@ def parameters(
 def group_parameters(
     class_parameters: Mapping[str, str], content: Json, *, tells: bool
 ) -> dict[str, str]:
-    """Parameters of CreateVolumeGroupSnapshot; as `parameters`."""
+    """Returns the parameters of CreateVolumeGroupSnapshot, like `parameters`."""
     kept = snapshot_secrets.strip(class_parameters)
     if tells:
         ref = ("spec", "volumeGroupSnapshotRef")
@@ -51,12 +51,12 @@ def group_parameters(
 
 
 def created_nanoseconds(snapshot: csi.Snapshot | csi.VolumeGroupSnapshot, now: float) -> int:
-    """When it was cut; an absent or zero time is now (SND-005: the reference writes 1970)."""
+    """Returns the creation time; `now` if absent or zero (SND-005; upstream writes 1970)."""
     stamp = snapshot.creation_time
     found = stamp.seconds * _NANOSECONDS + stamp.nanos
     return found or int(now * _NANOSECONDS)
 
 
 def listed(entries: Iterable[csi.ListSnapshotsResponse.Entry], handle: str) -> csi.Snapshot | None:
-    """The entry of that handle; the reference takes the first one whatever it is (SND-026)."""
+    """Returns the snapshot with that handle (SND-026; csi-snapshotter takes the first entry)."""
     return next((e.snapshot for e in entries if e.snapshot.snapshot_id == handle), None)

@@ -1,8 +1,8 @@
-"""Which contents of snapshots have something to do? Events to keys (SNS-001 to SNS-003).
+"""Turns events into the keys of contents that need a reconcile (SNS-001 to SNS-003).
 
-A content is remembered while it is undecided, with what of it is other programs' to change. Our own
-writes (annotation being-created, status, finalizer removal) leave that as it is, so that they wake
-nothing: the pass that made them plans its own next look.
+The watcher remembers the fields of each undecided content that only other programs change. The
+snapshotter's own writes (annotation being-created, status, finalizer removal) do not change these
+fields, so they add no key: the reconcile that made them has planned its own next time.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ KIND_GROUP_CONTENTS: Final = "group-contents"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What matters of a content, of whichever kind.
+    """The facts of a content of either kind that decide about a reconcile.
 
     Attributes:
         driver: its CSI driver.
         class_name: its class, "" without one.
         is_ready: its status says ready.
         has_error: its status has an error.
-        is_unbound: pre-provisioned, and no snapshot has it.
-        is_cut: its snapshot is made by a call of its own: one may be under way although nothing on
-            it says so, and something may be remembered of it.
-        being_created, being_deleted: the two annotations.
-        foreign: what only others change; another value means that there is something to do.
+        is_unbound: pre-provisioned, and no snapshot is bound to it.
+        is_cut: its snapshot is made by a call of its own. A call may be in flight, and an intent
+            may exist, although the object does not show it.
+        being_created, being_deleted: it has the annotation.
+        foreign: the fields that only others change; a change means that a reconcile is needed.
     """
 
     driver: str
@@ -64,7 +64,7 @@ class View:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a pass may have something to do (SNS-010, SNS-011)."""
+        """True if a reconcile may be needed (SNS-010, SNS-011)."""
         if self.is_deleting:
             is_wanted = self.being_deleted or self.being_created or self.is_unbound
             return is_wanted or not self.is_ready
@@ -84,7 +84,7 @@ def _foreign(meta: Meta, created: str, finalizer: str, class_name: str) -> tuple
 
 
 def view_of_content(item: SnapshotContent) -> View:
-    """A VolumeSnapshotContent."""
+    """Returns the view of a VolumeSnapshotContent."""
     meta, spec, status = item.metadata, item.spec, item.status
     class_name = spec.volume_snapshot_class_name or ""
     is_dynamic = spec.source.volume_handle is not None
@@ -103,7 +103,7 @@ def view_of_content(item: SnapshotContent) -> View:
 
 
 def view_of_group_content(item: GroupSnapshotContent) -> View:
-    """A VolumeGroupSnapshotContent."""
+    """Returns the view of a VolumeGroupSnapshotContent."""
     meta, spec, status = item.metadata, item.spec, item.status
     class_name = spec.volume_group_snapshot_class_name or ""
     has_handles = spec.source.group_snapshot_handles is not None
@@ -160,8 +160,8 @@ class _Contents:
         if driver is None:
             return ()
         key = Key(self.kind, driver, name)
-        # Removed by force in the middle of a call: its snapshot must not stay. And what is
-        # remembered of a reported one, a copy that could not be removed say, is the pass' to end.
+        # The object may have been removed during a call, whose snapshot must not stay, or may have
+        # left state, such as a copy that could not be removed. A reconcile cleans both up.
         return (key,) if view.being_created or view.is_cut else (Forget(key),)
 
     def end_list(self) -> Iterable[Told]:
@@ -170,12 +170,12 @@ class _Contents:
         return [self.open.pop(name).key for name in missing]
 
     def of_class(self, name: str) -> Iterable[Told]:
-        """Contents that failed, and whose class is new or changed (SND-029)."""
+        """Keys of failed contents whose class was added or changed (SND-029)."""
         return [o.key for o in self.open.values() if o.class_name == name and o.has_error]
 
 
 class SnapshotterRules:
-    """The contents of all drivers in use."""
+    """The undecided contents of all registered drivers."""
 
     def __init__(self) -> None:
         self._queues: dict[str, dict[str | None, str]] = {}
@@ -189,7 +189,7 @@ class SnapshotterRules:
         }
 
     def set_drivers(self, drivers: Sequence[Mapping[str, Any]]) -> Iterable[Told]:
-        """Take in the drivers; their contents come with the list that follows."""
+        """Take in the drivers; the list that follows brings their contents."""
         queues: dict[str, dict[str | None, str]] = {}
         for record in drivers:
             queues.setdefault(record["name"], {})[record.get("node")] = record["queue_name"]
@@ -197,33 +197,33 @@ class SnapshotterRules:
         return ()
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """A content or a class as it is now."""
+        """Take in a content or a class that was added, changed or listed."""
         del is_listed
         if resource in self._classes:
             return self._classes[resource].of_class(item.metadata.name)
         return self._contents[resource].seen(item, self._queue)
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """A content is gone."""
+        """Take in a deletion."""
         if resource in self._classes:
             return ()
         return self._contents[resource].gone(item, self._queue)
 
     def begin_list(self, resource: Resource) -> None:
-        """Remember which contents are in the list."""
+        """Start to note which contents are in the list."""
         if resource in self._contents:
             self._contents[resource].listed = set()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Contents that are not in it are gone; a pass finds out what they left."""
+        """Return keys of contents that are not in the list; a reconcile finds what they left."""
         return self._contents[resource].end_list() if resource in self._contents else ()
 
     def all_keys(self) -> Iterable[Key]:
-        """Everything undecided."""
+        """Return the keys of all undecided contents."""
         return [one.key for contents in self._contents.values() for one in contents.open.values()]
 
     def _queue(self, meta: Meta, driver: str) -> str | None:
-        """Where the driver's keys go; with a sidecar per node by the node's label (SNS-001)."""
+        """The driver's queue; in node deployment the queue of the content's node (SNS-001)."""
         nodes = self._queues.get(driver)
         if nodes is None:
             return None

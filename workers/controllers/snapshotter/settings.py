@@ -1,4 +1,4 @@
-"""The settings of the snapshotter: csi-snapshotter's flags, read once (SNS-100)."""
+"""Defines csi-snapshotter's flags and reads the snapshotter's settings from them (SNS-100)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """How a snapshot is called at the driver.
+    """How a snapshot is named at the driver.
 
     Attributes:
         prefix: first part of the name, before a dash.
@@ -63,7 +63,7 @@ class NameRule:
     uid_length: int = WHOLE_UID
 
     def name(self, uid: str) -> str:
-        """The name for the object with this UID (SNA-007)."""
+        """Returns the name for the object with this UID (SNA-007)."""
         if self.uid_length == WHOLE_UID:
             return f"{self.prefix}-{uid}"
         return f"{self.prefix}-{uid.replace('-', '')[: self.uid_length]}"
@@ -71,17 +71,17 @@ class NameRule:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotterSettings:
-    """What csi-snapshotter's flags say.
+    """The values of csi-snapshotter's flags.
 
     Attributes:
-        timeout_seconds: deadline of every call.
-        worker_threads: calls at the same time, per driver.
+        timeout_seconds: timeout of every call.
+        worker_threads: simultaneous calls per driver.
         retry_start_seconds, retry_max_seconds: back-off of a content that fails.
-        snapshot_name, group_name: names at the driver.
-        extra_metadata: whether CreateSnapshot tells names of snapshot and content.
-        groups: whether group snapshots are served.
-        deletes_unread: a pre-provisioned content whose status never got a handle takes its snapshot
-            along when its policy is Delete (SND-021).
+        snapshot_name, group_name: how snapshots and groups are named at the driver.
+        extra_metadata: CreateSnapshot's parameters include the names of snapshot and content.
+        groups: group snapshots are served.
+        deletes_unread: deleting a pre-provisioned content with policy Delete also deletes its
+            snapshot if the status never got a handle (SND-021).
     """
 
     timeout_seconds: float = setting("timeout", FLAGS)
@@ -96,7 +96,7 @@ class SnapshotterSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> SnapshotterSettings:
-    """From flag values by name; an absent one takes its default.
+    """Reads the settings from flag values by name; an absent flag has its default.
 
     Raises:
         ConfigError: exit 1; an empty prefix, or a length that gives no name (SND-025).
@@ -110,7 +110,7 @@ def read_settings(values: Mapping[str, Any]) -> SnapshotterSettings:
     groups = bool(gates.get(GATE_GROUPS, True))
     names = SnapshotterSettings(
         snapshot_name=_name_rule(values, "snapshot"),
-        # Without groups their names are not looked at (SNS-110).
+        # The flags of group names are not checked if groups are off (SNS-110).
         group_name=_name_rule(values if groups else {}, "groupsnapshot"),
         groups=groups,
     )

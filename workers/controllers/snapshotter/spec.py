@@ -1,4 +1,4 @@
-"""csi-snapshotter as data. Flags and defaults are those of external-snapshotter v8.6 (SNS-100)."""
+"""Describes csi-snapshotter as data; flags and defaults are those of v8.6 (SNS-100)."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ PERMISSIONS: Final = (
 
 
 def lease_name(driver: str) -> str:
-    """The Lease of the Go sidecar (SNS-110)."""
+    """Returns the name of csi-snapshotter's Kubernetes Lease (SNS-110)."""
     kept = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in driver)
     return f"external-snapshotter-leader-{kept}"
 
 
 def _has_new_queue(before: Records, now: Records) -> bool:
-    """A driver or a node of one came: only a new list tells of its contents."""
+    """True if a driver or a driver's node is new: only a new list shows its contents."""
     return not {one["queue_name"] for one in now} <= {one["queue_name"] for one in before}
 
 

@@ -1,6 +1,6 @@
-"""One pass over one content: CreateSnapshot, the look at its progress, DeleteSnapshot.
+"""Reconciles one content: CreateSnapshot, polling and DeleteSnapshot.
 
-`decide` chooses from the state table; the modules beside this one do what was chosen.
+`decide` chooses the action from the state table; the other modules of this package carry it out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def sync_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Outcome:
-    """One pass; SNS-010."""
+    """Reconciles one content (SNS-010)."""
     return ContentPass(context, driver, key, lease, CONTENTS).run(_sync)
 
 
@@ -41,7 +41,8 @@ def _sync(work: ContentPass) -> Outcome:
     if not work.read():
         return orphans.finish(work, orphans.SNAPSHOTS)
     snapshot_class = work.read_class(objects.class_name(work.content))
-    # Whatever became of its class, nobody else deletes it (SND-004) or ends what this driver began.
+    # Its class is ignored for a deletion (SND-004) and for an attempt that this driver began: no
+    # other driver finishes them.
     judged = None if is_deleting(work.content) or work.has_begun() else snapshot_class
     if not is_ours(work.content, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")

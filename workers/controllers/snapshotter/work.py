@@ -1,7 +1,7 @@
-"""One pass over one content: its records, its calls, its end.
+"""The state and the common steps of one reconcile of a content: intents, calls, outcomes.
 
-What it knows of an attempt stands in the key's mark and, for calls that are slow or without an end,
-in a ConfigMap (`intent.py`).
+The intent is stored in the key's reconcile state. If a call is slow or its outcome unknown, it is
+also copied to a ConfigMap (`intent.py`).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ AnswerT = TypeVar("AnswerT", bound="Message")
 
 @dataclass
 class ContentPass(LiveContent):
-    """One pass over one content, under its lease.
+    """One reconcile of one content, under its lease.
 
     Attributes:
-        intent: what is known of its attempt.
-        polls: looks at a snapshot that is not ready.
-        asked: the request that each look repeats: it is a CreateSnapshot by the same name.
-        overtaken: deadline of calls of dead processes that a later one overtook.
-        looking: the same of this pass' CreateSnapshot that only looks: it has no record.
-        has_stale_copy: a copy may be left of an attempt that is over.
+        intent: the intent of its attempt.
+        polls: number of polls of a snapshot that is not ready.
+        asked: the request that each poll repeats: a poll is a CreateSnapshot with the same name.
+        overtaken: deadline of earlier calls with unknown outcome, such as those of dead workers.
+        looking: deadline of this reconcile's CreateSnapshot if it only polls and has no intent.
+        has_stale_copy: the copy of a finished attempt may still exist.
     """
 
     intent: Intent | None = None
@@ -58,13 +58,13 @@ class ContentPass(LiveContent):
         self.has_stale_copy = bool(mark.get("stale"))
 
     def has_begun(self) -> bool:
-        """Whether the driver was asked for this snapshot and has not made it ready yet."""
+        """True if CreateSnapshot was called for this snapshot and it is not ready yet."""
         return self.intent is not None or self.asked is not None
 
     def is_of_our_node(self) -> bool:
-        """Whether the sidecar of this node may take it: its label may have changed (SNS-001).
+        """True if this node may reconcile the content; its label may have changed (SNS-001).
 
-        What this node began it brings to its end all the same: nobody else knows of it.
+        A node always finishes an attempt that it began, because no other node has the intent.
         """
         node = self.driver.settings.node
         if not node.enabled or self.intent is not None:
@@ -72,10 +72,7 @@ class ContentPass(LiveContent):
         return node_of(self.content) == node.node_name
 
     def run(self, decide: Callable[[Self], Outcome]) -> Outcome:
-        """One pass; what leaves a call without its end leaves a copy (M-010).
-
-        For Redis alone must not know of it.
-        """
+        """Runs `decide`, then copies an open intent to a ConfigMap: Redis may lose it (M-010)."""
         try:
             outcome = decide(self)
         except Exception:
@@ -86,7 +83,7 @@ class ContentPass(LiveContent):
         return outcome
 
     def keep_copy(self) -> None:
-        """Copy an attempt that is open; not that of another owner, who may have ended it.
+        """Copies an open intent, unless another worker has the lease and may have finished it.
 
         A copy proves that a call is open, so none is written for an object that has its snapshot.
         """
@@ -97,7 +94,7 @@ class ContentPass(LiveContent):
             self.copy_intent()
 
     def remember(self, intent: Intent | None, *, polls: int = 0) -> None:
-        """Write the key's mark."""
+        """Writes the key's reconcile state."""
         self.reach("record-intent")
         self.context.effects.mark(self.lease, self._mark(intent, polls))
         self.intent, self.polls = intent, polls
@@ -113,53 +110,53 @@ class ContentPass(LiveContent):
         return {name: part for name, part in parts.items() if part}
 
     def _save(self, intent: Intent | None, polls: int) -> None:
-        """Write the key's mark if that changes it."""
+        """Writes the key's reconcile state if it changes."""
         if self._mark(intent, polls) != self.lease.mark:
             self.remember(intent, polls=polls)
         self.intent, self.polls = intent, polls
 
     def begin_look(self) -> None:
-        """Before a CreateSnapshot of a snapshot that was reported: it is the user's, so no record.
+        """Prepares a CreateSnapshot that polls a reported snapshot, which has no intent any more.
 
-        The mark says until when the call may run, for one that nobody hears the end of may make the
-        snapshot once more after its deletion.
+        The reconcile state keeps the call's deadline: a call with unknown outcome might make the
+        snapshot again after its deletion.
         """
         self.looking = self.deadline()
         self.forget(polls=self.polls)
 
     def end_look(self) -> None:
-        """It was answered with an error, whatever that was."""
+        """Saves the reconcile state after a poll that returned an error."""
         self._save(self.intent, self.polls)
 
     def record_answer(self, handle: str, members: Sequence[str]) -> None:
-        """Record what the driver made before anything else is done with it (G8).
+        """Records the driver's answer before anything else is done with it (G8).
 
         Raises:
-            LeaseLost: the content has another owner; there is a copy.
+            LeaseLost: another worker has the lease; the intent was copied for it.
         """
         if self.intent is not None:
             ended = replace(self.intent.as_ended(), is_copied=False)
             self.intent = replace(ended, handle=handle, members=tuple(members))
             try:
                 self.remember(self.intent, polls=self.polls)
-            except RecordTooLarge:  # asking again by its name tells the handle once more
+            except RecordTooLarge:  # a repeated call with the name returns the handle again
                 self.remember(ended, polls=self.polls)
-            except LeaseLost:  # whoever comes next must learn of it, object or not
+            except LeaseLost:  # the next worker must learn of it, even if the object is gone
                 self.copy_intent()
                 raise
 
     def deadline(self) -> Deadline:
-        """When a call that begins now has surely ended."""
+        """Returns the deadline by which a call that starts now has surely ended."""
         return self.lease.session.deadline(self.settings.timeout_seconds)
 
     def call(
         self, method: str, request: Message, answer_type: type[AnswerT], **options: Any
     ) -> AnswerT:
-        """Ask the driver; who got an answer knows that this call is over.
+        """Calls the driver; notes that the call has ended if the driver answered.
 
         Raises:
-            CsiError: its answer, or none.
-            DriverAway: it is not connected.
+            CsiError: the driver's error, or no answer.
+            DriverAway: the driver is not connected.
         """
         client, seconds = self.context.effects.client(self.driver), self.settings.timeout_seconds
         try:
@@ -172,30 +169,30 @@ class ContentPass(LiveContent):
         return answer
 
     def ended(self) -> None:
-        """No call of this pass runs any more."""
+        """Notes that no call of this reconcile is in flight."""
         self.looking = NONE
         if self.intent is not None:
             self.intent = self.intent.as_ended()
 
     def overtaken_seconds(self) -> float:
-        """How long a call without a record may still make the snapshot once more."""
+        """Returns how many seconds a call without an intent may still make the snapshot again."""
         return self.lease.session.seconds_left(self.overtaken, self.looking)
 
     def overtake(self, deadline: Deadline) -> None:
-        """A call without a known end is followed by another one."""
+        """Remembers the deadline of a call with unknown outcome before the next call."""
         self.overtaken = self.lease.session.latest(self.overtaken, deadline)
 
     def hold_seconds(self) -> float:
-        """The same, with the call of the record itself."""
+        """Returns how many seconds any call may be in flight, including the intent's own call."""
         known = self.intent.deadline if self.intent is not None else NONE
         return self.lease.session.seconds_left(known, self.overtaken, self.looking)
 
     def copy_intent(self) -> None:
-        """Let a ConfigMap know of the attempt too; called while the driver works.
+        """Copies the intent to a ConfigMap; called during the driver's call.
 
-        The mark says first that there may be one: a copy nobody knows of would stay for ever. That
-        there is one it says once it was written. Without the lease or Redis it is written all the
-        same: what may exist is a fact, whoever owns the content by now.
+        The reconcile state first says that a copy may exist, because an unknown copy would never
+        be removed; after the write it says that the copy exists. The copy is also written without
+        the lease or Redis, because the snapshot may exist whoever owns the content.
         """
         if self.intent is None:
             return
@@ -215,34 +212,33 @@ class ContentPass(LiveContent):
                 self.remember(copied, polls=self.polls)
 
     def close(self) -> None:
-        """Nobody is at work any more, but a snapshot may be there: only the record stays."""
+        """Marks the intent as failed and drops its copy: the call ended, a snapshot may exist."""
         assert self.intent is not None  # of the call that ended
         self.forget(kept=self.intent.as_failed())
 
     def forget(
         self, *, polls: int = 0, kept: Intent | None = None, has_strays: bool = False
     ) -> None:
-        """Nothing is under way any more: the copy goes, then the record, then the annotation.
+        """Removes copy, intent and annotation, in this order, once no call is in progress.
 
-        In this order, so that a copy never outlives what points to it, and no record a snapshot
-        that its object may tell of: such a one is the user's. An announcement without a record
-        means that Redis lost it, or a pass that ended here; there may be a copy. One that may not
-        be removed now is remembered, and holds nothing up.
+        The order keeps a copy from outliving the state that points to it. An annotation without an
+        intent means that Redis lost it or that a reconcile died here, so there may be a copy. A
+        copy that cannot be removed now is noted in the reconcile state and delays nothing.
 
         Args:
-            polls: to be remembered.
-            kept: what stays of the record.
-            has_strays: a worker that lost its lease may have written a copy that nobody knows of.
+            polls: number of polls to record.
+            kept: the intent to keep, if any.
+            has_strays: a worker that lost its lease may have written a copy unknown to the state.
         """
         is_unknown = self.intent is None and bool(self.content) and self.is_announced()
         has_copy = self.intent is not None and self.intent.has_copy
         if is_unknown or has_copy or has_strays or self.has_stale_copy:
             self.reach("drop-copy")
-            if self.intent is not None and self.intent.is_copied:  # the answer may get lost
+            if self.intent is not None and self.intent.is_copied:  # the delete may go unanswered
                 self.remember(replace(self.intent, is_copied=False), polls=self.polls)
             kube = self.context.effects.kube
             self.has_stale_copy = not intents.drop_copy(kube, self.namespace, self.key)
-        if self.intent is not None:  # a call that nobody heard the end of does not end with it
+        if self.intent is not None:  # a call with unknown outcome may outlive its intent
             self.overtake(self.intent.deadline)
         self._save(kept, polls)
         if self.content:
@@ -250,9 +246,9 @@ class ContentPass(LiveContent):
                 self.clear_annotation()
 
     def settle(self, outcome: Outcome) -> Outcome:
-        """The pass' outcome, unless the object is to go and nothing holds it any more.
+        """Returns the outcome, or an immediate reconcile if the object can be deleted now.
 
-        Its deletion was told while a call ran, and no event tells it again (SND-006).
+        Its deletion event arrived during a call, and no further event follows (SND-006).
         """
         is_over = outcome.action in {Action.DONE, Action.WAIT} and self.intent is None
         if not is_over or not self.content:
@@ -262,7 +258,7 @@ class ContentPass(LiveContent):
         return outcome
 
     def failed(self, reason: str, *, not_before_seconds: float = 0.0) -> Outcome:
-        """Again after the back-off of this driver's settings (SNA-008)."""
+        """Retries with the back-off of this driver's settings (SNA-008)."""
         return replace(
             retry(reason, not_before_seconds=not_before_seconds),
             base_seconds=self.settings.retry_start_seconds,
@@ -271,13 +267,13 @@ class ContentPass(LiveContent):
 
 
 def held_back(work: ContentPass) -> Outcome | None:
-    """Nothing is deleted while a call of a dead process may still make it once more."""
+    """Waits while a call of a dead worker may be in flight and make the snapshot again."""
     seconds = work.hold_seconds()
     return wait(seconds, "the call of another process may still run") if seconds > 0 else None
 
 
 def poll(work: ContentPass) -> Outcome:
-    """Not ready: look again after growing times that no error makes longer (SND-001)."""
+    """Polls again after a growing interval, which errors do not lengthen (SND-001)."""
     polls = work.polls
     if work.intent is not None:
         work.asked = replace(work.intent.as_ended(), handle="", members=())
@@ -286,16 +282,16 @@ def poll(work: ContentPass) -> Outcome:
 
 
 def tidied(work: ContentPass, *, has_strays: bool) -> Outcome:
-    """A snapshot that is ready, and whose attempt another pass did not end."""
+    """Ends the attempt of a ready snapshot that an earlier reconcile left open."""
     work.forget(has_strays=has_strays)
     return held_back(work) or work.settle(done("ready"))
 
 
 def busy(lock: Lock) -> Outcome:
-    """Somebody else is at it: the key comes back when the lock is free."""
+    """Waits for a lock that another worker holds."""
     return blocked(lock, f"{lock.name} is busy")
 
 
 def snapshot_lock(work: ContentPass, handle: str) -> Lock:
-    """One snapshot of the storage; several contents may name it (SNQ-003)."""
+    """Returns the lock of a snapshot in the storage, which several contents may name (SNQ-003)."""
     return Lock(f"{work.driver.name}#snapshot#{handle}")
