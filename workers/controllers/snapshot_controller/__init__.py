@@ -1,1 +1,1 @@
-"""Snapshots and the bindings of their contents, cluster-wide and without any driver."""
+"""Binds snapshots to their contents for the whole cluster, as snapshot-controller does."""

@@ -1,6 +1,6 @@
-"""One pass over one content, as the snapshot's side sees it (section 3).
+"""Reconciles one content for the snapshot controller (section 3).
 
-A missing snapshot never triggers anything: manifests may just be on their way from another cluster.
+A missing snapshot never causes an action: its manifest may still come from another cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def sync_binding(context: Context, key: Key, lease: Lease) -> Outcome:
-    """One pass; SNC-072, SNC-073."""
+    """Reconciles one content (SNC-072, SNC-073)."""
     work = ObjectPass(context, key, lease, paths.SNAPSHOT_CONTENTS)
     if not work.read():
         return done("gone")

@@ -1,7 +1,7 @@
-"""The finalizer that keeps a claim while snapshots are taken from it (SNC-060 to SNC-062).
+"""Keeps a claim by a finalizer while snapshots are taken from it (SNC-060 to SNC-062).
 
-One lock per claim is held around each look and write: in the reference one snapshot finds the
-finalizer there while another takes it away (SND-018).
+A lock per claim is held around each check and write. Without it, as in snapshot-controller, one
+snapshot can find the finalizer while another removes it (SND-018).
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 
 def claim_lock(namespace: str, name: str) -> Lock:
-    """Who looks at or changes the finalizer of a claim (SNQ-003)."""
+    """Returns the lock for checking or changing the finalizer of a claim (SNQ-003)."""
     return Lock(f"pvc:{namespace}/{name}")
 
 
 def update_failed(name: str, cause: object) -> AttemptError:
-    """The reference's words for a write that could not be done."""
+    """Returns the error of a failed write, with snapshot-controller's text."""
     message = f"snapshot controller failed to update {name} on API server: {cause}"
     return AttemptError(message, State.NO_CHANGE)
 
 
 def hold(work: ObjectPass) -> JsonObject:
-    """Lock and read the source claim of a snapshot, until `let_go` or the end of the pass.
+    """Locks the source claim until `let_go` or the end of the reconcile, and reads it.
 
     Raises:
         AttemptError: the claim is missing.
-        Busy: another snapshot of the claim is at it.
+        Busy: another snapshot of the claim holds the lock.
     """
     name = objects.source_claim(work.item) or ""
     work.acquire(claim_lock(work.namespace, name))
@@ -54,16 +54,16 @@ def hold(work: ObjectPass) -> JsonObject:
 
 
 def let_go(work: ObjectPass) -> None:
-    """Unlock the claim: the content exists, so the snapshot counts as the claim's user."""
+    """Unlocks the claim once the content exists, by which the snapshot counts as its user."""
     name = objects.source_claim(work.item) or ""
     work.context.queue.unlock(work.lease, claim_lock(work.namespace, name).name)
 
 
 def protect(work: ObjectPass, claim: Json) -> None:
-    """Put the finalizer on a claim that is held (SNC-060).
+    """Adds the finalizer to a claim that is locked (SNC-060).
 
     Raises:
-        AttemptError: the claim is going away, or the API server refuses.
+        AttemptError: the claim is being deleted, or the API server refuses.
     """
     if has_finalizer(claim, FINALIZER_CLAIM_AS_SOURCE):
         return
@@ -81,19 +81,19 @@ def protect(work: ObjectPass, claim: Json) -> None:
 
 
 def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
-    """Take it off when no snapshot needs the claim any more (SNC-061, SNC-062).
+    """Removes the finalizer when no snapshot needs the claim (SNC-061, SNC-062).
 
     Args:
-        work: of a snapshot of the claim, or of the claim itself.
-        name: of the claim, "" for a snapshot without one.
-        except_uid: the snapshot that does not count, because it goes.
+        work: the reconcile of a snapshot of the claim, or of the claim itself.
+        name: the claim's name, "" for a snapshot without a claim.
+        except_uid: UID of a snapshot that does not count, because it is being deleted.
 
     Returns:
-        False if a snapshot needs it.
+        False if a snapshot needs the claim.
 
     Raises:
-        ApiError: it could not be taken off.
-        Busy: a snapshot of the claim is at it.
+        ApiError: the finalizer could not be removed.
+        Busy: a snapshot of the claim holds the lock.
     """
     claim = work.find(paths.CLAIMS, name, work.namespace)
     if claim is None or not has_finalizer(claim, FINALIZER_CLAIM_AS_SOURCE):
@@ -107,17 +107,17 @@ def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
     if not is_used:
         work.reach("unprotect-claim")
         kube = work.context.effects.kube
-        with suppress(NotFoundError, ConflictError):  # gone, or made again
+        with suppress(NotFoundError, ConflictError):  # the claim is gone or was recreated
             kube.remove_finalizer(paths.CLAIMS, claim, FINALIZER_CLAIM_AS_SOURCE)
     work.context.queue.unlock(work.lease, lock.name)
     return not is_used
 
 
 def _has_begun(work: ObjectPass, snapshot: Json) -> bool:
-    """Whether the snapshot has a content; one that cannot start holds no claim (SNC-061).
+    """True if the snapshot has a content; without one it does not hold its claim (SNC-061).
 
-    Its class may be missing for ever. The content is made under the claim's lock, so none is on
-    its way.
+    A snapshot may never start, for example if its class is missing. The content is made under the
+    claim's lock, so none can be made during this check.
     """
     if objects.bound_content(snapshot):
         return True
@@ -125,10 +125,10 @@ def _has_begun(work: ObjectPass, snapshot: Json) -> bool:
 
 
 def sync_source(context: Context, key: Key, lease: Lease) -> Outcome:
-    """One pass over a claim with the finalizer that no snapshot seems to need (SNQ-013).
+    """Removes the finalizer that snapshots left on a claim, if none needs it (SNQ-013).
 
-    What a snapshot's own pass leaves there is found here, whatever the reason: two that went side
-    by side counted each other, a pass ended half-way, a late write came after the last look.
+    A snapshot's own reconcile can leave it: two snapshots deleted together counted each other, a
+    reconcile died half-way, or a late write came after the last check.
     """
     work = ObjectPass(context, key, lease, paths.CLAIMS)
     try:

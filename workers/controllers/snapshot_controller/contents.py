@@ -1,4 +1,4 @@
-"""The content that a dynamic snapshot gets; pure (SNC-044)."""
+"""Builds the content of a dynamic snapshot; pure (SNC-044)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def secret_of(snapshot: Json, snapshot_class: Json) -> SecretRef | None:
-    """The secret for CreateSnapshot and DeleteSnapshot; it is not read here (SNA-020).
+    """Returns the reference to the secret of CreateSnapshot and DeleteSnapshot (SNA-020).
 
     Raises:
-        AttemptError: the class' templates cannot be resolved.
+        AttemptError: the class's templates cannot be resolved.
     """
     return snapshot_secrets.resolve(
         SecretUse.SNAPSHOT,
@@ -31,10 +31,10 @@ def secret_of(snapshot: Json, snapshot_class: Json) -> SecretRef | None:
 
 
 def check_driver(snapshot_class: Json, volume: Json) -> None:
-    """Class and volume belong to one driver (SND-008: the reference asks the wrong driver).
+    """Checks that class and volume have one driver; upstream calls the wrong one (SND-008).
 
     Raises:
-        AttemptError: they do not.
+        AttemptError: their drivers differ.
     """
     wanted, found = text(snapshot_class, "driver"), text(volume, "spec", "csi", "driver")
     if wanted != found:
@@ -54,18 +54,18 @@ def build(
     node: str,
     keeps_mode: bool,
 ) -> dict[str, Any]:
-    """The content as it is created.
+    """Returns the content to create.
 
-    It carries its finalizer from the start: the reference adds it later, and a deletion in between
-    leaves the storage's snapshot behind (SND-002).
+    It has its finalizer from the start. snapshot-controller adds it later, and a deletion before
+    that leaves the snapshot in the storage (SND-002).
 
     Args:
         snapshot: the dynamic snapshot.
         snapshot_class: its class.
         volume: the volume behind its claim, with `spec.csi`.
-        secret: of the class, resolved.
-        node: label managed-by of distributed mode, "" for none.
-        keeps_mode: whether the content tells the volume's mode (SNC-081).
+        secret: the class's secret, resolved.
+        node: value of the node label in distributed mode, "" for no label.
+        keeps_mode: the content records the volume's mode (SNC-081).
     """
     metadata: dict[str, Any] = {
         "name": objects.content_name(snapshot),
@@ -92,7 +92,7 @@ def build(
         "deletionPolicy": text(snapshot_class, "deletionPolicy"),
         "driver": text(snapshot_class, "driver"),
     }
-    # Sent as null where it is not told, as the reference does.
+    # Sent as null if it is not recorded, as snapshot-controller does.
     spec["sourceVolumeMode"] = optional_text(volume, "spec", "volumeMode") if keeps_mode else None
     return {
         "apiVersion": f"{k.GROUP_SNAPSHOT}/v1",

@@ -1,4 +1,4 @@
-"""The snapshot controller as the engine runs it; it has no driver."""
+"""Runs the snapshot controller, which has no driver, as a controller of the engine."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ THREADS: Final = 10
 
 
 class SnapshotController:
-    """Snapshots get contents, contents their snapshots, and both go in the right order."""
+    """Creates and binds contents of snapshots, and deletes both in the right order."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """None at first: the locks depend on what is to be done."""
+        """No locks at the start: a reconcile takes its locks once it knows what to do."""
         del key, driver
         return ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """One pass of the key's kind."""
+        """Reconciles the key according to its kind."""
         del driver
         return _PASSES[key.kind](context, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Nothing: events and back-off do it all."""
+        """Nothing: events and retries start every reconcile."""
         del context, driver
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """No driver."""
+        """False for every driver: this controller has none."""
         del driver
         return False
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Passes of each kind at once (SNC-100, --worker-threads)."""
+        """Limits the simultaneous reconciles of each kind (SNC-100, --worker-threads)."""
         del driver
         return dict.fromkeys(_PASSES, THREADS)
 

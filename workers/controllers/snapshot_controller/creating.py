@@ -1,4 +1,4 @@
-"""From a dynamic snapshot to its content: claim, volume, class, node (SNC-042 to SNC-044)."""
+"""Creates the content of a dynamic snapshot from claim, volume and class (SNC-042 to SNC-044)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _fail(message: str) -> AttemptError:
 
 
 def source_volume(work: ObjectPass, claim_name: str | None) -> JsonObject:
-    """The volume behind a claim (SNC-043 rows 3 to 5); in-tree ones translated (SND-031).
+    """Returns a claim's volume in CSI form (SNC-043 rows 3 to 5, SND-031).
 
     Raises:
-        AttemptError: the claim is missing or not bound, or the volume is another's.
+        AttemptError: the claim is missing or not bound, or the volume names another claim.
     """
     if claim_name is None:
         raise _fail("the snapshot source PVC name is not specified")
@@ -51,10 +51,10 @@ def _volume_of(work: ObjectPass, claim: Json) -> JsonObject:
 
 
 def bound_volume(work: ObjectPass, claim: Json, wanted: str) -> JsonObject:
-    """The volume that a claim is bound to; `wanted` is what is to be taken of it.
+    """Returns the volume of a claim; `wanted` ("a snapshot") is used in the error text.
 
     Raises:
-        AttemptError: it is bound to none, or the volume is another's.
+        AttemptError: the claim is not bound, or the volume names another claim.
     """
     if text(claim, "status", "phase") != "Bound":
         raise _fail(
@@ -73,10 +73,10 @@ def bound_volume(work: ObjectPass, claim: Json, wanted: str) -> JsonObject:
 
 
 def source_driver(work: ObjectPass) -> str:
-    """The driver of a snapshot's source volume (SNC-011).
+    """Returns the driver of a snapshot's source volume (SNC-011).
 
     Raises:
-        AttemptError: it cannot be known.
+        AttemptError: the driver cannot be determined.
     """
     volume = source_volume(work, objects.source_claim(work.item))
     if value_at(volume, "spec", "csi") is None:
@@ -85,11 +85,11 @@ def source_driver(work: ObjectPass) -> str:
 
 
 def create_content(work: BindingPass) -> JsonObject:
-    """Check everything, protect the claim, then make the content (SNC-043).
+    """Checks all inputs, protects the claim, then creates the content (SNC-043).
 
     Raises:
-        Refusal: `SnapshotContentCreationFailed`, retried with the back-off.
-        Busy: the claim or its volume is being worked on.
+        Refusal: `SnapshotContentCreationFailed`, retried with back-off.
+        Busy: another key holds the lock of the claim or its volume.
     """
     try:
         return _create(work, claims.hold(work), work.chosen_class)
@@ -112,7 +112,7 @@ def _create(work: BindingPass, claim: Json, snapshot_class: JsonObject | None) -
         raise _fail(f"cannot find CSI PersistentVolumeSource for volume {name}")
     assert snapshot_class is not None  # `_input` fails without one
     contents.check_driver(snapshot_class, volume)
-    # The provisioner deletes a volume under the same name, alone.
+    # The provisioner takes the same lock exclusively to delete the volume.
     work.acquire(Lock(objects.name_of(volume), Mode.SHARED))
     body = contents.build(
         work.item,
@@ -133,7 +133,7 @@ def _create(work: BindingPass, claim: Json, snapshot_class: JsonObject | None) -
 def _input(
     work: ObjectPass, claim: Json, snapshot_class: JsonObject | None
 ) -> tuple[JsonObject, SecretRef | None]:
-    """Rows 2 to 6 of SNC-043."""
+    """Returns the volume and the secret's reference (SNC-043 rows 2 to 6)."""
     if snapshot_class is None:
         name = objects.name_of(work.item)
         raise _fail(f"failed to take snapshot {name} without a snapshot class")
@@ -141,7 +141,7 @@ def _input(
 
 
 def _post(work: BindingPass, body: JsonObject) -> JsonObject:
-    """POST; a content that exists already must be ours (SND-009)."""
+    """Creates the content; an existing content must belong to the snapshot (SND-009)."""
     work.reach("create-content")
     try:
         return work.context.effects.kube.create(paths.SNAPSHOT_CONTENTS, body)

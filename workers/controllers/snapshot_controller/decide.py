@@ -1,8 +1,8 @@
-"""What do a snapshot and its content, read live, ask for? Pure checks of section 2 and 3.
+"""Checks a live snapshot and its content; the pure rules of section 2 and 3.
 
-A check that fails raises `Refusal`, which says all that the user sees of it: event, error text and
-whether the snapshot counts as not ready. Source: external-snapshotter v8.6, pkg/common-controller/
-snapshot_controller.go.
+A failed check raises `Refusal`, which holds all that the user sees of it: the event, the error text
+and whether the snapshot counts as not ready. Source: external-snapshotter v8.6,
+pkg/common-controller/snapshot_controller.go.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Refusal(Exception):  # noqa: N818 - a verdict about an object, not a failure of ours
-    """The snapshot cannot go on as it is.
+class Refusal(Exception):  # noqa: N818 - a verdict about an object, not a failure of csi-fleet
+    """The snapshot has a problem that its user must see.
 
     Attributes:
-        reason: of the event; "" for none.
+        reason: of the event; "" for no event.
         message: of the event and the error status.
-        unsets_ready: whether the status also says not ready.
-        cause: the error's own text where it differs, for the log and for `SnapshotFinalizerError`.
+        unsets_ready: the status also says not ready.
+        cause: the text for the log and for `SnapshotFinalizerError`, if it differs from `message`.
     """
 
     def __init__(
@@ -50,23 +50,23 @@ class Refusal(Exception):  # noqa: N818 - a verdict about an object, not a failu
 
 
 def has_one_source(snapshot: Json) -> bool:
-    """SNC-020 row 3."""
+    """True if the snapshot names either a claim or a content (SNC-020 row 3)."""
     return (objects.source_claim(snapshot) is None) != (objects.source_content(snapshot) is None)
 
 
 def has_one_handle(content: Json) -> bool:
-    """SNC-073 (1)."""
+    """True if the content names either a volume or a snapshot (SNC-073 (1))."""
     return (objects.volume_handle(content) is None) != (objects.source_handle(content) is None)
 
 
 def expected_content(snapshot: Json) -> str:
-    """The content that belongs to the snapshot: the named one, else the computed one."""
+    """Returns the name of the snapshot's content: the named one, else the computed one."""
     named = objects.source_content(snapshot)
     return objects.content_name(snapshot) if named is None else named
 
 
 def missing_finalizers(snapshot: Json, content: Json | None) -> list[str]:
-    """What a live snapshot still lacks (SNC-030)."""
+    """Returns the finalizers that are missing on a live snapshot (SNC-030)."""
     wanted = [FINALIZER_SNAPSHOT_AS_SOURCE]
     if (
         content is not None
@@ -80,7 +80,7 @@ def missing_finalizers(snapshot: Json, content: Json | None) -> list[str]:
 def left_finalizers(
     snapshot: Json, *, waits_for_content: bool, leaves_group: bool
 ) -> Sequence[str]:
-    """What stays on a snapshot under deletion (SNC-058 row 7)."""
+    """Returns the finalizers that stay on a snapshot under deletion (SNC-058 row 7)."""
     gone = {FINALIZER_SNAPSHOT_AS_SOURCE}
     if not waits_for_content:
         gone.add(FINALIZER_SNAPSHOT_BOUND)
@@ -90,12 +90,12 @@ def left_finalizers(
 
 
 def is_settled(snapshot: Json) -> bool:
-    """Ready and bound: nothing is copied from the content any more (SNC-056)."""
+    """True if the snapshot is ready and bound, so that no status is copied to it (SNC-056)."""
     return objects.is_ready(snapshot) and bool(objects.bound_content(snapshot))
 
 
 def needs_content_finalizer(content: Json) -> bool:
-    """SNC-073 (2), (3)."""
+    """True if a bound content, not under deletion, has no finalizer (SNC-073 (2), (3))."""
     return (
         bool(objects.ref_uid(content))
         and not is_deleting(content)
@@ -104,7 +104,7 @@ def needs_content_finalizer(content: Json) -> bool:
 
 
 def is_bound_volume(volume: Json, claim: Json) -> bool:
-    """SNC-043 row 5."""
+    """True if the volume's claimRef names the claim (SNC-043 row 5)."""
     ref = ("spec", "claimRef")
     if value_at(volume, *ref) is None:
         return False

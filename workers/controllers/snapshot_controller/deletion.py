@@ -1,4 +1,4 @@
-"""A snapshot that is to go: its content first, then its claim, then itself (section 2.6)."""
+"""Deletes a snapshot: first its content, then its claim's finalizer, then its own (section 2.6)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = get_logger(__name__)
 
 
 def delete(work: BindingPass) -> Outcome:
-    """SNC-057, SNC-058. The class does not matter any more (SND-011)."""
+    """Deletes the snapshot (SNC-057, SNC-058); its class no longer matters (SND-011)."""
     content = own_content(work)
     if not objects.is_deletion_candidate(work.item):
         return done("nothing to do")
@@ -71,9 +71,9 @@ def delete(work: BindingPass) -> Outcome:
 
 
 def own_content(work: BindingPass) -> JsonObject | None:
-    """The content that points back to this object (SNC-057).
+    """Returns the content that refers to this object; None if there is none (SNC-057).
 
-    Found by its computed name too, when no status names it yet (SND-023).
+    A content that the status does not name yet is found by its computed name (SND-023).
     """
     name = text(work.item, "status", work.words.bound_field)
     if not name and work.named_content is None:
@@ -85,7 +85,7 @@ def own_content(work: BindingPass) -> JsonObject | None:
 def mark_deleted(
     work: ObjectPass, resource: Resource, content: JsonObject, annotation: str
 ) -> None:
-    """Tell the sidecar that the snapshot's side wants the deletion (SNQ-011 f)."""
+    """Adds the annotation that lets csi-snapshotter delete the snapshot (SNQ-011 f)."""
 
     def patch(item: JsonObject) -> JsonObject | None:
         if annotation in annotations_of(item):
@@ -97,12 +97,12 @@ def mark_deleted(
 
 
 def delete_content(work: BindingPass, content: JsonObject, words: Words | None = None) -> bool:
-    """DELETE the content, only this one; False if the API server refused.
+    """Deletes the content, with its UID as precondition; False if the API server refused.
 
     Args:
-        work: the pass.
+        work: the reconcile.
         content: the content.
-        words: of its kind; the pass' own ones if not given.
+        words: names of the content's kind; by default those of the reconcile.
     """
     words = words or work.words
     if text(content, "metadata", "deletionTimestamp"):
@@ -122,7 +122,7 @@ def delete_content(work: BindingPass, content: JsonObject, words: Words | None =
 
 
 def hold(work: ObjectPass, words: str, refusal: RefusedError | None) -> Outcome:
-    """Not deleted while a volume is made from it, or while nobody can know that."""
+    """Delays the deletion while a volume is, or may be, restored from the snapshot."""
     work.event("Warning", "SnapshotDeletePending", words)
     if refusal is not None:
         trail.tell_refused(_log, refusal)
@@ -130,14 +130,14 @@ def hold(work: ObjectPass, words: str, refusal: RefusedError | None) -> Outcome:
 
 
 def was_gone(error: RefusedError, name: str) -> bool:
-    """Whether a DELETE was refused because that very object is not there any more."""
+    """True if a DELETE was refused because that very object no longer exists."""
     if isinstance(error, NotFoundError):
         return error.is_about(name)
     return isinstance(error, ConflictError)
 
 
 def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: bool) -> Outcome:
-    """Row 7: the last write but for the bound finalizer, which waits for the content."""
+    """Removes the finalizers, except the bound one until the content is gone (SNC-058 row 7)."""
 
     def patch(item: JsonObject) -> JsonObject | None:
         known = text_list(item, "metadata", "finalizers")
@@ -154,22 +154,27 @@ def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: b
 
 
 class Pending(NamedTuple):
-    """A snapshot that a volume is, or may be, made from; `refusal` why that is not known."""
+    """A snapshot from which a volume is, or may be, restored.
+
+    Attributes:
+        name: the snapshot's name.
+        refusal: why it is unknown whether a volume is restored; None if it is known.
+    """
 
     name: str
     refusal: RefusedError | None = None
 
 
 def restored_of(work: ObjectPass, snapshots: list[JsonObject]) -> Pending | None:
-    """The first of these snapshots that a volume is made from (SNC-058 row 2, SND-010).
+    """Returns the first snapshot from which a volume is restored (SNC-058 row 2, SND-010).
 
-    Claims of other namespaces may do so only where a ReferenceGrant allows it, so those of the
-    grants' namespaces are looked at. What cannot be read counts as in use. A claim that is gone
-    leaves the provisioner's finalizer until its volume is made or given up.
+    Claims of other namespaces need a ReferenceGrant, so only the grants' namespaces are searched.
+    If claims cannot be read, the first snapshot counts as in use. For a claim that is gone, the
+    provisioner's finalizer stays on the snapshot until its attempt ends.
 
     Args:
-        work: the pass.
-        snapshots: of the pass' namespace.
+        work: the reconcile.
+        snapshots: snapshots of the reconcile's namespace.
     """
     names = [objects.name_of(one) for one in snapshots]
     for name, one in zip(names, snapshots, strict=True):
@@ -194,7 +199,7 @@ def restored_of(work: ObjectPass, snapshots: list[JsonObject]) -> Pending | None
 
 
 def _granted_namespaces(work: ObjectPass, names: list[str]) -> Iterator[str]:
-    """Namespaces whose claims may use these snapshots; none without the grants' CRD."""
+    """Yields the namespaces whose claims may use these snapshots; none without the grants' CRD."""
     try:
         grants = list(work.context.kube.list_reference_grants(work.namespace))
     except (NotFoundError, ForbiddenError):

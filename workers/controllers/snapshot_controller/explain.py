@@ -1,4 +1,4 @@
-"""`csi-fleet explain snapshot NAMESPACE/NAME`: what the snapshot controller knows of it."""
+"""Answers `csi-fleet explain` for the snapshot controller's objects, such as `snapshot`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SHAPES = {"snapshot": snapshots.SNAPSHOT, "group-snapshot": snapshots.GROUP}
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """Facts, then the first cause.
+    """Gathers the facts of the object and returns the first cause that holds.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show it.
+        ApiError: the API server does not answer, or refuses to show the object.
         QueueUnavailable: Redis does not answer.
     """
     found = generic.explain(tools, nouns.nouns()[noun], namespace=namespace, name=name)
@@ -45,7 +45,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
 
 
 def _content_of(snapshot: JsonObject, noun: str) -> str:
-    """The content that it is bound to, or will be."""
+    """Returns the name of the content that the object is bound to, or will be."""
     if noun == "snapshot":
         return objects.bound_content(snapshot) or expected_content(snapshot)
     bound = text(snapshot, "status", "boundVolumeGroupSnapshotContentName")

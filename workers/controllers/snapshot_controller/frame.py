@@ -1,8 +1,8 @@
-"""The frame of one pass over a snapshot or a group snapshot: class, finalizers, content, status.
+"""The frame of one reconcile of a snapshot or group snapshot: class, finalizers, content, status.
 
-What both do alike stands here (SNC-020, SNG-002): `Words` says what their objects, events and texts
-are called, the methods without a body what differs. Everything is read live; what a step writes is
-seen by the next one, so one pass takes a new object from nothing to bound.
+It holds the steps that both kinds share (SNC-020, SNG-002). `Words` holds the names and texts of a
+kind; the abstract methods are the steps that differ. Everything is read live and a step sees the
+writes of the step before, so one reconcile binds a new object.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How one of the two kinds is called.
+    """The names and texts of one of the two kinds.
 
     Attributes:
-        subject: first word of its reasons and messages, `Snapshot`.
-        noun: in running text, `snapshot`.
-        contents, classes: the resources of its contents and classes.
-        class_words: the class in the text of a missing one.
-        bound_field: of its status; the content's name.
-        class_field: of its spec and its content's; the class' name.
-        ref_field: of its content's spec; the way back.
-        default_annotation: of a default class.
+        subject: first word of the kind's reasons and messages, such as `Snapshot`.
+        noun: the kind in running text, such as `snapshot`.
+        contents, classes: the resources of the kind's contents and classes.
+        class_words: what the error text of a missing class calls the class.
+        bound_field: field of the object's status with the content's name.
+        class_field: field with the class's name, in the specs of object and content.
+        ref_field: field of the content's spec that refers to the object.
+        default_annotation: annotation of a default class.
         being_deleted: annotation of a content whose object is deleted.
-        no_class: how the text about a missing class begins.
-        one_source: what its sources must be.
+        no_class: start of the error text about a missing class.
+        one_source: error text for an object that does not have exactly one source.
     """
 
     subject: str
@@ -60,12 +60,12 @@ class Words:
 
 
 class BindingPass(ObjectPass, ABC):
-    """A live object that is bound to a content; `words` are its kind's."""
+    """One reconcile of an object that is bound to a content; `words` are those of its kind."""
 
     words: ClassVar[Words]
     chosen_class: JsonObject | None = None
 
-    # What differs.
+    # Steps that differ.
 
     @property
     @abstractmethod
@@ -75,12 +75,12 @@ class BindingPass(ObjectPass, ABC):
     @property
     @abstractmethod
     def has_one_source(self) -> bool:
-        """Row 3 of SNC-020."""
+        """True if the object has exactly one source (SNC-020 row 3)."""
 
     @property
     @abstractmethod
     def needs_class(self) -> bool:
-        """Whether an object without class gets the default one (SNC-011)."""
+        """True if an object without a class gets the default class (SNC-011)."""
 
     @property
     @abstractmethod
@@ -89,58 +89,58 @@ class BindingPass(ObjectPass, ABC):
 
     @abstractmethod
     def source_driver(self) -> str:
-        """The driver of what is snapshotted.
+        """Returns the driver of the source volume.
 
         Raises:
-            AttemptError: it cannot be known.
+            AttemptError: the driver cannot be determined.
         """
 
     @abstractmethod
     def is_given(self, content: Json) -> bool:
-        """Whether the content is fit for an object that names it."""
+        """True if the content is pre-provisioned, as an object that names it requires."""
 
     @abstractmethod
     def is_made(self, content: Json) -> bool:
-        """Whether the content is fit for a dynamic object."""
+        """True if the content is dynamic, as a dynamic object requires."""
 
     @abstractmethod
     def complete_finalizers(self, content: JsonObject | None) -> None:
-        """SNC-030; with the checks of the content that belong to it.
+        """Checks the content and adds the finalizers that the object needs (SNC-030).
 
         Raises:
-            Refusal: the content is not fit for this object.
+            Refusal: the content does not belong to this object.
         """
 
     @abstractmethod
     def find_or_make(self, content: JsonObject | None) -> JsonObject:
-        """The content of an object that names none (section 2.4)."""
+        """Returns the content of a dynamic object; creates it if it is missing (section 2.4)."""
 
     @abstractmethod
     def delete(self) -> Outcome:
-        """One pass over an object with a deletionTimestamp."""
+        """Reconciles an object with a deletionTimestamp."""
 
     def begin(self) -> None:
-        """Before anything else but the class."""
+        """Called right after the class was chosen."""
 
     def end(self) -> Outcome:
-        """After the status was copied."""
+        """Returns the outcome after the status was copied."""
         return done("ready" if objects.is_ready(self.item) else "waits for its content")
 
     def owner_of(self, content: Json) -> str:
-        """The group snapshot to be named in the status."""
+        """Returns the group snapshot to name in the status; "" for none."""
         del content
         return ""
 
     def told(self, operation: str, content: Json) -> None:
-        """An operation came to its good end."""
+        """Called after an operation of the driver succeeded."""
 
-    # One pass.
+    # The reconcile.
 
     def run(self) -> Outcome:
-        """SNC-002 and SNC-020.
+        """Reconciles the object (SNC-002 and SNC-020).
 
         Raises:
-            Gone: the object, or what it is bound to, went meanwhile.
+            Gone: the object or its content was deleted meanwhile.
         """
         try:
             return self._judged()
@@ -186,13 +186,13 @@ class BindingPass(ObjectPass, ABC):
         return self.end()
 
     def finish_binding(self, content: JsonObject) -> None:
-        """The finalizer that waits for the binding."""
+        """Adds the finalizer that requires the binding."""
         self.complete_finalizers(content)
 
     # Class.
 
     def choose_class(self) -> None:
-        """Find the class, or write the default one's name into the object; once (SNC-012)."""
+        """Finds the class; writes the default class's name into an object without one (SNC-012)."""
         words = self.words
         name = self.class_name(self.item)
         if name is not None:
@@ -214,18 +214,18 @@ class BindingPass(ObjectPass, ABC):
             self.write("choose-class", lambda _: chosen)
         except (AwayError, ConflictError):
             raise
-        except ApiError as error:  # the reference goes on without a class (SND-011)
+        except ApiError as error:  # snapshot-controller continues without a class (SND-011)
             raise self.no_default(error) from error
 
     def class_name(self, item: Json) -> str | None:
-        """The class that the object or its content names."""
+        """Returns the class that the object or its content names."""
         return optional_text(item, "spec", self.words.class_field)
 
     def default_class(self, driver: str) -> Json:
-        """The default class of a driver (SNC-011).
+        """Returns the default class of a driver (SNC-011).
 
         Raises:
-            Refusal: there is none, or more than one; readyToUse stays as it is.
+            Refusal: there is no default class or more than one; readyToUse stays unchanged.
         """
         classes: Iterable[Json] = self.context.kube.list(self.words.classes)
         found = [
@@ -243,7 +243,7 @@ class BindingPass(ObjectPass, ABC):
         )
 
     def no_default(self, cause: object) -> Refusal:
-        """The error of an object whose class could not be chosen."""
+        """Returns the error of an object whose class could not be chosen."""
         return Refusal(
             f"SetDefault{self.words.subject}ClassFailed",
             f"Failed to set default {self.words.noun} class with error {cause}",
@@ -253,10 +253,10 @@ class BindingPass(ObjectPass, ABC):
     # Content.
 
     def find_expected(self, name: str) -> JsonObject | None:
-        """The named or computed content.
+        """Reads the named or computed content.
 
         Raises:
-            Refusal: the object names the empty one; its status is left alone (SNC-020 row 4).
+            Refusal: the object names an empty name; its status stays unchanged (SNC-020 row 4).
         """
         words = self.words
         if not name:
@@ -265,7 +265,7 @@ class BindingPass(ObjectPass, ABC):
         return self.find(words.contents, name)
 
     def refers_back(self, content: Json, *, unbound_is_fine: bool = False) -> bool:
-        """Whether the content points back by name, namespace and UID.
+        """True if the content refers to the object by name, namespace and UID.
 
         Args:
             content: the content.
@@ -280,10 +280,10 @@ class BindingPass(ObjectPass, ABC):
         return uid == objects.uid_of(self.item) or (unbound_is_fine and not uid)
 
     def check_content(self, content: Json) -> None:
-        """Is this content fit for this object? SNC-051, SNC-052.
+        """Checks that the content belongs to this object (SNC-051, SNC-052).
 
         Raises:
-            Refusal: `ContentMismatch` or `ContentMisbound`, with the kind's first word.
+            Refusal: its reason is `ContentMismatch` or `ContentMisbound` after `words.subject`.
         """
         words, kind = self.words, self.words.contents.kind
         name, is_named = objects.name_of(content), self.named_content is not None
@@ -309,12 +309,12 @@ class BindingPass(ObjectPass, ABC):
             )
 
     def bind_to(self, content: JsonObject) -> JsonObject:
-        """Make a pre-provisioned content ours; only while nobody else has it (SND-019)."""
+        """Binds a pre-provisioned content to the object if it is not bound yet (SND-019)."""
         words, wanted = self.words, self.class_name(self.item)
 
         def patch(item: JsonObject) -> JsonObject | None:
             self.check_content(item)
-            # One that could not be changed is left alone (SND-020).
+            # A content that needs no change is not written (SND-020).
             lacks_class = self.class_name(item) is None and wanted is not None
             if text(item, "spec", words.ref_field, "uid") and not lacks_class:
                 return None
@@ -332,7 +332,7 @@ class BindingPass(ObjectPass, ABC):
             raise Refusal(f"{words.subject}BindFailed", message) from error
 
     def copy_status(self, content: JsonObject) -> None:
-        """Bring the content's status over, and tell of what is new (SNC-070, SNC-071)."""
+        """Copies the content's status to the object; records events (SNC-070, SNC-071)."""
         subject, field = self.words.subject, self.words.bound_field
         try:
             group = self.owner_of(content)
@@ -355,7 +355,7 @@ class BindingPass(ObjectPass, ABC):
             self.told("ready", content)
 
     def check_binding(self, content: JsonObject | None) -> Outcome:
-        """SNC-055: a ready object whose content is not its own starts anew."""
+        """Reports a ready object whose content is not its own and reconciles it again (SNC-055)."""
         words = self.words
         if content is None:
             refusal = self.missing_content()
@@ -366,11 +366,11 @@ class BindingPass(ObjectPass, ABC):
             return self.end()
         self.blame(refusal)
         if objects.is_ready(self.item):
-            # Its status was refused: at once would be for ever.
+            # The status was not written: an immediate reconcile would loop forever.
             return self.failed(refusal.reason)
         return wait(0, refusal.reason)
 
     def missing_content(self) -> Refusal:
-        """The named or bound content does not exist."""
+        """Returns the error of an object whose content does not exist."""
         words = self.words
         return Refusal(f"{words.subject}ContentMissing", f"{words.contents.kind} is missing")

@@ -1,4 +1,4 @@
-"""One pass over one group content, as the snapshot's side sees it: its finalizer."""
+"""Reconciles one group content for the snapshot controller: adds its finalizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def sync_group_binding(context: Context, key: Key, lease: Lease) -> Outcome:
-    """As `sync_binding`, for groups."""
+    """Checks a group content and adds its finalizer, like `sync_binding` for snapshots."""
     work = ObjectPass(context, key, lease, paths.GROUP_SNAPSHOT_CONTENTS)
     if not work.settings.groups:
         return done("group snapshots are switched off")

@@ -1,4 +1,4 @@
-"""A group snapshot that is to go: its content, its members, then itself (SNG-004)."""
+"""Deletes a group snapshot: its content, its members, then its finalizer (SNG-004)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def delete_group(work: BindingPass) -> Outcome:
-    """One pass over a group snapshot with a deletionTimestamp."""
+    """Reconciles a group snapshot with a deletionTimestamp."""
     if not has_finalizer(work.item, k.FINALIZER_GROUP_BOUND):
         return done("nothing to do")
     content = own_content(work)
@@ -47,7 +47,7 @@ def delete_group(work: BindingPass) -> Outcome:
         return hold(work, words, pending.refusal)
     waits = False
     if content is not None:
-        # First: the list of the members goes with the content.
+        # Before the content is deleted, because it holds the list of members.
         if not _delete_loose_contents(work, content, members):
             return work.failed("content of a member not deleted")
         mark_deleted(work, work.words.contents, content, work.words.being_deleted)
@@ -85,7 +85,7 @@ def _members(work: ObjectPass) -> list[JsonObject]:
 def _delete_loose_contents(
     work: BindingPass, group_content: JsonObject, members: list[JsonObject]
 ) -> bool:
-    """Those of members that were being made: no snapshot takes them along (SND-043)."""
+    """Deletes contents of members that have no snapshot yet; False if refused (SND-043)."""
     linked = {objects.bound_content(one) for one in members}
     for entry in object_list(group_content, "status", "volumeSnapshotInfoList"):
         digest = objects.member_digest(objects.uid_of(work.item), text(entry, "volumeHandle"))

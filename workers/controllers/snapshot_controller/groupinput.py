@@ -1,4 +1,4 @@
-"""From a group snapshot to its claims, volumes and class (SNG-002)."""
+"""Finds the claims, volumes and driver of a group snapshot (SNG-002)."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ if TYPE_CHECKING:
 
 
 def named_content(group: Json) -> str | None:
-    """The content a pre-provisioned group snapshot names."""
+    """Returns the content that a pre-provisioned group snapshot names."""
     return optional_text(group, "spec", "source", "volumeGroupSnapshotContentName")
 
 
 def selector_of(group: Json) -> Json | None:
-    """Which claims belong to a dynamic group snapshot."""
+    """Returns the label selector for the claims of a dynamic group snapshot."""
     return optional_mapping(group, "spec", "source", "selector")
 
 
 def content_name(group: Json) -> str:
-    """The name of the content that is made for a dynamic group snapshot (SNA-007)."""
+    """Returns the name of the content that is made for a dynamic group snapshot (SNA-007)."""
     return f"groupsnapcontent-{objects.uid_of(group)}"
 
 
 def selector_text(selector: Json) -> str:
-    """A label selector as the API takes it; unlike in the reference expressions count (SNG-001).
+    """Returns a label selector as text for the API; it includes matchExpressions (SNG-001).
 
-    By key, as Go prints it: users see it when no claim matches.
+    It is sorted by key as Go prints it, because users see it when no claim matches.
+    snapshot-controller ignores matchExpressions.
     """
     parts = [(key, f"{key}={value}") for key, value in text_map(selector, "matchLabels").items()]
     for one in object_list(selector, "matchExpressions"):
@@ -58,10 +59,10 @@ def _fail(message: str) -> AttemptError:
 
 
 def volumes_of(work: ObjectPass) -> list[JsonObject]:
-    """The volumes behind the claims of a group, all bound.
+    """Returns the volumes of a group's claims.
 
     Raises:
-        AttemptError: no claim matches, or one has no volume of its own.
+        AttemptError: no claim matches, or a claim is not bound to a volume that names it.
     """
     selector = selector_text(selector_of(work.item) or {})
     claims = list(
@@ -74,10 +75,10 @@ def volumes_of(work: ObjectPass) -> list[JsonObject]:
 
 
 def source_driver(work: ObjectPass) -> str:
-    """The driver of a group's first volume.
+    """Returns the driver of a group's first volume.
 
     Raises:
-        AttemptError: it cannot be known.
+        AttemptError: the driver cannot be determined.
     """
     first = volumes_of(work)[0]
     if value_at(first, "spec", "csi") is None:

@@ -1,7 +1,7 @@
-"""What a single snapshot must know of the group it belongs to (SNG-003, SNG-005).
+"""Finds the group to which a single snapshot belongs (SNG-003, SNG-005).
 
-Without the group CRDs or with the feature off a group counts as not found; the reference ends there
-(SND-039).
+If the group CRDs are missing or the feature is off, a group counts as not found;
+snapshot-controller fails then (SND-039).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ OWNER_KIND = "VolumeGroupSnapshot"
 
 
 def owner_of(work: ObjectPass, content: Json) -> str:
-    """The group snapshot that has the content's group handle, "" without one (SNC-070).
+    """Returns the group snapshot with the content's group handle; "" without a handle (SNC-070).
 
     Raises:
-        AttemptError: there is a handle, but nobody has it.
+        AttemptError: no group content has the handle.
     """
     handle = objects.group_handle(content)
     if handle is None or not work.settings.groups:
@@ -45,7 +45,7 @@ def owner_of(work: ObjectPass, content: Json) -> str:
 
 
 def owner_reference(group: Json) -> JsonObject:
-    """The owner reference of a member."""
+    """Returns the owner reference that makes the group own a member."""
     return {
         "apiVersion": f"{GROUP_GROUP_SNAPSHOT}/v1",
         "kind": OWNER_KIND,
@@ -55,7 +55,7 @@ def owner_reference(group: Json) -> JsonObject:
 
 
 def own(work: ObjectPass) -> bool:
-    """Let the group own a ready member that lacks the reference (SNC-055)."""
+    """Adds the group's owner reference to a member without one; True if added (SNC-055)."""
     name = objects.group_name(work.item)
     if not name or not work.settings.groups or objects.is_group_member(work.item):
         return False
@@ -74,9 +74,9 @@ def own(work: ObjectPass) -> bool:
 
 
 def living_group(work: ObjectPass) -> str:
-    """The name of the group that keeps a member from being deleted alone, "" for none.
+    """Returns the name of the group that keeps a member from being deleted alone; "" for none.
 
-    A group that was made anew under the name is none: it never deletes the members of the old one.
+    A recreated group of the same name does not count: it never deletes the old group's members.
     """
     name = objects.holding_group(work.item)
     group = _find(work, name)

@@ -1,7 +1,7 @@
-"""Which group snapshots and their contents have something to do? Part of this controller's rules.
+"""Turns events of group snapshots and their contents into keys; part of this controller's rules.
 
-Fewer and rarer objects than snapshots: all that are not ready, or are going, are remembered with
-what only others change.
+Group snapshots are few. The watcher remembers each one that is not ready or is being deleted, with
+the fields that only other programs change.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class GroupRules:
         self._open: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()  # contents with work of their own
-        # Groups by all contents: a list does not tell whose content it lacks.
+        # The group of every content, because a list does not show whose content is missing.
         self._bound: dict[str, tuple[str, str]] = {}
         self._listed: dict[Resource, set[Any]] = {}
 
     def seen(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """A group snapshot, its content or a class as it is now."""
+        """Take in a group snapshot, its content or a class that was added, changed or listed."""
         if resource == paths.GROUP_SNAPSHOTS:
             return self._group(item)
         if resource == paths.GROUP_SNAPSHOT_CONTENTS:
@@ -47,7 +47,7 @@ class GroupRules:
         return ()
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """A group snapshot waits for its content to go."""
+        """Take in a deletion; the group snapshot of a deleted content gets its key."""
         meta = item.metadata
         if resource == paths.GROUP_SNAPSHOTS:
             self._open.pop((meta.namespace, meta.name), None)
@@ -61,12 +61,12 @@ class GroupRules:
         return ()
 
     def begin_list(self, resource: Resource) -> None:
-        """A complete list starts."""
+        """Start to note which objects are in the list."""
         if resource in {paths.GROUP_SNAPSHOTS, paths.GROUP_SNAPSHOT_CONTENTS}:
             self._listed[resource] = set()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """What the list did not contain is gone."""
+        """Treat objects that were not in the list as deleted."""
         listed = self._listed.pop(resource, None)
         if listed is None:
             return ()
@@ -79,7 +79,7 @@ class GroupRules:
         return [group_key(*name) for name in sorted(self._open.keys() | lost)]
 
     def all_keys(self) -> Iterable[Key]:
-        """Everything that waits."""
+        """Return the keys of all group snapshots and contents that need a reconcile."""
         return [
             *(group_key(*name) for name in self._open),
             *map(group_binding_key, self._bindings),

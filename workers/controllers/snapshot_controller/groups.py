@@ -1,4 +1,4 @@
-"""One pass over one group snapshot: what of the frame is a group's own (SNG-002)."""
+"""Reconciles one group snapshot: the steps of the frame that only groups have (SNG-002)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WORDS: Final = Words(
 
 
 def sync_group(context: Context, key: Key, lease: Lease) -> Outcome:
-    """One pass."""
+    """Reconciles one group snapshot."""
     work = GroupPass(context, key, lease, paths.GROUP_SNAPSHOTS)
     if not work.settings.groups:
         return done("group snapshots are switched off")
@@ -60,44 +60,44 @@ def sync_group(context: Context, key: Key, lease: Lease) -> Outcome:
 
 
 class GroupPass(BindingPass):
-    """A live group snapshot."""
+    """One reconcile of a group snapshot."""
 
     words = WORDS
 
     @property
     def named_content(self) -> str | None:
-        """The content that it names itself."""
+        """The content that the group's spec names."""
         return inputs.named_content(self.item)
 
     @property
     def has_one_source(self) -> bool:
-        """Claims or a content."""
+        """True if the spec has either a selector of claims or a content."""
         return (self.named_content is None) != (inputs.selector_of(self.item) is None)
 
     @property
     def needs_class(self) -> bool:
-        """Unless it is pre-provisioned."""
+        """True unless the group is pre-provisioned."""
         return self.named_content is None
 
     @property
     def computed_content(self) -> str:
-        """SNA-007."""
+        """The name of the content that is made for the group (SNA-007)."""
         return inputs.content_name(self.item)
 
     def source_driver(self) -> str:
-        """Of the first volume."""
+        """Returns the driver of the group's first volume."""
         return inputs.source_driver(self)
 
     def is_given(self, content: Json) -> bool:
-        """It names snapshots."""
+        """True if the content names snapshots of the storage."""
         return optional_mapping(content, "spec", "source", "groupSnapshotHandles") is not None
 
     def is_made(self, content: Json) -> bool:
-        """It does not."""
+        """True if the content names no snapshots of the storage."""
         return not self.is_given(content)
 
     def complete_finalizers(self, content: JsonObject | None) -> None:
-        """The bound finalizer, once the content is known."""
+        """Checks the content; adds the bound finalizer once the status names it."""
         if content is None:
             return
         self.check_content(content)
@@ -105,25 +105,25 @@ class GroupPass(BindingPass):
             self.add_finalizers("add-finalizers", [k.FINALIZER_GROUP_BOUND])
 
     def find_or_make(self, content: JsonObject | None) -> JsonObject:
-        """A new content, or the one that is there, with its members."""
+        """Creates the content, or creates the members of the existing content."""
         if content is None:
             return self.create_content()
         create_members(self, content, self.chosen_class)
         return content
 
     def delete(self) -> Outcome:
-        """SNG-004."""
+        """Deletes the group snapshot (SNG-004)."""
         return delete_group(self)
 
     def create_content(self) -> JsonObject:
-        """POST the content of a dynamic group snapshot.
+        """Creates the content of a dynamic group snapshot.
 
         Raises:
             Refusal: `GroupSnapshotContentCreationFailed`.
         """
         try:
             body = self.content_body()
-            # First: a group that goes now would leave its content behind (SND-042).
+            # Before the content: a group deleted in between would leave its content (SND-042).
             self.add_finalizers("add-finalizers", [k.FINALIZER_GROUP_BOUND])
             content = self.post(body)
         except AttemptError as error:
@@ -134,10 +134,10 @@ class GroupPass(BindingPass):
         return content
 
     def content_body(self) -> JsonObject:
-        """The content as it is created, with its finalizer from the start (SND-002).
+        """Returns the content to create; it has its finalizer from the start (SND-002).
 
         Raises:
-            AttemptError: the claims, volumes or the class do not fit.
+            AttemptError: a claim, a volume or the class is missing or does not match.
         """
         name = inputs.content_name(self.item)
         words = f"failed to get input parameters to create group snapshot {self.name}"
@@ -186,10 +186,10 @@ class GroupPass(BindingPass):
         }
 
     def check_volumes(self, volumes: list[JsonObject], driver: str) -> None:
-        """All of them are of the class' CSI driver.
+        """Checks that all volumes have the class's CSI driver.
 
         Raises:
-            AttemptError: one is not; the event is sent.
+            AttemptError: a volume has another driver; the event is recorded.
         """
         key = self.key.object
         for volume in volumes:
@@ -209,7 +209,7 @@ class GroupPass(BindingPass):
                 raise update_failed(key, words)
 
     def post(self, body: JsonObject) -> JsonObject:
-        """POST; a content that exists already must be ours."""
+        """Creates the content; an existing content must belong to the group."""
         self.reach("create-content")
         try:
             return self.context.effects.kube.create(paths.GROUP_SNAPSHOT_CONTENTS, body)

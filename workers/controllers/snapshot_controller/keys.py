@@ -19,7 +19,7 @@ def snapshot_key(namespace: str, name: str) -> Key:
 
 
 def binding_key(content: str) -> Key:
-    """The key of a VolumeSnapshotContent, as the snapshot's side sees it."""
+    """The key of a VolumeSnapshotContent here; the snapshotter has a key of its own for it."""
     return Key(KIND_BINDINGS, "", content)
 
 
@@ -34,5 +34,5 @@ def group_binding_key(content: str) -> Key:
 
 
 def source_key(claim: str) -> Key:
-    """The key of a claim, `namespace/name`, that snapshots were taken from."""
+    """The key of a claim, `namespace/name`, from which snapshots were taken."""
     return Key(KIND_SOURCES, "", claim)

@@ -1,7 +1,7 @@
-"""How long snapshots take, under upstream's names (SNC-090).
+"""Measures how long snapshots take, with snapshot-controller's metric names (SNC-090).
 
-Durations count from the object's own times, so that no restart and no other worker loses one; the
-reference counts from the first pass of its process (SND-027).
+A duration starts at the object's own timestamp, so it survives restarts and changes of the worker.
+snapshot-controller counts from the first reconcile of its process (SND-027).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SUCCESS: Final = "success"
 
 
 def ended(work: ObjectPass, operation: str, content: Json | None) -> None:
-    """An operation of a snapshot came to its good end."""
+    """Records the duration of a snapshot's successful operation."""
     member = "deletionTimestamp" if operation == DELETE else "creationTimestamp"
     since = stamp(text(work.item, "metadata", member))
     driver = text(content, "spec", "driver") if content is not None else ""

@@ -1,7 +1,7 @@
-"""The snapshots and contents of a group's members (SNG-002): one pair per entry of the content.
+"""Creates a snapshot and a content for each member that a group's content lists (SNG-002).
 
-The driver made them already; here they only get their objects, linked both ways. Each step leaves
-alone what is there, so that a pass cut short is simply done again.
+The driver has made the members' snapshots already; only their objects are created and linked. Each
+step leaves existing objects alone, so that an interrupted reconcile can be repeated.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 def create_members(work: ObjectPass, content: JsonObject, group_class: Json | None) -> None:
-    """Make and link the members once the driver told of them.
+    """Creates and links the members once the group content's status lists them.
 
     Raises:
-        Refusal: the group's secret cannot be resolved; the reference never tells (SND-038).
+        Refusal: the group's secret cannot be resolved; upstream reports no error (SND-038).
     """
     entries = object_list(content, "status", "volumeSnapshotInfoList")
     if not entries or optional_text(content, "status", "volumeGroupSnapshotHandle") is None:
@@ -58,7 +58,7 @@ def create_members(work: ObjectPass, content: JsonObject, group_class: Json | No
 def _volumes_by_handle(
     work: ObjectPass, content: Json, handles: set[str]
 ) -> Mapping[str, JsonObject]:
-    """The group's volumes; those whose claims have other labels by now are looked for among all."""
+    """Returns the group's volumes; searches all PVs if a claim's labels no longer match."""
     driver = text(content, "spec", "driver")
     try:
         volumes = inputs.volumes_of(work)
@@ -128,7 +128,7 @@ def _create_member(
 
 
 def _ensure(work: ObjectPass, resource: Resource, body: JsonObject) -> JsonObject:
-    """The object of that name, made if it is not there."""
+    """Returns the object of that name; creates it if it does not exist."""
     metadata = body["metadata"]
     found = work.find(resource, metadata["name"], metadata.get("namespace", ""))
     if found is not None:

@@ -1,4 +1,4 @@
-"""Which node's sidecar takes the snapshot of a local volume? (SNC-080, distributed mode)."""
+"""Chooses the node whose sidecar snapshots a local volume, in distributed mode (SNC-080)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def managing_node(work: ObjectPass, volume: Json) -> str:
-    """The node for label managed-by: one that the volume's affinity allows, "" for none.
+    """Returns a node that the volume's affinity allows, for the content's label; "" for none.
 
-    A node that is ready and has the driver is preferred; the reference takes the first of its cache
-    whatever it is (SND-030).
+    A ready node with the driver is preferred; snapshot-controller takes the first of its cache
+    (SND-030).
     """
     terms = object_list(volume, "spec", "nodeAffinity", "required", "nodeSelectorTerms")
     if not terms:
@@ -37,7 +37,7 @@ def managing_node(work: ObjectPass, volume: Json) -> str:
 
 
 def is_ready(node: Json) -> bool:
-    """Whether the node says that it is ready."""
+    """True if the node's condition Ready is True."""
     return any(
         text(condition, "type") == "Ready" and text(condition, "status") == "True"
         for condition in object_list(node, "status", "conditions")

@@ -1,8 +1,8 @@
-"""Which snapshots and contents have something to do for the snapshot controller? Events to keys.
+"""Turns events into the keys of snapshots and contents that need a reconcile.
 
-Remembered are snapshots that wait for something: for their content, a class, a claim. A change of
-what one waits for wakes it at once; the reference looks again by its back-off (SND-029, SNQ-009).
-Our own writes wake nothing: they do not touch what is compared.
+The watcher remembers snapshots that wait for a content, a class or a claim. A change of the awaited
+object adds the snapshot's key at once; snapshot-controller waits for its back-off (SND-029,
+SNQ-009). The controller's own writes add no key, because they change no compared field.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _KIND_GROUP = "VolumeGroupSnapshot"
 
 @dataclass(slots=True)
 class _Open:
-    """A snapshot that waits.
+    """A snapshot that waits for another object.
 
     Attributes:
-        foreign: what only others change.
-        is_ready: it waits for nothing but a change of its content's policy.
+        foreign: the fields that only other programs change.
+        is_ready: it only waits for a change of its content's policy.
         is_deleting: it waits for its content, its group or a restore.
         claim: the source claim's namespace and name.
         class_name: its class, None while it has none.
-        names: the content it names itself, "" for a dynamic one.
+        names: the content that its spec names, "" for a dynamic snapshot.
         is_bound: its status names a content.
         has_error: its status has an error.
     """
@@ -64,7 +64,7 @@ class _Open:
 
 
 def _open_of(item: Snapshot) -> _Open | None:
-    """What a snapshot waits for, None when it is settled."""
+    """Returns the snapshot's entry if it waits for another object, None if it is settled."""
     meta, spec, status = item.metadata, item.spec, item.status
     is_deleting = meta.deletion_timestamp is not None
     is_ready = bool(status and status.ready_to_use)
@@ -95,40 +95,40 @@ def _open_of(item: Snapshot) -> _Open | None:
 
 
 def _lacks_owner(item: Snapshot) -> bool:
-    """A ready member that its group does not own yet (SNC-055)."""
+    """True if the snapshot is a member and its group does not own it yet (SNC-055)."""
     status, owners = item.status, item.metadata.owner_references or ()
     in_group = status is not None and bool(status.volume_group_snapshot_name)
     return in_group and not any(owner.kind == _KIND_GROUP for owner in owners)
 
 
 class SnapshotControllerRules:
-    """All snapshots of the cluster, whatever their driver."""
+    """The waiting snapshots of the cluster, of all drivers."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
-        # Their names by the full name of the claim they are of.
+        # Names of open snapshots by the full name of their source claim.
         self._of_claim: dict[str, set[str]] = {}
         # Contents of open snapshots as last seen, and contents with work of their own.
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()
-        # Claims with our finalizer, and whether each is deleted.
+        # Claims with our finalizer; True for a claim that is being deleted.
         self._held: dict[str, bool] = {}
         self._groups = GroupRules()
         self._listed: dict[Resource, set[str]] = {}
-        # Snapshots by all contents that name them, settled ones too: a list does not tell whose
-        # content it lacks. Some 240 bytes each.
+        # The snapshot of every content, settled ones too, because a list does not show whose
+        # content is missing. An entry takes about 240 bytes.
         self._bound: dict[str, str] = {}
-        # Until both are listed for the first time: settled snapshots and their contents.
+        # Settled snapshots and their contents, until both kinds were listed once.
         self._settled: dict[str, str] | None = {}
         self._first: set[Resource] = {paths.SNAPSHOTS, paths.SNAPSHOT_CONTENTS}
 
     def set_drivers(self, drivers: Sequence[Mapping[str, Any]]) -> Iterable[Told]:
-        """No driver matters here."""
+        """Do nothing: this controller has no driver."""
         del drivers
         return ()
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """An object as it is now."""
+        """Take in an object that was added, changed or listed."""
         del is_listed
         if resource in self._listed:
             self._listed[resource].add(_full_name(item.metadata))
@@ -143,7 +143,7 @@ class SnapshotControllerRules:
         return self._groups.seen(resource, item)
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """An object is gone: who waited for that?"""
+        """Take in a deletion; return the keys of the objects that waited for it."""
         meta = item.metadata
         if resource == paths.SNAPSHOTS:
             self._remember(_full_name(meta), None)
@@ -165,12 +165,12 @@ class SnapshotControllerRules:
         return self._groups.gone(resource, item)
 
     def begin_list(self, resource: Resource) -> None:
-        """A complete list starts."""
+        """Start to note which objects are in the list."""
         self._listed[resource] = set()
         self._groups.begin_list(resource)
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """What the list did not contain is gone."""
+        """Treat objects that were not in the list as deleted."""
         listed = self._listed.pop(resource, set())
         woken: list[Told] = list(self._groups.end_list(resource))
         if resource == paths.SNAPSHOTS:
@@ -189,7 +189,7 @@ class SnapshotControllerRules:
         return [*woken, *(self._misbound() if not self._first else ())]
 
     def all_keys(self) -> Iterable[Key]:
-        """Everything that waits, but for living snapshots that are ready."""
+        """Return all waiting keys, except those of ready snapshots that are not being deleted."""
         waiting = [n for n, one in self._open.items() if one.is_deleting or not one.is_ready]
         return [
             *map(_key, waiting),
@@ -230,7 +230,7 @@ class SnapshotControllerRules:
             bound = _with_uid(name, ref.uid)
             former = self._bound.get(meta.name, bound)
             self._bound[meta.name] = bound
-            if former != bound and not former.endswith("/"):  # as long as unbound we bind it
+            if former != bound and not former.endswith("/"):  # "/" at the end: we bind it now
                 woken.append(_bound_key(former))
         waiting = self._open.get(name)
         if waiting is None:
@@ -266,9 +266,10 @@ class SnapshotControllerRules:
         return woken if item.status.phase in {"", "Pending"} else [*woken, *self._restored(item)]
 
     def _hold(self, meta: Meta) -> Iterable[Key]:
-        """Level-triggered: a deleted claim that only our finalizer keeps (SNQ-013).
+        """Return the key of a claim under deletion that no snapshot needs (SNQ-013).
 
-        A living one is looked at when a snapshot of it goes, and by each resync.
+        A claim that is not being deleted is checked when a snapshot of it is deleted, and by each
+        resync.
         """
         name = _full_name(meta)
         if not meta.has_finalizer(FINALIZER_CLAIM_AS_SOURCE):
@@ -278,7 +279,7 @@ class SnapshotControllerRules:
         return self._freed([name] if self._held[name] else [])
 
     def _freed(self, claims: Iterable[str]) -> list[Key]:
-        """Those with our finalizer that no snapshot needs any more."""
+        """Return the keys of claims with our finalizer that no snapshot needs."""
         return [
             source_key(claim)
             for claim in sorted(self._held.keys() & claims)
@@ -286,7 +287,7 @@ class SnapshotControllerRules:
         ]
 
     def _remember(self, name: str, one: _Open | None) -> _Open | None:
-        """Replace what is known of a snapshot; returns what was."""
+        """Replace the entry of a snapshot; return the entry before."""
         known = self._open.pop(name, None)
         if known is not None:
             names = self._of_claim[known.claim]
@@ -299,7 +300,7 @@ class SnapshotControllerRules:
         return known
 
     def _restored(self, item: Claim) -> Iterable[Told]:
-        """A claim that is made, or gone, holds its snapshot's deletion up no longer."""
+        """Return the key of a snapshot whose deletion waited for this restored or deleted claim."""
         source = item.spec.data_source_ref or item.spec.data_source
         if source is None or source.kind != _KIND_SNAPSHOT:
             return ()
@@ -308,7 +309,7 @@ class SnapshotControllerRules:
         return (_key(name),) if waiting is not None and waiting.is_deleting else ()
 
     def _members(self, namespace: str) -> Iterable[Told]:
-        """Snapshots of a namespace that wait for their group to be gone (SNC-058 row 3)."""
+        """Return the keys of snapshots that may wait for their group's deletion (SNC-058 row 3)."""
         return [
             _key(name)
             for name, one in self._open.items()
@@ -316,7 +317,7 @@ class SnapshotControllerRules:
         ]
 
     def _misbound(self) -> Iterable[Told]:
-        """Ready snapshots whose content went or changed while nobody watched (SNC-055); once."""
+        """Return keys of ready snapshots that the first lists show without content (SNC-055)."""
         settled, self._settled = self._settled or {}, None
         return [
             _bound_key(name)
@@ -326,7 +327,7 @@ class SnapshotControllerRules:
 
 
 def _needs_binding_pass(item: SnapshotContent) -> bool:
-    """SNC-073: invalid, without its finalizer, or deleted while its snapshot may go too."""
+    """True if the content is invalid, or has no finalizer or deletion annotation (SNC-073)."""
     meta, spec = item.metadata, item.spec
     if (spec.source.volume_handle is None) == (spec.source.snapshot_handle is None):
         return True
@@ -338,7 +339,7 @@ def _needs_binding_pass(item: SnapshotContent) -> bool:
 
 
 def _compared(item: SnapshotContent) -> tuple[Any, ...]:
-    """What of a content concerns its snapshot."""
+    """Returns the fields of a content that its snapshot depends on."""
     status, spec = item.status, item.spec
     error = status.error if status else None
     return (

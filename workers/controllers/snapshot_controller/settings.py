@@ -1,4 +1,4 @@
-"""The settings of the snapshot controller: snapshot-controller's flags, read once (SNC-100)."""
+"""Defines snapshot-controller's flags and reads the controller's settings from them (SNC-100)."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SnapshotControllerSettings:
-    """What snapshot-controller's flags say.
+    """The values of snapshot-controller's flags.
 
     Attributes:
-        worker_threads: passes at the same time, per kind.
+        worker_threads: simultaneous reconciles per kind.
         retry_start_seconds, retry_max_seconds: back-off of an object that fails.
         is_distributed: contents of local volumes are labelled with their node (SNC-080).
-        keeps_volume_mode: contents tell the mode of their volume (SNC-081).
-        groups: whether group snapshots are served.
+        keeps_volume_mode: contents record the mode of their volume (SNC-081).
+        groups: group snapshots are served.
     """
 
     worker_threads: int = setting("worker-threads", FLAGS)
@@ -56,7 +56,7 @@ class SnapshotControllerSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> SnapshotControllerSettings:
-    """From flag values by name; an absent one takes its default."""
+    """Reads the settings from flag values by name; an absent flag has its default."""
     gates: Mapping[str, bool] = values.get("feature-gates") or {}
     groups = bool(gates.get(GATE_GROUPS, True))
     found = with_flags(SnapshotControllerSettings(groups=groups), values)

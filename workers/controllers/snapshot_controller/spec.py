@@ -1,4 +1,4 @@
-"""snapshot-controller as data; flags and defaults of external-snapshotter v8.6 (SNC-100)."""
+"""Describes snapshot-controller as data; flags and defaults are those of v8.6 (SNC-100)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ PERMISSIONS: Final = (
 
 
 def lease_name(_driver: str) -> str:
-    """The Lease of the Go controller (SNC-110)."""
+    """Returns the name of snapshot-controller's Kubernetes Lease (SNC-110)."""
     return "snapshot-controller-leader"
 
 

@@ -1,6 +1,6 @@
-"""One pass over one snapshot: what of the frame is a snapshot's own (section 2.3 to 2.5).
+"""Reconciles one snapshot: the steps of the frame that only snapshots have (section 2.3 to 2.5).
 
-Later steps wait for the content's status, whose change wakes the snapshot.
+Later steps wait for the content's status, whose change adds the snapshot's key.
 """
 
 from __future__ import annotations
@@ -54,70 +54,73 @@ _OPERATIONS: Final = {"created": measure.CREATE, "ready": measure.CREATE_AND_REA
 
 
 def sync_snapshot(context: Context, key: Key, lease: Lease) -> Outcome:
-    """One pass; SNC-002, SNC-020."""
+    """Reconciles one snapshot (SNC-002, SNC-020)."""
     return vanishing.run(SnapshotPass(context, key, lease, paths.SNAPSHOTS))
 
 
 class SnapshotPass(BindingPass):
-    """A live snapshot."""
+    """One reconcile of a snapshot."""
 
     words = WORDS
 
     @property
     def named_content(self) -> str | None:
-        """The content that it names itself."""
+        """The content that the snapshot's spec names."""
         return objects.source_content(self.item)
 
     @property
     def has_one_source(self) -> bool:
-        """A claim or a content."""
+        """True if the spec names either a claim or a content."""
         return rules.has_one_source(self.item)
 
     @property
     def needs_class(self) -> bool:
-        """Neither pre-provisioned snapshots nor members of a group get one (SNC-011)."""
+        """True unless the snapshot is pre-provisioned or a member of a group (SNC-011)."""
         return self.named_content is None and not objects.is_group_member(self.item)
 
     @property
     def computed_content(self) -> str:
-        """SNA-007."""
+        """The name of the content that is made for the snapshot (SNA-007)."""
         return objects.content_name(self.item)
 
     def source_driver(self) -> str:
-        """Of the volume behind its claim."""
+        """Returns the driver of the volume of the snapshot's claim."""
         return creating.source_driver(self)
 
     def is_given(self, content: Json) -> bool:
-        """It names a snapshot."""
+        """True if the content names a snapshot of the storage."""
         return objects.source_handle(content) is not None
 
     def is_made(self, content: Json) -> bool:
-        """It names a volume."""
+        """True if the content names a source volume."""
         return objects.volume_handle(content) is not None
 
     def begin(self) -> None:
-        """Row 1 of SNC-020; a claim is held until the snapshot is ready."""
+        """Releases the source claim of a snapshot that is ready (SNC-020 row 1)."""
         if objects.is_ready(self.item):
             self.release_claim()
 
     def complete_finalizers(self, content: JsonObject | None) -> None:
-        """Both, as soon as they belong there."""
+        """Checks the content and adds the finalizers that the snapshot needs already."""
         if content is not None:
             self.check_content(content)
         self.add_finalizers("add-finalizers", rules.missing_finalizers(self.item, content))
 
     def finish_binding(self, content: JsonObject) -> None:
-        """The claim is free again; a member's content has no computed name."""
+        """Adds the finalizers, except for a member; releases the claim of a ready snapshot.
+
+        A member's content does not have the computed name.
+        """
         if not objects.is_group_member(self.item):
             self.complete_finalizers(content)
         self.begin()
 
     def find_or_make(self, content: JsonObject | None) -> JsonObject:
-        """The member's content, the one that is there, or a new one."""
+        """Returns a member's content, else the existing content, else a new one."""
         if objects.is_group_member(self.item):
             found = self.find_content(objects.bound_content(self.item))
             if found is None:
-                # Its group makes it; nothing to tell the user (SNC-041).
+                # Its group will make the content; the user needs no event (SNC-041).
                 raise Refusal("", f"group snapshot member {self.key.object} has no content yet")
             return found
         if content is None:
@@ -128,25 +131,25 @@ class SnapshotPass(BindingPass):
         return content
 
     def end(self) -> Outcome:
-        """A ready member belongs to its group."""
+        """Makes the group the owner of a ready member."""
         if objects.is_ready(self.item) and groupnames.own(self):
             return done("owned by its group")
         return super().end()
 
     def owner_of(self, content: Json) -> str:
-        """The group with the content's group handle."""
+        """Returns the group that has the content's group handle."""
         return groupnames.owner_of(self, content)
 
     def told(self, operation: str, content: Json) -> None:
-        """Its duration."""
+        """Records the duration of the operation."""
         measure.ended(self, _OPERATIONS[operation], content)
 
     def delete(self) -> Outcome:
-        """Section 2.6."""
+        """Deletes the snapshot (section 2.6)."""
         return delete(self)
 
     def release_claim(self) -> None:
-        """A claim that could not be released does not stop the snapshot."""
+        """Releases the source claim; a failure is recorded and does not stop the snapshot."""
         try:
             claims.unprotect(self, objects.source_claim(self.item) or "")
         except RefusedError as error:

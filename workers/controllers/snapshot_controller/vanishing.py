@@ -1,8 +1,8 @@
-"""A snapshot (or group snapshot) that went without its own deletion leaves no content behind.
+"""Deletes the content of a snapshot (or group snapshot) that vanished during its reconcile.
 
-A deletion that the API server began before it took our finalizer ends with the object gone all the
-same (kubernetes/kubernetes#77988), and nobody looks for the content that was made meanwhile. An
-object that had a finalizer when the pass began went by somebody's hand: its content stays.
+If a deletion began before the API server accepted our finalizer, the object still vanishes
+(kubernetes/kubernetes#77988), and no event leads to the content made meanwhile. An object that had
+a finalizer when the reconcile began was removed by force: its content stays.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _log = get_logger(__name__)
 
 TRIES: Final = 4
 PAUSE_SECONDS: float = 1.0
-"""Before the second try, and twice as long before each next one."""
+"""Pause before the second try; the third waits three times, the fourth seven times as long."""
 
 
 def run(work: BindingPass) -> Outcome:
-    """One pass over an object (SND-041)."""
+    """Reconciles an object; deletes its content if it vanished meanwhile (SND-041)."""
     if not work.read():
         return done("gone")
     is_loose = work.named_content is None and not text_list(work.item, "metadata", "finalizers")
@@ -52,7 +52,7 @@ def run(work: BindingPass) -> Outcome:
 
 
 def take_back(work: BindingPass, tries: int) -> None:
-    """Delete the content of an object that is gone."""
+    """Deletes the content of an object that is gone; logs a warning if that failed."""
     problem: ApiError | None = None
     for number in range(tries):
         with waiting():
@@ -66,7 +66,7 @@ def take_back(work: BindingPass, tries: int) -> None:
 
 
 def _is_gone(work: BindingPass) -> bool:
-    """Whether it was this very object that went, not another one."""
+    """True if this very object, with its UID, is gone."""
     uid = objects.uid_of(work.item)
     return work.context.kube.is_gone(work.resource, work.name, uid, namespace=work.namespace)
 

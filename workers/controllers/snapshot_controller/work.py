@@ -1,8 +1,8 @@
-"""One pass over one snapshot (or group snapshot): what it works on, and each of its effects.
+"""Holds the object of one reconcile of a snapshot or group snapshot, and writes its changes.
 
-Single members are merged in with the version that was read, never whole objects, so that neither a
-stale copy nor another program's write gets lost (SND-003, SND-015). On a conflict the object is
-read and decided about again (SNQ-006).
+A write patches single fields and carries the resourceVersion that was read. So it never overwrites
+another program's write, nor writes back a stale object (SND-003, SND-015). After a conflict the
+object is read and decided about again (SNQ-006).
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ COMPONENT: Final = "snapshot-controller"
 _MAX_ATTEMPTS: Final = 3
 
 
-class Gone(Exception):  # noqa: N818 - an end of the pass, not a failure
-    """The object is not there any more, or another one has its name."""
+class Gone(Exception):  # noqa: N818 - an end of the reconcile, not a failure
+    """The object no longer exists, or another object has its name."""
 
 
-class Busy(Exception):  # noqa: N818 - an end of the pass, not a failure
-    """Somebody else holds a lock."""
+class Busy(Exception):  # noqa: N818 - an end of the reconcile, not a failure
+    """Another key holds a lock that the reconcile needs."""
 
     def __init__(self, lock: Lock) -> None:
         super().__init__(lock.name)
         self.lock = lock
 
     def outcome(self) -> Outcome:
-        """The key comes back when the lock is free."""
+        """Returns the outcome that waits for the lock."""
         return blocked(self.lock, f"{self.lock.name} is busy")
 
 
 @dataclass
 class ObjectPass:
-    """An object while one pass lasts; `item` is always as last read or written."""
+    """An object during one reconcile; `item` is always as last read or written."""
 
     context: Context
     key: Key
@@ -82,14 +82,14 @@ class ObjectPass:
         return self.key.object.rpartition("/")[2]
 
     def reach(self, step: str) -> None:
-        """Announce an effect; raises LeaseLost if the object has another owner by now."""
+        """Reports the step before an effect; raises LeaseLost if another worker has the lease."""
         self.context.effects.reach(step, self.lease)
 
     def acquire(self, *locks: Lock) -> None:
-        """Take locks until the end of the pass.
+        """Takes locks until the end of the reconcile.
 
         Raises:
-            Busy: somebody else holds one of them.
+            Busy: another key holds one of them.
         """
         taken = self.context.queue.acquire(self.lease, *locks)
         if taken is not None:
@@ -105,10 +105,10 @@ class ObjectPass:
         return found is not None
 
     def find(self, resource: Resource, name: str, namespace: str = "") -> JsonObject | None:
-        """Any object, None if there is none of that name.
+        """Reads any object; None if there is none of that name.
 
         Raises:
-            ApiError: it cannot be read; also while its kind is not served.
+            ApiError: the object cannot be read, or its kind is not served.
         """
         if not name:
             return None
@@ -121,7 +121,7 @@ class ObjectPass:
         return {"apiVersion": resource.api_version, "kind": resource.kind, **found}
 
     def find_content(self, name: str) -> JsonObject | None:
-        """A VolumeSnapshotContent."""
+        """Reads a VolumeSnapshotContent; None if there is none of that name."""
         return self.find(paths.SNAPSHOT_CONTENTS, name)
 
     # Writing.
@@ -129,13 +129,13 @@ class ObjectPass:
     def write(
         self, step: str, change: Callable[[JsonObject], JsonObject | None], *, status: bool = False
     ) -> bool:
-        """Change the object; `change` gets it as it is and returns a merge patch or None.
+        """Patches the object; `change` gets the object and returns a merge patch or None.
 
         Returns:
-            Whether anything was written.
+            True if anything was written.
 
         Raises:
-            Gone: it is not there any more.
+            Gone: the object no longer exists.
             ApiError: the API server refused.
         """
         self.item, is_written = self.write_to(self.resource, self.item, step, change, status=status)
@@ -150,7 +150,7 @@ class ObjectPass:
         *,
         status: bool = False,
     ) -> tuple[JsonObject, bool]:
-        """Change any object; as `write`, and returns it as it is now."""
+        """Patches any object like `write`; returns the object, and True if it was written."""
         for attempts_left in range(_MAX_ATTEMPTS - 1, -1, -1):
             patch = change(item)
             if patch is None:
@@ -182,10 +182,10 @@ class ObjectPass:
     def write_status(
         self, step: str, change: Callable[[JsonObject], JsonObject | None]
     ) -> tuple[JsonObject, JsonObject] | None:
-        """Write a status; `change` returns all of it, or None.
+        """Writes a status; `change` gets the object and returns the whole status, or None.
 
         Returns:
-            The object before and after, None when nothing was written.
+            The object before and after; None if nothing was written.
         """
         before: list[JsonObject] = []
 
@@ -200,7 +200,7 @@ class ObjectPass:
         return (before[0], self.item) if is_written else None
 
     def add_finalizers(self, step: str, missing: list[str]) -> None:
-        """Append finalizers that are not there yet."""
+        """Adds the finalizers that the object does not have yet."""
 
         def patch(item: JsonObject) -> JsonObject | None:
             known = text_list(item, "metadata", "finalizers")
@@ -210,10 +210,10 @@ class ObjectPass:
         if missing:
             self.write(step, patch)
 
-    # Telling.
+    # Events.
 
     def event(self, kind: Any, reason: str, message: str, item: JsonObject | None = None) -> None:
-        """An event on the object (SND-015: always on the known object)."""
+        """Records an event on `item`, by default on the object as last read (SND-015)."""
         if kind == "Warning":
             trail.note("error", message)
             _log.warning("attempt failed", reason=reason, err=message)
@@ -223,10 +223,11 @@ class ObjectPass:
         )
 
     def blame(self, refusal: Refusal) -> None:
-        """Error status and event; of a text that is stored already only the unset ready (SNC-031).
+        """Writes the error to the status and an event (SNC-031).
 
-        The event follows whatever becomes of the status, as upstream's does. A status that the API
-        server refuses stays as it is: `item` tells.
+        If the text is in the status already, only readyToUse is unset and no event is recorded. As
+        in snapshot-controller, the event is recorded even if the status cannot be written; `item`
+        then still has the old status.
         """
         message = refusal.message
         if not refusal.reason:
@@ -254,7 +255,7 @@ class ObjectPass:
                 self.event("Warning", refusal.reason, message)
 
     def failed(self, reason: str) -> Outcome:
-        """Again after the back-off of this controller's settings (SNA-008)."""
+        """Retries with the back-off of this controller's settings (SNA-008)."""
         return replace(
             retry(reason),
             base_seconds=self.settings.retry_start_seconds,
