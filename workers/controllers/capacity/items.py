@@ -31,8 +31,8 @@ class Item:
     def text(self) -> str:
         """The item as text, for example `fast/topology.kubernetes.io/zone=a,rack=b`.
 
-        The class is the part before the first `/`, by which the queue shares turns fairly. The
-        empty segment gives `fast/`.
+        The class is the part before the first `/`; the queue shares turns fairly between classes.
+        The empty segment gives `fast/`.
         """
         return f"{quote(self.storage_class, safe='')}/{segment_text(self.segment)}"
 
