@@ -1,6 +1,6 @@
-"""Which controllers are there? The only list of them; everything else is derived from it.
+"""The only list of the controllers; everything else is derived from it.
 
-Light: what runs a controller is imported by `workers.engine.controller.load` alone.
+Importing it is cheap: only `workers.engine.controller.load` imports the controllers' code.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ ALL: Final = "all"
 
 
 def choose(text: str) -> tuple[Spec, ...]:
-    """The controllers of `--controllers=a,b` or `all`, each with its parts.
+    """Return the controllers of `--controllers=a,b` or `all`, each with its parts.
 
     Raises:
-        ConfigError: an unknown name, or none at all.
+        ConfigError: a name is unknown, or no name is given.
     """
     known = {spec.name: spec for spec in SPECS if not spec.part_of}
     wanted = [name.strip() for name in text.split(",") if name.strip()]
@@ -69,18 +69,18 @@ def kinds() -> dict[str, Kind]:
 
 
 def program_of(kind: str) -> str:
-    """The Go program that works on what keys of that kind stand for."""
+    """The name of the Go program that does the work of this kind of key; "Go" if there is none."""
     return next((spec.program for spec in SPECS if kind in (one.name for one in spec.kinds)), "Go")
 
 
 @cache
 def driver_kinds() -> tuple[str, ...]:
-    """Names of the kinds whose work belongs to a driver: the lanes that stop with it."""
+    """Names of the kinds whose work belongs to a driver; their queues stop when the driver does."""
     return tuple(kind.name for kind in kinds().values() if kind.has_driver)
 
 
 def kinds_with_parts(spec: Spec) -> tuple[str, ...]:
-    """Names of the kinds of a controller and of the parts that it brings along."""
+    """Names of the kinds of a controller and of its parts."""
     return tuple(
         kind.name for one in SPECS if spec.name in {one.name, one.part_of} for kind in one.kinds
     )
@@ -88,7 +88,7 @@ def kinds_with_parts(spec: Spec) -> tuple[str, ...]:
 
 @cache
 def lanes() -> dict[str, str]:
-    """The kind of key in which each operation is done."""
+    """Map each operation to the kind of key that performs it."""
     found: dict[str, str] = {}
     for kind in kinds().values():
         for operation in kind.operations:
@@ -98,18 +98,18 @@ def lanes() -> dict[str, str]:
 
 @cache
 def work_queues() -> dict[str, str]:
-    """Upstream's work queue of each kind, for its metrics (L-096)."""
+    """Map each kind to the name of the Go program's work queue, for its metrics (L-096)."""
     return {kind.name: kind.work_queue for kind in kinds().values()}
 
 
 def program(name: str) -> Spec | None:
-    """The controller that a drop-in command (`csi-attacher`) is for, None if it is no such."""
+    """The controller that the drop-in command `name` (`csi-attacher`) runs; None if unknown."""
     return next((spec for spec in SPECS if spec.program == name and not spec.part_of), None)
 
 
 @cache
 def explainer(name: str) -> Callable[[Any, str, str, str], Any] | None:
-    """A controller's own `explain(tools, noun, namespace, name)`; None if it has none."""
+    """The `explain(tools, noun, namespace, name)` of a controller; None if it defines none."""
     folder = f"workers.controllers.{name.replace('-', '_')}"
     if importlib.util.find_spec(f"{folder}.explain") is None:
         return None

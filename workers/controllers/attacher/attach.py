@@ -1,9 +1,9 @@
-"""One attach: from an attachment to a published volume (A-040 to A-058).
+"""Attaches a volume: from a VolumeAttachment to a published volume (A-040 to A-058).
 
-The checks come before finalizer and node id, so that an attachment that fails early stays
-deletable without an unpublish. Nothing is ever undone here: the detach of the same attachment,
-made certain by the finalizer, cleans up (A-044), or `abandon` where the attachment went all the
-same.
+All checks run before the finalizer and the node id are written, so that an attachment that fails
+early can be deleted without an unpublish. Nothing is undone here. The finalizer guarantees that
+the attachment is detached later, and the detach cleans up (A-044). If the attachment disappears
+without a detach, `abandon` cleans up.
 """
 
 from __future__ import annotations
@@ -34,17 +34,15 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
 CONFLICT_TRIES: Final = 10
-"""So many others may write the same object before a user is told (DA-015)."""
+"""Write conflicts on one object before the attempt is postponed (DA-015)."""
 
 OTHER_NODE_SECONDS: Final = 1.0
 OTHER_NODE_SILENCE_SECONDS: Final = 10.0
-"""MA-012: how often to look for the other node's detach, and when to tell."""
-
-"""MA-016: time after its deadline in which a driver may still end a call of a dead worker."""
+"""How often to check whether the other node has detached, and when to report it (MA-012)."""
 
 
 class Busy(Exception):  # noqa: N818 - no error: the pass ends with this outcome
-    """Something else comes first."""
+    """Ends the reconcile with `outcome`, because something else must happen first."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
@@ -52,7 +50,7 @@ class Busy(Exception):  # noqa: N818 - no error: the pass ends with this outcome
 
 
 def attach(work: Work) -> Outcome:
-    """Publish unless the status says that it is done (A-040)."""
+    """Publish the volume unless the status says that it is attached (A-040)."""
     if work.is_attached and not work.is_forced:
         return keep_finalizer(work)
     try:
@@ -61,7 +59,7 @@ def attach(work: Work) -> Outcome:
         return busy.outcome
     except AttachError as error:
         return work.failed("attachError", error)
-    # Its failure is not told in the status (TA-029): the publish is repeated.
+    # A failed write is not recorded in the status (TA-029): the publish is repeated.
     try:
         work.patch("save-attached", writes.attached_patch(work.attachment, context), status=True)
     except (NotFoundError, ConflictError):
@@ -69,22 +67,22 @@ def attach(work: Work) -> Outcome:
             raise
         return done("attachment is gone")
     mark = work.lease.mark
-    # The status has just said that the call ended (`Work.remembered`), which saves a plain pass
-    # one of its writes to Redis.
+    # A status "attached" already implies that the call ended (`Work.remembered`), so an ordinary
+    # reconcile needs no write to Redis here.
     if work.is_forced or records.counts_failures(mark):
         work.set_mark("end-call", records.succeeded(mark))
     return done("attached")
 
 
 def keep_finalizer(work: Work) -> Outcome:
-    """Attached without our finalizer: the detach would be skipped (DA-025)."""
+    """Restore our finalizer on an attached attachment: without it no detach would run (DA-025)."""
     if not work.has_finalizer:
         work.patch("keep-finalizer", writes.mark_patch(work.attachment, work.finalizer, "", {}))
     return done("attached already")
 
 
 def publish(work: Work) -> dict[str, str]:
-    """Steps 1 to 11 of A-041; returns the publish context."""
+    """Check, lock, record and publish (steps 1 to 11 of A-041); returns the publish context."""
     source = checked_source(work)
     how = capability(
         source,
@@ -121,7 +119,7 @@ def publish(work: Work) -> dict[str, str]:
 
 
 def checked_source(work: Work) -> Source:
-    """Steps 1 to 6: the volume, with our finalizer on its PV."""
+    """Read the volume and add our finalizer to its PV (steps 1 to 6)."""
     name = volume_name(work.attachment)
     if not name:
         return inline_source(work.attachment)
@@ -144,9 +142,9 @@ def checked_source(work: Work) -> Source:
 
 
 def protect_volume(work: Work, name: str) -> None:
-    """Our finalizer on the PV, once, however many attachments want it at a time (DA-015).
+    """Add our finalizer to the PV once, even if several attachments do so at a time (DA-015).
 
-    The lock on the PV's name keeps its removal away until the pass ends (MA-021).
+    The lock on the PV's name prevents its removal until this reconcile ends (MA-021).
     """
     for _ in range(CONFLICT_TRIES):
         volume = work.volume
@@ -168,7 +166,7 @@ def protect_volume(work: Work, name: str) -> None:
 
 
 def wait_for_other_node(work: Work) -> None:
-    """A volume of one node goes to the next node after its detach from the last one (MA-012).
+    """Wait until a single-node volume is detached from its previous node (MA-012).
 
     Raises:
         Busy: another attachment of the volume is deleted and not yet detached.
@@ -186,7 +184,7 @@ def wait_for_other_node(work: Work) -> None:
 
 
 def is_detach_due(work: Work, name: str) -> bool:
-    """Whether that attachment is deleted while a publication may exist."""
+    """Return True if attachment `name` is being deleted and its volume may still be published."""
     try:
         other = work.context.kube.get(paths.ATTACHMENTS, name)
     except NotFoundError:
@@ -197,10 +195,10 @@ def is_detach_due(work: Work, name: str) -> bool:
 
 
 def mark(work: Work, source: Source, node_id: str) -> None:
-    """Step 10: what the detach will need, before the call (A-041, MA-016, MA-030, MA-032)."""
+    """Step 10: record what a detach needs before the call (A-041, MA-016, MA-030, MA-032)."""
     earlier = annotated_id(work.attachment) if work.has_finalizer else ""
     if earlier and earlier != node_id:
-        # Before the annotation forgets it: that node may still have the volume.
+        # Record the earlier id before the annotation is overwritten: that node may have the volume.
         work.set_mark("note-node", records.with_node(work.lease.mark, earlier))
     record = records.record(source, work.driver.name, node_id)
     annotation = work.settings.record_annotation
@@ -212,9 +210,9 @@ def mark(work: Work, source: Source, node_id: str) -> None:
 
 
 def save_mark(work: Work, node_id: str, extra: dict[str, str]) -> None:
-    """Finalizer and node ids on the attachment, unless it is deleted meanwhile."""
+    """Write finalizer and node ids to the attachment, unless it is deleted meanwhile."""
     for _ in range(CONFLICT_TRIES):
-        # Without our finalizer nothing was published with the id that stands there.
+        # Without our finalizer, no publish was sent with the id in the annotation.
         earlier = with_earlier(work.attachment, node_id) if work.has_finalizer else {}
         body = writes.mark_patch(work.attachment, work.finalizer, node_id, extra | earlier)
         try:
@@ -229,7 +227,7 @@ def save_mark(work: Work, node_id: str, extra: dict[str, str]) -> None:
 
 
 def reread(work: Work) -> JsonObject:
-    """The attachment as it is now; returns what it was."""
+    """Read the attachment again; returns its previous content."""
     before: dict[str, Any] = work.attachment
     try:
         work.reread()
@@ -239,7 +237,7 @@ def reread(work: Work) -> JsonObject:
 
 
 def check_same(work: Work, before: JsonObject) -> None:
-    """Nothing is published for an attachment that went or is on its way out (MA-020)."""
+    """Stop if the attachment was deleted or is being deleted: publish nothing for it (MA-020)."""
     if work.attachment["metadata"]["uid"] != before["metadata"]["uid"]:
         raise Busy(done("attachment is gone"))
     if work.is_deleting:
@@ -247,10 +245,10 @@ def check_same(work: Work, before: JsonObject) -> None:
 
 
 def checked_context(context: dict[str, str]) -> dict[str, str]:
-    """The publish context, if the API server takes it (DA-017).
+    """Return the publish context if the API server will accept it (DA-017).
 
     Raises:
-        AttachError: it is larger than an attachment may hold.
+        AttachError: the context is larger than an attachment can hold.
     """
     size = writes.metadata_bytes(context)
     if size > writes.MAX_METADATA_BYTES:

@@ -1,4 +1,4 @@
-"""The attacher as the engine runs it: which pass each kind of key gets, and under which locks."""
+"""Connects the attacher to the engine: the work for each kind of key, its locks and limits."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ FORCED_AT_ONCE: Final = 2
 
 
 class AttacherController:
-    """Attachments are published and end; PVs lose our finalizer; drivers are asked what is true."""
+    """Attaches and detaches volumes, removes finalizers from PVs, compares with ListVolumes."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """One pass at a time for an attachment, forced or not; a PV's finalizer under its name."""
+        """Allow one reconcile of an attachment at a time; a finalizer key locks the PV's name."""
         del driver
         if key.kind == names.FINALIZERS:
             return (Lock(key.object),)
         return (Lock(f"va#{key.uid}"),) if key.uid else ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """One pass of the key's kind."""
+        """Run the reconcile that the key's kind stands for."""
         assert driver is not None  # all kinds have one
         settings = settings_of(driver)
         if key.kind == names.FINALIZERS:
@@ -56,7 +56,7 @@ class AttacherController:
         return sync_attachment(context, driver, key, lease, settings)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """The comparison with ListVolumes, where the driver can (A-090)."""
+        """The comparison with ListVolumes, if the driver supports it (A-090)."""
         del context
         if driver is None or not can_compare(driver):
             return ()
@@ -64,12 +64,12 @@ class AttacherController:
         return (Due(names.reconcile_key(driver.queue_name), seconds),)
 
     def serves(self, driver: Driver) -> bool:
-        """Every driver: one that cannot attach has its attachments marked all the same (A-004)."""
+        """True: even if a driver cannot attach, its attachments are marked attached (A-004)."""
         del driver
         return True
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """`--worker-threads` for attaches, for detaches and for PVs (A-030, DA-023)."""
+        """Apply `--worker-threads` to attaches, detaches and PVs separately (A-030, DA-023)."""
         assert driver is not None
         threads = settings_of(driver).worker_threads
         return {
@@ -90,7 +90,7 @@ def settings_of(driver: Driver) -> AttacherSettings:
 def sync_attachment(
     context: Context, driver: Driver, key: Key, lease: Lease, settings: AttacherSettings
 ) -> Outcome:
-    """One pass over an attachment as it is now (A-033)."""
+    """Reconcile an attachment as it is now (A-033)."""
     try:
         attachment = context.kube.get(paths.ATTACHMENTS, names.attachment_name(key))
     except NotFoundError:
@@ -119,7 +119,10 @@ def sync_attachment(
 
 
 def hand_over(work: Work) -> Outcome:
-    """A deleted attachment has a key of another lane; the watcher has seen it too, or will."""
+    """Requeue a deleted attachment as a detach, which has a queue of its own.
+
+    The watcher adds the same key when it sees the deletion.
+    """
     work.context.queue.add([replace(work.key, kind=names.DETACHMENTS)])
     return done("attachment is deleted")
 

@@ -1,7 +1,7 @@
-"""One detach: the driver confirms, then the finalizer goes, then the status (A-060 to A-069).
+"""Detaches a volume: unpublish, remove the finalizer, update the status (A-060 to A-069).
 
-In this order, because a death between the last two repeats nothing. What the publish was made with
-is taken from the PV; once that is gone, from the record of the publish (DA-006).
+In this order a crash between the last two steps repeats nothing. Handle and secret are read from
+the PV; if the PV is gone, from the record that the publish left (DA-006).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _log = get_logger(__name__)
 
 ABANDON_TRIES: Final = 5
 MOST_PAUSE_SECONDS: Final = 1.0
-"""Before the second try, and twice as long before each next one: 26 s in all."""
+"""Longest pause before the second try; each further pause is about twice as long: 26 s in all."""
 ABANDON_SECONDS: Final = 120.0
-"""No try begins later, so that no time-out makes more of a pass than `longest_pass` allows."""
+"""No try starts later, so that timeouts cannot extend a reconcile beyond `longest_pass`."""
 
 
 class Target(NamedTuple):
-    """What is taken off, as the driver knows it."""
+    """The volume to unpublish, as the driver knows it."""
 
     handle: str
     secret: tuple[str, str] | None
@@ -50,7 +50,7 @@ class Target(NamedTuple):
 
 
 def detach(work: Work) -> Outcome:
-    """Unpublish unless nothing was published or it is confirmed gone (A-060)."""
+    """Unpublish, unless there is no finalizer: then nothing is published (A-060)."""
     if not work.has_finalizer and not work.is_forced:
         return done("detached already")
     try:
@@ -63,12 +63,12 @@ def detach(work: Work) -> Outcome:
 
 
 def abandon(work: Work) -> Outcome:
-    """Take off what was published for an attachment that is gone without a detach (DA-033).
+    """Unpublish a volume whose attachment disappeared without a detach (DA-033).
 
-    A deletion that the API server began before it took our finalizer ends with the attachment
-    gone all the same (kubernetes/kubernetes#77988). Only this pass knows of the publish: what
-    Redis remembers is no authority once the attachment is gone, and the watcher drops it then.
-    A publish that nobody heard the end of gets its time (MA-016).
+    A deletion that the API server began before it stored our finalizer still removes the
+    attachment (kubernetes/kubernetes#77988). Only this reconcile knows of the publish: without
+    an attachment to confirm it, the state in Redis is not trusted, and the watcher drops it.
+    A publish with an unknown outcome is first given time to end (MA-016).
     """
     if not work.is_unheard:
         _note(work, "end-call", records.succeeded(work.lease.mark))
@@ -96,19 +96,19 @@ def abandon(work: Work) -> Outcome:
     message = f"the attachment is gone, the volume may still be on its node: {problem}"
     _log.error("not detached", err=message)
     work.warn("DetachFailed", message)
-    # The watcher has dropped it already, perhaps before this pass wrote it again.
+    # Delete the state again: the watcher may have deleted it before this reconcile wrote it.
     _note(work, "forget", {})
     return done("attachment went meanwhile, and the volume may still be on its node")
 
 
 def _note(work: Work, step: str, mark: Mapping[str, Any]) -> None:
-    """Keep the record in step; nobody needs it any more, so a Redis that is away stops nothing."""
+    """Update the reconcile state. It is no longer needed, so an unavailable Redis is ignored."""
     with suppress(QueueUnavailable):
         work.set_mark(step, mark)
 
 
 def unpublish(work: Work) -> None:
-    """Every node id that a publish may have been sent with (A-061, DA-003, MA-032)."""
+    """Unpublish from every node id that a publish may have used (A-061, DA-003, MA-032)."""
     known = work.remembered()
     target = find_target(work, known)
     secrets = find_secrets(work, target.secret)
@@ -119,7 +119,7 @@ def unpublish(work: Work) -> None:
         raise Busy(blocked(busy))
     seconds = work.zombie_seconds(known)
     if seconds:
-        # The opposite call while a publish of a dead worker may run would leave either state.
+        # An unpublish that races with a publish of a dead worker could leave either state.
         raise Busy(wait(seconds, "a publish of an earlier worker may still run"))
     for node_id in node_ids:
         request = unpublish_request(target.handle, node_id, secrets)
@@ -128,7 +128,7 @@ def unpublish(work: Work) -> None:
 
 
 def find_target(work: Work, known: Mapping[str, Any]) -> Target:
-    """The volume from its PV, the attachment itself, or the record of its publish."""
+    """Find the volume in its PV, in the attachment, or in the record of its publish."""
     name = volume_name(work.attachment)
     if not name:
         source = inline_source(work.attachment)
@@ -148,13 +148,13 @@ def find_target(work: Work, known: Mapping[str, Any]) -> Target:
 def recorded_target(
     work: Work, name: str, known: Mapping[str, Any], *, is_replaced: bool = False
 ) -> Target:
-    """The PV is gone, removed by force, perhaps made again with another handle (DA-006).
+    """Take the volume from the record of the publish, because its PV is gone (DA-006).
 
-    Where there is another PV, only a record that the attachment's name proves counts: the other
-    volume may be in use on the same node.
+    If a PV with another handle has replaced it, a record counts only if the attachment's name
+    proves it: the other volume may be in use on the same node.
 
     Raises:
-        AttachError: no record tells the volume either.
+        AttachError: no usable record names the volume.
     """
     found = records.annotated(work.attachment, work.settings.record_annotation)
     if is_replaced and found and not records.proves(work.attachment, str(found["handle"])):
@@ -174,7 +174,7 @@ def recorded_target(
 
 
 def find_secrets(work: Work, reference: tuple[str, str] | None) -> dict[str, str]:
-    """As for the publish; a secret that is gone may be left out on request (DA-007)."""
+    """Read the publish secret; if it is gone, a flag allows a detach without it (DA-007)."""
     try:
         return work.secrets(reference)
     except AttachError as error:
@@ -185,7 +185,7 @@ def find_secrets(work: Work, reference: tuple[str, str] | None) -> dict[str, str
 
 
 def find_node_ids(work: Work, remembered: Mapping[str, Any]) -> list[str]:
-    """What the publish was sent with; the node's present id only where nobody knows that."""
+    """The node ids that publishes used; the node's current id only if no id is known."""
     known = [annotated_id(work.attachment), *earlier_ids(work.attachment)]
     known += remembered.get("nodes", ())
     node_ids = [one for one in dict.fromkeys(known) if one]
@@ -193,7 +193,7 @@ def find_node_ids(work: Work, remembered: Mapping[str, Any]) -> list[str]:
 
 
 def finish(work: Work) -> Outcome:
-    """Finalizer, then status (A-062).
+    """Remove the finalizer, then update the status (A-062).
 
     Raises:
         AttachError: one of the writes was refused; the unpublish is repeated.
@@ -215,7 +215,7 @@ def finish(work: Work) -> Outcome:
 
 
 def release(work: Work) -> None:
-    """Our finalizer off the attachment, others' kept (DA-014)."""
+    """Remove our finalizer from the attachment and keep all others (DA-014)."""
     for _ in range(CONFLICT_TRIES):
         body = writes.without_finalizer_patch(work.attachment, work.finalizer)
         try:
@@ -228,6 +228,6 @@ def release(work: Work) -> None:
 
 
 def has_attached_status(work: Work) -> bool:
-    """Whether the status still tells of a publication or an error."""
+    """Return True if the status still shows a publication or a detach error."""
     status = work.attachment.get("status") or {}
     return any(status.get(name) for name in ("attached", "attachmentMetadata", "detachError"))

@@ -1,4 +1,4 @@
-"""What is an attachment waiting for? `csi-fleet explain va NAME`: facts, then the first cause."""
+"""`csi-fleet explain va NAME`: gathers facts about an attachment and returns the first cause."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ NOBODY: Final = Served(ATTACHER)
 
 @dataclass(frozen=True, slots=True)
 class AttachmentFacts:
-    """Everything about an attachment.
+    """Everything that `explain` knows about an attachment.
 
     Attributes:
-        attachment: live; None when there is none of that name.
-        driver: record of its driver in the registry, None when no worker attaches for it.
-        served: the drivers whose workers run the attacher, and the others.
-        state: of its key, None when nobody knows it.
-        watchers: living watchers; workers: living worker processes.
+        attachment: read live; None if it does not exist.
+        driver: registration of its driver, None if no worker runs the attacher for it.
+        served: which drivers' workers run the attacher, and which do not.
+        state: state of its key, None if the queue does not know the key.
+        watchers: number of living watchers; workers: number of living worker processes.
     """
 
     name: str
@@ -50,22 +50,22 @@ class AttachmentFacts:
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """Facts, then the first cause.
+    """Gather the facts and return the first cause.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show it.
+        ApiError: the API server does not answer, or refuses to show the attachment.
         QueueUnavailable: Redis does not answer.
     """
-    del noun, namespace  # attachments alone, and they have no namespace
+    del noun, namespace  # only attachments come here, and they have no namespace
     facts = gather(tools, name)
     return Explained(attachment_cause(facts), facts.state)
 
 
 def gather(tools: Tools, name: str) -> AttachmentFacts:
-    """Read the facts: one object, and Redis.
+    """Read the attachment, and its key and driver from Redis.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show it.
+        ApiError: the API server does not answer, or refuses to show the attachment.
         QueueUnavailable: Redis does not answer.
     """
     now = time.time()
@@ -112,7 +112,7 @@ def attachment_cause(facts: AttachmentFacts) -> Cause:
 
 
 def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
-    """An attachment that csi-fleet has nothing to do with now."""
+    """The cause if csi-fleet has nothing to do for the attachment now, else None."""
     metadata = attachment["metadata"]
     node = attachment["spec"]["nodeName"]
     has_finalizer = finalizer in (metadata.get("finalizers") or ())
@@ -129,7 +129,7 @@ def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
 
 
 def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
-    """An attachment that is to be attached, or detached."""
+    """The cause for an attachment that is still to be attached or detached."""
     state, word, error = facts.state, "attach", (attachment.get("status") or {}).get("attachError")
     if attachment["metadata"].get("deletionTimestamp"):
         word, error = "detach", (attachment.get("status") or {}).get("detachError")
@@ -164,7 +164,7 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
 def _failed(
     facts: AttachmentFacts, attachment: JsonObject, word: str, message: str, at: float
 ) -> Cause:
-    """The last attempt's error, and what ends it."""
+    """The last attempt's error, and what resolves it."""
     state = facts.state
     again = queueing.next_try(state) if state is not None else ""
     if state is not None and (cause := queueing.defect(state, message, again)):

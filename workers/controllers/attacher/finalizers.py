@@ -1,9 +1,9 @@
-"""One PV that may lose our finalizer: it is deleted, or its migration was taken back (A-067).
+"""Removes our finalizer from a PV that is deleted or no longer migrated (A-067).
 
-Nowhere else does it leave a PV (A-068); it stays where the driver was uninstalled (DA-030).
+No other code removes it from a PV (A-068); it stays if the driver was uninstalled (DA-030).
 
-The key's lease holds the lock on the PV's name, so that no attach is between its look at the PV
-and its publish (MA-021, DA-016). The catalog says which attachments to look at; each is read live.
+The key holds the lock on the PV's name, so no attach can be between reading the PV and publishing
+it (MA-021, DA-016). The catalog names the attachments to check; each is then read live.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def release_volume(
     context: Context, driver: Driver, key: Key, lease: Lease, settings: AttacherSettings
 ) -> Outcome:
-    """Take the finalizer off unless an attachment names the PV."""
+    """Remove the finalizer unless an attachment names the PV."""
     try:
         volume = context.kube.get_volume(key.object)
     except NotFoundError:
@@ -41,7 +41,7 @@ def release_volume(
     if body is None or not may_go(volume, driver.name):
         return done("nothing to do")
     if is_attached(context, key.object):
-        # The end of its last attachment brings the key back (A-031).
+        # The key is queued again when the PV's last attachment is gone (A-031).
         return done("an attachment names it")
     context.effects.reach("release-volume", lease)
     try:
@@ -55,12 +55,12 @@ def release_volume(
             cap_seconds=settings.retry_interval_max_seconds,
             reason=f"finalizer not removed: {error}",
         )
-    # What others wrote before us came back as events; it asks for no second pass (COR-15).
+    # Changes that others made earlier caused events of their own; this write needs no event.
     return done("released", known=version_of(left))
 
 
 def may_go(volume: JsonObject, driver: str) -> bool:
-    """Deleted, or an in-tree volume that is not migrated to this driver (any more)."""
+    """Return True if the PV is deleted, or is in-tree and not migrated to this driver."""
     metadata = volume["metadata"]
     if metadata.get("deletionTimestamp"):
         return True
@@ -69,9 +69,10 @@ def may_go(volume: JsonObject, driver: str) -> bool:
 
 
 def is_attached(context: Context, name: str) -> bool:
-    """Whether an attachment of any driver names the PV, also one on its way out.
+    """Return True if any driver's attachment names the PV, even one that is being deleted.
 
-    The catalog learns of an attachment before its key is added; so whatever was published is there.
+    The watcher writes an attachment to the catalog before it queues its key, so the catalog
+    contains every attachment that may have been published.
     """
     for attachment in context.catalog.attachment(name) or {}:
         try:

@@ -1,8 +1,8 @@
-"""Do the attachments say what the driver says (A-090 to A-097, MA-040)? Pure.
+"""Compares the attachments with what the driver lists (A-090 to A-097, MA-040). Pure.
 
-An attachment may change while pages are read, and a list may lack what the driver has: what changed
-meanwhile is not touched, what has no status is unknown, and a great many differences at once, on
-several nodes, may be the list's mistake (DA-012).
+Attachments may change while pages are read, and a list may be incomplete. So an attachment that
+changed meanwhile is left alone, a volume without a status counts as unknown, and many differences
+on several nodes are treated as a possible error of the list (DA-012).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 FREE_DIFFERENCES: Final = 20
 MOST_OF_ALL: Final = 0.1
-"""More differences than the first number and this share of all attachments, on several nodes, are
-believed only when two lists in a row say the same."""
+"""If there are more differences than both limits (a number, a share of all attachments), on several
+nodes, they are believed only when two lists in a row agree."""
 
 _GCE: Final = re.compile(
     r"projects/(?P<project>[^/]+)/(?P<scope>zones|regions)/(?P<place>[^/]+)/disks/(?P<disk>[^/]+)"
@@ -34,25 +34,25 @@ _UNSPECIFIED: Final = "UNSPECIFIED"
 
 
 class UnknownHandleError(ValueError):
-    """The handle cannot be compared with the driver's."""
+    """The volume handle cannot be compared with the handles that the driver lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the pages said: node ids by volume, and volumes without a status."""
+    """The content of all pages: node ids by volume, and the volumes listed without a status."""
 
     nodes: Mapping[str, frozenset[str]]
     unknown: frozenset[str]
 
     def says(self, handle: str, node_id: str) -> bool | None:
-        """Whether the volume is on the node; None when the driver did not tell."""
+        """Return True if the volume is on the node; None if the driver reported no status."""
         if handle in self.unknown:
             return None
         return node_id in self.nodes.get(handle, frozenset())
 
 
 def published(pages: Iterable[csi.ListVolumesResponse]) -> Published:
-    """All pages together; of an id that comes twice the last entry counts (A-091)."""
+    """Merge all pages; if a volume id occurs twice, its last entry with a status counts (A-091)."""
     nodes: dict[str, frozenset[str]] = {}
     unknown: set[str] = set()
     for page in pages:
@@ -69,10 +69,10 @@ def published(pages: Iterable[csi.ListVolumesResponse]) -> Published:
 
 
 def listed_handle(source: Source, node_id: str, driver: str) -> str:
-    """The handle as the driver lists it; a migrated one is completed first (A-071).
+    """The handle as the driver lists it; a migrated volume's handle is completed first (A-071).
 
     Raises:
-        UnknownHandleError: it cannot be completed, so nothing may be concluded.
+        UnknownHandleError: the handle cannot be completed, so the volume cannot be compared.
     """
     if not source.is_migrated:
         return source.handle
@@ -82,7 +82,7 @@ def listed_handle(source: Source, node_id: str, driver: str) -> str:
 
 
 def _gce_handle(handle: str, node_id: str) -> str:
-    """A GCE handle with project and zone: in-tree volumes do not know them.
+    """Add project and zone to a GCE handle: in-tree volumes do not name them.
 
     `projects/UNSPECIFIED/zones/a/disks/d` on `projects/p/zones/a/instances/n` is
     `projects/p/zones/a/disks/d`.
@@ -104,7 +104,7 @@ STATES: Final = ("attached", "attaching", "detaching", "failing")
 
 
 def state(attachment: JsonObject) -> str:
-    """One of `STATES`, for the metric (A-113)."""
+    """Return one of `STATES`, for the metric (A-113)."""
     status = attachment.get("status") or {}
     if attachment["metadata"].get("deletionTimestamp"):
         return "failing" if status.get("detachError") else "detaching"
@@ -114,27 +114,27 @@ def state(attachment: JsonObject) -> str:
 
 
 def differs(attachment: JsonObject, *, is_found: bool) -> bool:
-    """A-094: whether status and driver disagree."""
+    """Return True if status and driver disagree (A-094)."""
     return bool((attachment.get("status") or {}).get("attached")) != is_found
 
 
 def stamp(attachment: JsonObject) -> str:
-    """What must not have changed from the listing to the act (DA-013)."""
+    """Uid and version, which must be unchanged when a difference is acted on (DA-013)."""
     metadata = attachment["metadata"]
     return f"{metadata['uid']} {metadata['resourceVersion']}"
 
 
 def are_too_many(found: Sequence[JsonObject], total: int) -> bool:
-    """Whether the list is rather wrong than that many attachments.
+    """Return True if an error in the list is more likely than so many wrong attachments.
 
-    A node that was rebuilt or cleaned lost all it had, so differences of one node are believed.
+    A node that was rebuilt loses all its volumes, so differences on a single node are believed.
     """
     nodes = {item["spec"]["nodeName"] for item in found}
     return len(nodes) > 1 and len(found) > max(FREE_DIFFERENCES, MOST_OF_ALL * total)
 
 
 def summary(found: Iterable[JsonObject]) -> str:
-    """What a list contradicts, to be compared with the next list's."""
+    """A digest of the contradicted attachments, to be compared with that of the next list."""
     names = sorted(
         f"{item['metadata']['uid']} {bool((item.get('status') or {}).get('attached'))}"
         for item in found

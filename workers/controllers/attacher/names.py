@@ -1,4 +1,4 @@
-"""The names on csi-attacher's objects; byte-identical, so that either may take over (MA-050).
+"""Names on csi-attacher's objects, byte-identical so that either program can take over (MA-050).
 
 Source: kubernetes-csi/external-attacher, pkg/controller/util.go.
 """
@@ -14,8 +14,8 @@ NODE_ID: Final = "csi.alpha.kubernetes.io/node-id"
 """Annotation of an attachment: the node id of its last publish (A-021)."""
 
 EARLIER_IDS: Final = "csi-fleet.io/earlier-node-ids"
-"""Annotation of our own, only where there are any: ids that publishes before the last one were sent
-with, a JSON list (MA-032)."""
+"""Our own annotation: a JSON list of the node ids that publishes before the last one used. It is
+written only if there are any (MA-032)."""
 
 ATTACHMENTS: Final = "attachments"
 DETACHMENTS: Final = "detachments"
@@ -25,43 +25,43 @@ RECONCILE: Final = "reconcile-attachments"
 
 
 def finalizer(driver_name: str) -> str:
-    """What an attachment and its PV carry while a publish may have happened (A-020, A-023).
+    """The finalizer of an attachment and its PV while a publish may exist (A-020, A-023).
 
     `csi/test` -> `external-attacher/csi-test`, `a.b.` -> `external-attacher/a-b-X`. Two drivers can
-    meet in one name (DA-019), which is upstream's and part of the contract.
+    share one name (DA-019); csi-attacher derives it the same way, and both must agree.
     """
     return f"external-attacher/{sanitize_name(driver_name)}"
 
 
 def lease_name(driver_name: str) -> str:
-    """Name of the Lease of csi-attacher for one driver (A-007)."""
+    """Name of csi-attacher's Kubernetes Lease for one driver (A-007)."""
     return sanitize_name(f"external-attacher-leader-{driver_name}")
 
 
 def attachment_key(queue_name: str, node: str, name: str, uid: str) -> Key:
-    """The key of an attachment; the node stands where others have a namespace.
+    """The key of an attachment; it has the node where other keys have a namespace.
 
-    So the queue is fair between nodes (MA-015), and an attachment made again under the same name
-    has counters and marks of its own (DA-004, DA-005).
+    The queue is therefore fair between nodes (MA-015). The uid gives an attachment that was
+    created again under the same name its own counters and state (DA-004, DA-005).
     """
     return Key(ATTACHMENTS, queue_name, f"{node}/{name}", uid)
 
 
 def detachment_key(queue_name: str, node: str, name: str, uid: str) -> Key:
-    """The key of a deleted attachment: a dead node's detaches hold up no attach (DA-023)."""
+    """The key of a deleted attachment; its own queue, so that detaches delay no attach (DA-023)."""
     return Key(DETACHMENTS, queue_name, f"{node}/{name}", uid)
 
 
 def forced_key(queue_name: str, node: str, name: str, uid: str) -> Key:
     """The key of an attachment whose publication differs from its status (A-095).
 
-    The key itself is the force mark: it stays until a pass succeeded or the attachment went.
+    The key itself requests the call: it stays until a call succeeds or the attachment is gone.
     """
     return Key(FORCED, queue_name, f"{node}/{name}", uid)
 
 
 def finalizer_key(queue_name: str, volume: str) -> Key:
-    """The key of a PV that may lose our finalizer (A-067)."""
+    """The key of a PV whose finalizer may have to be removed (A-067)."""
     return Key(FINALIZERS, queue_name, volume)
 
 
@@ -77,5 +77,5 @@ def keys_of(queue_name: str, node: str, name: str, uid: str) -> tuple[Key, Key, 
 
 
 def attachment_name(key: Key) -> str:
-    """The attachment's own name in a key of it."""
+    """The attachment's name, taken from one of its keys."""
     return key.object.partition("/")[2]

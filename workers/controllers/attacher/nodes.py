@@ -1,4 +1,4 @@
-"""What does the driver call a node (A-056, A-122, DA-003)? Pure."""
+"""Finds the ids under which a driver knows a node (A-056, A-122, DA-003). Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def registered_id(node: str, csi_node: Mapping[str, Any] | None, driver: str) ->
     """The node id that the driver registered.
 
     Raises:
-        AttachError: no CSINode, or it does not list the driver; an empty id counts as none, for
-            an unpublish without one would mean "from all nodes".
+        AttachError: there is no CSINode, or it does not list the driver with an id. An unpublish
+            with an empty node id would detach the volume from all nodes.
     """
     if csi_node is None:
         raise AttachError(texts.node_missing(node))
@@ -32,14 +32,14 @@ def registered_id(node: str, csi_node: Mapping[str, Any] | None, driver: str) ->
 
 
 def annotated_id(attachment: JsonObject) -> str:
-    """The id that the last publish was sent with, "" when none is known."""
+    """The node id of the last publish, "" if none is known."""
     return str((attachment["metadata"].get("annotations") or {}).get(NODE_ID) or "")
 
 
 def earlier_ids(attachment: JsonObject) -> list[str]:
-    """The ids that publishes before the last one were sent with, none if nobody can read them.
+    """The node ids of publishes before the last one; empty if the annotation is unreadable.
 
-    Anybody may write an annotation.
+    Any user might have written the annotation.
     """
     text = (attachment["metadata"].get("annotations") or {}).get(EARLIER_IDS)
     try:
@@ -50,7 +50,7 @@ def earlier_ids(attachment: JsonObject) -> list[str]:
 
 
 def with_earlier(attachment: JsonObject, node_id: str) -> dict[str, str]:
-    """The annotation that keeps the id of the last publish, {} unless `node_id` is another one."""
+    """The annotation that preserves the id of the last publish; {} if `node_id` is the same."""
     last = annotated_id(attachment)
     if last in ("", node_id):
         return {}

@@ -1,7 +1,7 @@
-"""One comparison of a driver's attachments with its ListVolumes (A-090 to A-097, MA-040).
+"""Compares a driver's attachments with its ListVolumes (A-090 to A-097, MA-040).
 
-It only finds differences: each becomes a key of its own kind, which stays until a pass has done
-what it stands for (DA-011, MA-041). Published pairs without an attachment are left alone (A-096).
+It only finds differences. Each becomes a key of its own kind, which stays until a reconcile has
+repaired it (DA-011, MA-041). A published volume without an attachment is left alone (A-096).
 """
 
 from __future__ import annotations
@@ -47,22 +47,23 @@ _log = get_logger(__name__)
 
 
 class Finding(StrEnum):
-    """What one attachment's comparison says; the label of the metric (A-113)."""
+    """Result of comparing one attachment; a label of the metric (A-113)."""
 
     SAME = "same"
     DIFFERENT = "different"
     UNTOLD = "untold"  # the driver lists the volume without a status
-    SKIPPED = "skipped"  # volume, node id or handle cannot be told
+    SKIPPED = "skipped"  # volume, node id or handle cannot be determined
 
 
 _SAID: Final = "said"
 
 GET_AT_MOST: Final = 50
-"""PVs and nodes read one by one; for more of them a list of all costs the API server less."""
+"""Up to this many attachments, PVs and nodes are read one by one. Above it one list of each costs
+the API server less."""
 
 
 def can_compare(driver: Driver) -> bool:
-    """A-005: the driver lists where its volumes are, and attaching means something to it."""
+    """Return True if the driver can attach and lists the nodes of its volumes (A-005)."""
     needed = ("LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES", "PUBLISH_UNPUBLISH_VOLUME")
     return all(driver.supports(name) for name in needed)
 
@@ -70,7 +71,7 @@ def can_compare(driver: Driver) -> bool:
 def reconcile(
     context: Context, driver: Driver, key: Key, lease: Lease, settings: AttacherSettings
 ) -> Outcome:
-    """Add a key for every attachment whose status the driver contradicts."""
+    """Queue a key for every attachment whose status contradicts the driver."""
     del key
     if not can_compare(driver):
         return done("the driver does not list publications")
@@ -83,8 +84,8 @@ def reconcile(
 
 
 def compare(context: Context, driver: Driver, lease: Lease, settings: AttacherSettings) -> Outcome:
-    """One run for a driver that lists publications."""
-    # Before the listing (A-092): an attachment that changes meanwhile is told by its version.
+    """Compare once, for a driver that lists publications."""
+    # Read before the listing (A-092), so that a later change shows in the resource version.
     attachments = [
         item
         for item in context.kube.list(paths.ATTACHMENTS)
@@ -117,7 +118,7 @@ def compare(context: Context, driver: Driver, lease: Lease, settings: AttacherSe
 
 
 def refuse(context: Context, driver: Driver, found: int, total: int) -> None:
-    """Tell that a list is not believed before the next one says the same."""
+    """Report that the differences are ignored until the next list shows the same ones."""
     words = (
         f"ListVolumes contradicts {found} of {total} VolumeAttachments, on several nodes. Nothing "
         "is repaired unless the next list says the same. If this message comes again, the driver "
@@ -135,7 +136,7 @@ def refuse(context: Context, driver: Driver, found: int, total: int) -> None:
 
 
 class Objects:
-    """Objects as they are during one run: each by a request of its own, or all by a list."""
+    """The PVs or CSINodes of one comparison, read one by one or with a single list."""
 
     def __init__(self, context: Context, resource: Resource, *, is_many: bool) -> None:
         self._kube, self._resource, self._is_complete = context.kube, resource, is_many
@@ -145,7 +146,7 @@ class Objects:
         }
 
     def get(self, name: str) -> JsonObject | None:
-        """One object, None when it does not exist."""
+        """Return one object, None if it does not exist."""
         if name not in self._known and not self._is_complete:
             try:
                 self._known[name] = self._kube.get(self._resource, name)
@@ -155,10 +156,10 @@ class Objects:
 
 
 def pages(client: CsiClient, settings: AttacherSettings) -> Iterator[csi.ListVolumesResponse]:
-    """All pages, each with a deadline of its own and one for all (DA-010).
+    """Read all pages; each has a deadline, and so has the whole listing (DA-010).
 
     Raises:
-        CsiError: a page failed, or a token came back (TA-098).
+        CsiError: a page failed, a page token was repeated (TA-098), or the listing took too long.
     """
     until = time.monotonic() + settings.reconcile_timeout_seconds
     token, seen = "", set[str]()
@@ -188,7 +189,7 @@ def tell(
     attachments: Sequence[JsonObject],
     findings: Sequence[Finding],
 ) -> None:
-    """The run's figures (A-113)."""
+    """Update the metrics of this comparison (A-113)."""
     for one, count in Counter(findings).items():
         context.metrics.compared.labels(driver.name, one).inc(count)
     states = Counter(map(listing.state, attachments))
@@ -199,7 +200,7 @@ def tell(
 def finding(
     volumes: Objects, nodes: Objects, driver: str, attachment: JsonObject, truth: listing.Published
 ) -> Finding:
-    """Whether the driver says something else; what cannot be judged is skipped (A-093)."""
+    """Compare one attachment with the driver's list; what cannot be judged is skipped (A-093)."""
     name = attachment["metadata"]["name"]
     try:
         source = find_source(volumes, attachment)
@@ -215,7 +216,11 @@ def finding(
 
 
 def find_source(volumes: Objects, attachment: JsonObject) -> Source:
-    """The volume; as a detach sees it."""
+    """The volume, found as a detach would find it.
+
+    Raises:
+        AttachError: the PV is missing or was replaced, or the source is invalid.
+    """
     name = volume_name(attachment)
     if not name:
         return inline_source(attachment)
@@ -229,10 +234,10 @@ def find_source(volumes: Objects, attachment: JsonObject) -> Source:
 
 
 def find_node_id(nodes: Objects, attachment: JsonObject, driver: str) -> str:
-    """Where the forced pass would send its call (A-056, A-093).
+    """The node id to which a forced reconcile would send its call (A-056, A-093).
 
-    A publish goes to the node's present id, so a node that was made again is published to; an
-    unpublish to the id that the publish was sent with (DA-003).
+    A publish uses the node's current id, so it also reaches a node that was created again. An
+    unpublish uses the id of the publish (DA-003).
     """
     known, node = annotated_id(attachment), attachment["spec"]["nodeName"]
     if known and attachment["metadata"].get("deletionTimestamp"):
@@ -246,7 +251,7 @@ def find_node_id(nodes: Objects, attachment: JsonObject, driver: str) -> str:
 
 
 def force(context: Context, driver: Driver, lease: Lease, attachments: list[JsonObject]) -> None:
-    """Add the keys of those that nobody wrote since the listing began (DA-013)."""
+    """Queue the attachments that have not been written since the listing began (DA-013)."""
     keys: list[Key] = []
     for item in attachments:
         metadata = item["metadata"]

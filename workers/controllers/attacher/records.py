@@ -1,7 +1,7 @@
-"""What does a detach need to know when PV or node are gone (MA-016, MA-030, MA-032)? Pure.
+"""Keeps what a detach needs if PV or node are gone (MA-016, MA-030, MA-032). Pure.
 
-Nothing of it is secret. It stands in the mark of the attachment's key, so in Redis, which is no
-authority: a record is believed only if the attachment itself confirms it (`confirmed`).
+A record holds no secret data. It is part of the key's reconcile state in Redis, which is not
+trusted: a record counts only if the attachment itself confirms it (`confirmed`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Record = dict[str, Any]
 
 
 def record(source: Source, driver: str, node_id: str) -> Record:
-    """What a publish is made with, as far as its end needs it."""
+    """What the detach will need to know about this publish."""
     return {
         "driver": driver,
         "handle": source.handle,
@@ -33,20 +33,20 @@ def record(source: Source, driver: str, node_id: str) -> Record:
 
 
 def with_node(mark: Mapping[str, Any], node_id: str) -> dict[str, Any]:
-    """The mark of a key whose publish was sent with this id, and is now sent with another one."""
+    """Add the node id of an earlier publish to the state; the next publish uses another id."""
     return {**mark, "nodes": list(dict.fromkeys((*mark.get("nodes", ()), node_id)))}
 
 
 def begun(
     mark: Mapping[str, Any], wanted: Record, *, until: Deadline, overtaken: Deadline
 ) -> dict[str, Any]:
-    """The mark of a key whose publish is about to be sent.
+    """The reconcile state to store before a publish is sent.
 
     Args:
-        mark: as it is.
-        wanted: the record.
-        until: when the call has surely ended.
-        overtaken: the same of those without a known end before it.
+        mark: the current state.
+        wanted: the record of this publish.
+        until: when this call has ended for certain.
+        overtaken: when all earlier calls with an unknown outcome have ended for certain.
     """
     begins = {**mark, "record": wanted, "call": {"until": until.data()}}
     begins.pop("overtaken", None)
@@ -54,18 +54,18 @@ def begun(
 
 
 def deadlines(mark: Mapping[str, Any]) -> tuple[Deadline, Deadline]:
-    """When the publishes without a known end have surely ended (MA-016)."""
+    """When the publishes with an unknown outcome have ended for certain (MA-016)."""
     call = mark.get("call") or {}
     return Deadline.read(call.get("until")), Deadline.read(mark.get("overtaken"))
 
 
 def ended(mark: Mapping[str, Any]) -> dict[str, Any]:
-    """The mark once the call has an end; not those that it overtook."""
+    """The state after the last call has ended; earlier in-flight calls stay recorded."""
     return {name: value for name, value in mark.items() if name != "call"}
 
 
 def without_calls(mark: Mapping[str, Any]) -> dict[str, Any]:
-    """The mark when no call can be under way."""
+    """The state when no call can be in flight."""
     return {name: value for name, value in mark.items() if name not in {"call", "overtaken"}}
 
 
@@ -73,23 +73,23 @@ _COUNTS: Final = frozenset({"aborted", "timeouts"})
 
 
 def counts_failures(mark: Mapping[str, Any]) -> bool:
-    """Whether failures in a row stand in the mark."""
+    """Return True if the state counts consecutive failures."""
     return not _COUNTS.isdisjoint(mark)
 
 
 def succeeded(mark: Mapping[str, Any]) -> dict[str, Any]:
-    """The mark of a published volume: what its detach needs, and no count of failures."""
+    """The state of a published volume: what its detach needs, without failure counts."""
     passing = {"call"} | _COUNTS
     return {name: value for name, value in mark.items() if name not in passing}
 
 
 def to_text(wanted: Record) -> str:
-    """As the annotation holds it."""
+    """The record as the annotation stores it."""
     return json.dumps(wanted, sort_keys=True, separators=(",", ":"))
 
 
 def annotated(attachment: JsonObject, annotation: str) -> Record | None:
-    """The record that the attachment itself carries, None without or unreadable."""
+    """The record in the attachment's annotation; None if it is absent or unreadable."""
     text = (attachment["metadata"].get("annotations") or {}).get(annotation) if annotation else None
     try:
         found = json.loads(text) if text else None
@@ -99,7 +99,7 @@ def annotated(attachment: JsonObject, annotation: str) -> Record | None:
 
 
 def is_record(found: object) -> TypeGuard[Record]:
-    """Whether it has the shape of a record; anybody may write an annotation."""
+    """Return True if `found` has the shape of a record; any user can write the annotation."""
     if not isinstance(found, dict) or not (found.get("handle") and is_sendable(found["handle"])):
         return False
     secret = found.get("secret")
@@ -108,7 +108,7 @@ def is_record(found: object) -> TypeGuard[Record]:
 
 
 def is_sendable(value: object) -> bool:
-    """Whether a driver or the API server can be told it; JSON also spells half characters."""
+    """Return True for a string that UTF-8 can encode; JSON can contain lone surrogates."""
     if not isinstance(value, str):
         return False
     try:
@@ -119,10 +119,10 @@ def is_sendable(value: object) -> bool:
 
 
 def confirmed(mark: Mapping[str, Any], attachment: JsonObject) -> Record | None:
-    """The record of the mark, if the attachment's name proves it (A-022).
+    """The record in the state, if the attachment's name proves it (A-022).
 
-    The attach/detach controller names an attachment after the hash of handle, driver and node, so
-    that no writer of Redis can point a detach at another volume.
+    The attach/detach controller derives an attachment's name from the hash of handle, driver and
+    node. So writing to Redis cannot direct a detach to another volume.
     """
     found = mark.get("record")
     return found if is_record(found) and proves(attachment, str(found["handle"])) else None
@@ -132,7 +132,7 @@ _HASHED: Final = re.compile("csi-[0-9a-f]{64}")
 
 
 def proves(attachment: JsonObject, handle: str) -> bool:
-    """Whether the attachment's name is that of an attachment of this volume."""
+    """Return True if the attachment's name is the hash of this volume, its driver and node."""
     spec = attachment["spec"]
     text = f"{handle}{spec['attacher']}{spec['nodeName']}"
     name = f"csi-{hashlib.sha256(text.encode()).hexdigest()}"
@@ -140,11 +140,11 @@ def proves(attachment: JsonObject, handle: str) -> bool:
 
 
 def is_of_another(attachment: JsonObject, source: Source) -> bool:
-    """Whether the attachment's name says that it was made for another volume than this one.
+    """Return True if the attachment's name shows that it was created for another volume.
 
-    So the PV was made again since, under its name. An attachment that was not named by the
-    attach/detach controller says nothing, nor does one of an in-tree volume, whose translation may
-    have changed with a release.
+    The PV was then created again under the same name. An attachment that the attach/detach
+    controller did not name proves nothing, nor does an attachment of an in-tree volume, whose
+    translated handle may differ between releases.
     """
     is_named = _HASHED.fullmatch(attachment["metadata"]["name"]) and not source.is_migrated
     return bool(is_named) and not proves(attachment, source.handle)

@@ -1,4 +1,4 @@
-"""What is the driver asked, exactly (A-050 to A-052)? Pure.
+"""Builds the driver's publish and unpublish requests (A-050 to A-052). Pure.
 
 Source: kubernetes-csi/external-attacher, pkg/controller/csi_handler.go; csi-lib-utils, accessmodes.
 """
@@ -21,7 +21,7 @@ _MULTI_NODE: Final = frozenset({"ReadOnlyMany", "ReadWriteMany"})
 
 
 def is_multi_node(source: Source) -> bool:
-    """Whether several nodes may have the volume at once."""
+    """Return True if several nodes can have the volume at once."""
     return not _MULTI_NODE.isdisjoint(source.spec.get("accessModes") or ())
 
 
@@ -29,7 +29,7 @@ def capability(source: Source, *, default_fstype: str, multi_writer: bool) -> cs
     """How the volume is used: block or mounted, and the access mode (A-051, A-052).
 
     Raises:
-        AttachError: access modes that CSI cannot express.
+        AttachError: CSI cannot express the access modes.
     """
     try:
         return volume_capability(
@@ -47,7 +47,7 @@ def publish_request(
     *,
     has_readonly: bool,
 ) -> csi.ControllerPublishVolumeRequest:
-    """The publish call (A-050); `has_readonly`: the driver reports PUBLISH_READONLY."""
+    """The publish request (A-050); `has_readonly`: the driver supports PUBLISH_READONLY."""
     attributes: Mapping[str, Any] = source.csi.get("volumeAttributes") or {}
     return csi.ControllerPublishVolumeRequest(
         volume_id=source.handle,
@@ -62,6 +62,6 @@ def publish_request(
 def unpublish_request(
     handle: str, node_id: str, secrets: Mapping[str, str]
 ) -> csi.ControllerUnpublishVolumeRequest:
-    """The unpublish call of one node; never without a node, which would mean all (A-122)."""
+    """The unpublish request for one node; an empty node id would mean all nodes (A-122)."""
     assert node_id
     return csi.ControllerUnpublishVolumeRequest(volume_id=handle, node_id=node_id, secrets=secrets)

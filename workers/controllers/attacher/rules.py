@@ -1,9 +1,9 @@
-"""What events mean to the attacher: which attachments and finalizers have something to do (A-031).
+"""Turns events into keys of attachments and finalizers that have something to do (A-031).
 
-Unlike the reference's, an event that only echoes our own write is none (DA-009): what we write
-ourselves (finalizer, node id, errors) is left out of the comparison. Settled attachments, attached
-with our finalizer or deleting without it, are forgotten; a resync touches the rest alone (MA-003).
-So less is kept than MA-002 allows, and CSIDriver objects are not read (A-077).
+Unlike csi-attacher, it ignores events that only echo our own writes (DA-009): the finalizer, node
+id and errors that we write are left out of the comparison. An attachment that is settled (attached
+with our finalizer, or deleting without it) is forgotten, so a resync queues only the others
+(MA-003). This keeps less in memory than MA-002 allows; CSIDriver objects are not read (A-077).
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """An attachment with something to do: its key's parts, what it needs, what it looked like.
+    """An attachment with something to do: the parts of its key and what it waits for.
 
-    `is_marked`: it has our finalizer and a node id.
+    `fingerprint`: its content without our own writes. `is_marked`: it has our finalizer and a
+    node id.
     """
 
     driver: str
@@ -67,7 +68,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttacherRules:
-    """Attachments that wait, and PVs that may lose the finalizer, of the drivers in use."""
+    """Tracks unfinished attachments, and PVs whose finalizer may go, of all registered drivers."""
 
     def __init__(self) -> None:
         self._drivers: dict[str, DriverView] = {}
@@ -75,12 +76,12 @@ class AttacherRules:
         self._waiting: dict[str, Waiting] = {}
         self._of_node: defaultdict[str, set[str]] = defaultdict(set)
         self._of_volume: defaultdict[str, set[str]] = defaultdict(set)
-        # PVs with our finalizer that wait for their last attachment's end, and their queue names.
+        # PVs with our finalizer that wait for their last detach, and their queue names.
         self._held: dict[str, str] = {}
         self._listed: dict[Resource, set[str]] = {}
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
-        """Take in the drivers; new ones bring a new list (`Watch.relists`)."""
+        """Replace the drivers; a new driver causes a new list (`Watch.relists`)."""
         views = [
             DriverView(
                 name=record["name"],
@@ -95,7 +96,7 @@ class AttacherRules:
         return ()
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Take in an object as it is now."""
+        """Process an object as it is now."""
         if is_listed:
             self._listed.setdefault(resource, set()).add(item.metadata.name)
         if resource == paths.ATTACHMENTS:
@@ -105,7 +106,7 @@ class AttacherRules:
         return self._see_node(item)
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Take in a deletion."""
+        """Process a deletion."""
         if resource == paths.ATTACHMENTS:
             return self._drop_attachment(item)
         if resource == paths.VOLUMES:
@@ -113,17 +114,17 @@ class AttacherRules:
         return ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to note which objects still exist."""
+        """Start to record which objects still exist."""
         self._listed[resource] = set()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Treat the others as deleted."""
+        """Treat objects that the list did not contain as deleted."""
         listed = self._listed.pop(resource, set())
         told: list[Told] = []
         if resource == paths.ATTACHMENTS:
             for name in self._waiting.keys() - listed:
                 told += self._forget(self._waiting[name])
-            # Which attachment of a held PV went is not known: the worker looks.
+            # It is unknown which attachments of a held PV are gone: the worker checks.
             told += [finalizer_key(queue, volume) for volume, queue in self._held.items()]
         elif resource == paths.VOLUMES:
             for name in self._held.keys() - listed:
@@ -131,7 +132,7 @@ class AttacherRules:
         return told
 
     def all_keys(self) -> Iterable[Key]:
-        """Return the keys of everything that waits."""
+        """Return the keys of all unfinished attachments and held PVs."""
         keys = [self._key(waiting) for waiting in self._waiting.values()]
         return keys + [finalizer_key(queue, volume) for volume, queue in self._held.items()]
 
@@ -145,7 +146,7 @@ class AttacherRules:
         name, driver = item.metadata.name, self._drivers.get(item.spec.attacher)
         known = self._waiting.get(name)
         told: list[Told] = []
-        if known is not None and known.uid != item.metadata.uid:  # its end was missed
+        if known is not None and known.uid != item.metadata.uid:  # its deletion was missed
             told += self._forget(known)
             known = None
         if driver is None or is_settled(item, driver):
@@ -154,7 +155,7 @@ class AttacherRules:
         waiting = self._waiting_entry(item, driver)
         is_echo = known is not None and known.fingerprint == waiting.fingerprint
         if known is not None and known.is_marked and not waiting.is_marked:
-            is_echo = False  # we take neither off before the end: somebody else did
+            is_echo = False  # we remove them only at the end, so someone else removed one
         self._drop_waiting(name)
         self._waiting[name] = waiting
         self._of_node[waiting.node].add(name)
@@ -180,7 +181,7 @@ class AttacherRules:
         )
 
     def _drop_attachment(self, item: Attachment) -> list[Told]:
-        """Its counters and marks go; its PV may lose the finalizer now, whoever attached it."""
+        """Drop its counters and state; its PV, whoever attached it, may now lose the finalizer."""
         told: list[Told] = []
         driver = self._drivers.get(item.spec.attacher)
         if driver is not None:
@@ -213,7 +214,7 @@ class AttacherRules:
     # What attachments wait for.
 
     def _see_node(self, item: CsiNode) -> list[Told]:
-        """DA-021: who missed the driver on this node tries at once."""
+        """Queue attachments that failed because the driver was missing on this node (DA-021)."""
         names = {driver.name for driver in item.spec.drivers or ()}
         queues = {view.queue_name for view in self._drivers.values() if view.name in names}
         waiting = [self._waiting[name] for name in self._of_node.get(item.metadata.name, ())]
@@ -227,18 +228,18 @@ class AttacherRules:
         driver = self._owner(item)
         if driver is not None:
             self._held[name] = driver.queue_name
-            # Its attachment's end wakes it as well; an event of the PV itself may be the first.
+            # The end of its attachment also queues it, but the PV's own event can come first.
             if not (is_listed and known == driver.queue_name):
                 told.append(finalizer_key(driver.queue_name, name))
         return told
 
     def _owner(self, item: Volume) -> DriverView | None:
-        """Whose finalizer may have to go: the PV is deleted, or its migration was taken back."""
+        """The driver whose finalizer may have to go: the PV is deleted or no longer migrated."""
         ours = [self._by_finalizer.get(one) for one in item.metadata.finalizers or ()]
         driver = next((view for view in ours if view is not None), None)
         if driver is None:
             return None
-        # Without a CSI source it may be an in-tree volume; the worker sees which.
+        # Without a CSI source the PV may be in-tree; the worker checks.
         is_rolled_back = item.spec.csi is None and (
             item.metadata.annotation(ANN_MIGRATED_TO) != driver.name
         )
@@ -250,22 +251,22 @@ class AttacherRules:
 
 
 def can_attach(record: Any) -> bool:
-    """Whether a driver's record says that it publishes at all (A-004)."""
+    """Return True if the driver's registration reports that it can publish volumes (A-004)."""
     return SERVICE in record.get("plugin_capabilities", ()) and PUBLISHES in record.get(
         "controller_capabilities", ()
     )
 
 
 def is_another_kind(before: Records, now: Records) -> bool:
-    """Tell whether a driver is new or learned, or forgot, to attach."""
+    """Return True if a driver is new, or its ability to attach changed."""
     known = {(record["name"], can_attach(record)) for record in before}
     return not {(record["name"], can_attach(record)) for record in now} <= known
 
 
 def is_settled(item: Attachment, driver: DriverView) -> bool:
-    """Whether nothing is left to do (MA-003).
+    """Return True if nothing is left to do (MA-003).
 
-    A driver that cannot attach needs no finalizer, but old ones must go (A-075, DA-008).
+    A driver that cannot attach needs no finalizer, but an old one must be removed (A-075, DA-008).
     """
     has_finalizer = item.metadata.has_finalizer(driver.finalizer)
     if item.metadata.deletion_timestamp:
@@ -275,7 +276,7 @@ def is_settled(item: Attachment, driver: DriverView) -> bool:
 
 
 def fingerprint(item: Attachment, driver: DriverView) -> int:
-    """All of an attachment that somebody else may have changed (A-031, TA-116, TA-117)."""
+    """A hash of everything that others can change on an attachment (A-031, TA-116, TA-117)."""
     meta = item.metadata
     annotations = dict(meta.annotations or {})
     for name in (NODE_ID, EARLIER_IDS):

@@ -1,4 +1,4 @@
-"""The attacher's own settings, from its flags (A-100, A-101)."""
+"""The attacher's settings, read from its flags (A-100, A-101)."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AttacherSettings:
-    """What one driver's attachments follow; the defaults are csi-attacher's."""
+    """The attacher's settings for one driver; the defaults are those of csi-attacher."""
 
     timeout_seconds: float = setting("timeout", FLAGS)
     """Deadline of a publish, an unpublish, and of each page of ListVolumes (DA-010)."""
 
     worker_threads: int = setting("worker-threads", FLAGS)
-    """Attaches at once; detaches as many apart from them (DA-023)."""
+    """Simultaneous attaches, and separately as many detaches (DA-023)."""
 
     retry_interval_start_seconds: float = setting("retry-interval-start", FLAGS)
     retry_interval_max_seconds: float = setting("retry-interval-max", FLAGS)
@@ -85,35 +85,35 @@ class AttacherSettings:
     """Time between two comparisons with ListVolumes."""
 
     reconcile_timeout_seconds: float = setting("reconcile-timeout", FLAGS)
-    """Longest time that one listing may take, all pages together (DA-010)."""
+    """Longest duration of one listing, all pages together (DA-010)."""
 
     max_entries: int = setting("max-entries", FLAGS)
-    """Page size of ListVolumes, 0 leaves it to the driver."""
+    """Page size of ListVolumes; 0 leaves it to the driver."""
 
     default_fstype: str = setting("default-fstype", FLAGS)
-    """File system type of volumes that name none."""
+    """File system type of volumes that do not specify a type."""
 
     writes_error_code: bool = True
-    """Gate MutableCSINodeAllocatableCount: attachError carries the gRPC code (A-057)."""
+    """Gate MutableCSINodeAllocatableCount: attachError includes the gRPC code (A-057)."""
 
     detaches_without_missing_secret: bool = setting("detach-without-missing-secret", FLAGS)
-    """Unpublish without secrets when the secret is gone for good (DA-007)."""
+    """Unpublish without secrets if the secret no longer exists (DA-007)."""
 
     is_strict_single_node: bool = setting("strict-single-node", FLAGS)
-    """A volume of one node is not published while another node's detach is due (MA-012)."""
+    """Publish a single-node volume only after other nodes have detached it (MA-012)."""
 
     max_ops_per_node: int = setting("max-ops-per-node", FLAGS)
-    """Publish and unpublish calls at once for one node, 0 for no limit (MA-010)."""
+    """Simultaneous publish and unpublish calls per node, 0 for no limit (MA-010)."""
 
     record_annotation: str = setting("attach-record-annotation", FLAGS)
-    """Annotation of an attachment for the detach record, "" for none (MA-030)."""
+    """Annotation that stores the detach record on the attachment, "" for none (MA-030)."""
 
 
 def read_settings(values: Mapping[str, Any]) -> AttacherSettings:
-    """Build them from the value of every flag by name.
+    """Build the settings from the value of every flag by name.
 
     Raises:
-        ConfigError: exit 1, no worker threads (A-003).
+        ConfigError: there are no worker threads; the exit code is 1 (A-003).
     """
     if values["worker-threads"] < 1:
         raise ConfigError("Option -worker-threads must be greater than zero", exit_code=1)

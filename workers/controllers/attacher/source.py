@@ -1,6 +1,6 @@
-"""Which volume is an attachment about, in CSI's words (A-041 steps 1, 5 and 6, A-070)?
+"""Finds the volume of an attachment, as a CSI source (A-041 steps 1, 5 and 6, A-070).
 
-Pure. An attachment names a PV, or holds the PV spec of a volume that a pod wrote down in-tree.
+Pure. An attachment names a PV, or contains the PV spec of a migrated volume defined in a pod.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class AttachError(Exception):
-    """Why an attach or detach failed, for the attachment's status.
+    """An attach or detach failed; the message goes into the attachment's status.
 
     Args:
-        message: the reference's words.
-        code: gRPC status number of the driver's answer, None when it was not asked.
-        is_missing: an object does not exist.
-        is_heard: no call of ours runs on. Not so after a broken connection.
+        message: csi-attacher's literal text where it has one.
+        code: gRPC status number of the driver's answer, None if the driver was not called.
+        is_missing: a required object does not exist.
+        is_heard: no call is in flight. False after a broken connection.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Source:
     """A PV spec with a CSI source.
 
     Attributes:
-        spec: the PV's spec, translated where it was in-tree.
-        is_migrated: it was, or it is an inline volume, which only migration makes (DA-018).
+        spec: the PV's spec, translated to CSI if it was in-tree.
+        is_migrated: it was in-tree, or is inline; only migration makes inline volumes (DA-018).
     """
 
     spec: Mapping[str, Any]
@@ -64,17 +64,17 @@ class Source:
 
     @property
     def handle(self) -> str:
-        """The driver's name of the volume."""
+        """The volume's id in the driver."""
         return str(self.csi.get("volumeHandle") or "")
 
     @property
     def driver(self) -> str:
-        """The driver that made it."""
+        """The name of the volume's driver."""
         return str(self.csi.get("driver") or "")
 
     @property
     def secret(self) -> tuple[str, str] | None:
-        """Namespace and name of the publish secret, for both directions (A-055)."""
+        """Namespace and name of the publish secret, used for publish and unpublish (A-055)."""
         reference = self.csi.get("controllerPublishSecretRef")
         return (reference["namespace"], reference["name"]) if reference else None
 
@@ -83,7 +83,7 @@ def volume_name(attachment: JsonObject) -> str:
     """Name of the PV, "" for an inline volume.
 
     Raises:
-        AttachError: both or no source, or an inline volume without a CSI source.
+        AttachError: there are both sources or none, or the inline volume has no CSI source.
     """
     source = attachment["spec"].get("source") or {}
     name, inline = source.get("persistentVolumeName"), source.get("inlineVolumeSpec")
@@ -99,7 +99,7 @@ def volume_name(attachment: JsonObject) -> str:
 
 
 def inline_source(attachment: JsonObject) -> Source:
-    """The volume that the attachment itself holds."""
+    """The volume that the attachment itself contains."""
     return Source(attachment["spec"]["source"]["inlineVolumeSpec"], is_migrated=True)
 
 
@@ -107,7 +107,7 @@ def volume_source(volume: JsonObject) -> Source:
     """The volume of a PV.
 
     Raises:
-        AttachError: an in-tree volume that cannot be translated, or one without a CSI driver.
+        AttachError: an in-tree volume cannot be translated, or there is no CSI source.
     """
     is_migrated = in_tree_source(volume) is not None
     if is_migrated:
@@ -121,9 +121,9 @@ def volume_source(volume: JsonObject) -> Source:
 
 
 def foreign_driver(volume: JsonObject, driver: str) -> str:
-    """The other driver that a PV belongs to, migrated or not; "" when it is ours or nobody's.
+    """The other driver that a PV belongs to, migrated or not; "" if it is `driver` or none.
 
-    The reference sends such a volume's handle to the wrong driver (DA-032).
+    csi-attacher sends such a volume's handle to the wrong driver (DA-032).
     """
     plugin = of_volume(volume)
     found = str((volume["spec"].get("csi") or {}).get("driver") or "")

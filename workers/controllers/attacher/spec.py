@@ -1,4 +1,4 @@
-"""csi-attacher as data. Flags and defaults are those of external-attacher v4.11 (A-100)."""
+"""Declares csi-attacher as data; flags and defaults of external-attacher v4.11 (A-100)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PERMISSIONS: Final = (
     Permission("", ("events",), ("create", "patch"), "errors for the claim's owner"),
     Permission("", ("secrets",), ("get",), "credentials of publish calls", feature="secrets"),
 )
-"""A-110, with events (DA-024) and without `list` on secrets, which it never needs."""
+"""A-110, with events (DA-024) and without `list` on secrets, which is never needed."""
 
 SPEC: Final = Spec(
     name="attacher",

@@ -1,7 +1,7 @@
-"""What the attacher says in an attachment's status: the reference's words (A-041, A-052, A-056).
+"""Messages for an attachment's status, in csi-attacher's literal words (A-041, A-052, A-056).
 
-The rules of the watcher tell from them what a failed attachment waits for, so they live apart from
-everything that needs gRPC.
+The watcher's rules recognize from a message what a failed attachment waits for. So this module
+imports nothing that needs gRPC.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def volume_missing(name: str) -> str:
 
 
 def volume_deleting(name: str) -> str:
-    """The PV is on its way out."""
+    """The PV is being deleted."""
     return f'PersistentVolume "{name}" is marked for deletion'
 
 
@@ -33,22 +33,22 @@ def node_missing(name: str) -> str:
 
 
 def driver_missing(node: str, driver: str) -> str:
-    """The node runs no such driver."""
+    """The driver is not registered on the node."""
     return f"{_NODE_MISSING[1]}{node} does not contain driver {driver}"
 
 
 def waits_for_volume(message: str) -> bool:
-    """Whether this error ends when the PV shows up."""
+    """Return True if the error is resolved once the PV appears."""
     return message.startswith(_VOLUME_MISSING)
 
 
 def waits_for_node(message: str) -> bool:
-    """Whether this error ends when the driver registers on the node."""
+    """Return True if the error is resolved once the driver registers on the node."""
     return message.startswith(_NODE_MISSING)
 
 
 def volume_replaced(name: str) -> str:
-    """The PV of that name was made again, and nothing tells the handle of the first one."""
+    """The PV was created again under its name, and no record has the first one's handle."""
     return (
         f"persistentvolume {name} is another volume than the one that was attached, and no record "
         "has the handle of that one: detach it in the storage, then remove the attachment's "

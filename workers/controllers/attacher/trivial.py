@@ -1,4 +1,4 @@
-"""A driver that cannot attach: every attachment is said to be attached (A-075, A-076, DA-008)."""
+"""Marks every attachment of a driver that cannot attach as attached (A-075, A-076, DA-008)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def pretend(work: Work) -> Outcome:
-    """Attached, without a call; finalizers of a time when the driver could attach go."""
+    """Mark as attached without a call; remove an old finalizer."""
     try:
         if not work.is_attached:
-            # Errors and metadata of a time when the driver could attach go as well.
+            # This also clears errors and metadata from when the driver could attach.
             body = writes.attached_patch(work.attachment, {})
             work.patch("save-attached", body, status=True)
         if work.is_deleting and work.has_finalizer:
@@ -35,7 +35,7 @@ def pretend(work: Work) -> Outcome:
 
 
 def _tell(work: Work) -> None:
-    """The claim is the PV's: one that is gone, or inline, has nobody to tell."""
+    """Warn on the claim of the PV; if the PV is gone or the volume inline, no event is sent."""
     with suppress(AttachError):
         if name := volume_name(work.attachment):
             work.read_volume(name)

@@ -1,14 +1,14 @@
-"""What attach, detach and their errors have in common: one attachment's pass under its lease.
+"""The state and helpers of one attachment's reconcile, shared by attach and detach.
 
-Everything is read live; the catalog only says where to look. What must outlive this process stands
-in the attachment (finalizer, node ids) and, for convenience, in the key's mark:
+Everything is read live; the catalog only says where to look. What must survive this process is
+stored on the attachment (finalizer, node ids) and, for convenience, in the key's reconcile state:
 
     {"record": {...},            what a detach needs once the PV is gone (MA-030)
-     "nodes": ["old-id"],        earlier node ids that a publish was sent with (MA-032)
-     "call": {"until": 17e8},    a publish that may run until then, seconds since 1970 (MA-016)
-     "overtaken": 17e8,          the same of those without an end before it
-     "aborted": 2,               answers ABORTED in a row (MA-014)
-     "timeouts": 3}              calls without an answer in a row (MA-015)
+     "nodes": ["old-id"],        earlier node ids that a publish used (MA-032)
+     "call": {"until": 17e8},    a publish that may be in flight until then, Unix time (MA-016)
+     "overtaken": 17e8,          the same for earlier publishes with an unknown outcome
+     "aborted": 2,               consecutive ABORTED answers (MA-014)
+     "timeouts": 3}              consecutive calls without an answer (MA-015)
 """
 
 from __future__ import annotations
@@ -58,23 +58,24 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 ABORTED_TRIES: Final = 5
-"""So often "another operation is pending" is no failure of its own (MA-014)."""
+"""Consecutive ABORTED answers ("another operation is pending") not counted as failures (MA-014)."""
 
 GONE_PAUSES_SECONDS: Final = (1.0, 2.0, 4.0)
 
 TIMEOUTS: Final = 3
-"""After so many of them in a row an attachment shares one place of its node (MA-015)."""
+"""After this many consecutive timeouts an attachment shares one lock with all others of its node
+that keep timing out (MA-015)."""
 
 
 @dataclass(slots=True)
 class Work:
-    """One attachment and what its pass needs.
+    """One attachment and what its reconcile needs.
 
     Attributes:
-        is_forced: the pass repeats what the status says already.
-        is_unsaved: a publish was sent, and its end does not stand in the status yet.
-        is_unheard: nobody heard its end: it may still run.
-        has_gone: the attachment is known not to exist any more.
+        is_forced: the call is repeated although the status says that it is done.
+        is_unsaved: a publish was sent, and its outcome is not yet in the status.
+        is_unheard: the outcome of that publish is unknown: it may be in flight.
+        has_gone: the attachment is known not to exist any longer.
     """
 
     context: Context
@@ -102,21 +103,21 @@ class Work:
 
     @property
     def is_deleting(self) -> bool:
-        """Whether it is to be detached."""
+        """True if the attachment is deleted and must be detached."""
         return bool(self.attachment["metadata"].get("deletionTimestamp"))
 
     @property
     def is_attached(self) -> bool:
-        """What its status says."""
+        """True if the status says that the volume is attached."""
         return bool((self.attachment.get("status") or {}).get("attached"))
 
     @property
     def has_finalizer(self) -> bool:
-        """Whether a publish may have been made."""
+        """True if our finalizer is present, so that a publish may exist."""
         return self.finalizer in (self.attachment["metadata"].get("finalizers") or ())
 
     def patch(self, step: str, body: JsonObject | None, *, status: bool = False) -> None:
-        """Write the attachment, if there is something to write."""
+        """Patch the attachment; `body` None writes nothing. `step` names the crash point."""
         if body is None:
             return
         path = paths.ATTACHMENTS.path(attachment_name(self.key))
@@ -128,7 +129,7 @@ class Work:
             self.is_unsaved = False
 
     def is_gone(self) -> bool:
-        """Whether this very attachment does not exist any more."""
+        """Return True if the attachment with this uid no longer exists."""
         name = attachment_name(self.key)
         self.has_gone = self.has_gone or self.context.kube.is_gone(
             paths.ATTACHMENTS, name, self.key.uid
@@ -136,7 +137,7 @@ class Work:
         return self.has_gone
 
     def has_gone_for_sure(self) -> bool:
-        """The same, after an answer that says so: who is away now is asked again (DA-033)."""
+        """Like `is_gone`, but retry while the API server is unavailable (DA-033)."""
         for seconds in GONE_PAUSES_SECONDS:
             try:
                 return self.is_gone()
@@ -145,13 +146,13 @@ class Work:
         return self.is_gone()
 
     def reread(self) -> None:
-        """Somebody else wrote the attachment meanwhile."""
+        """Read the attachment again, after another writer changed it."""
         self.attachment = self.context.kube.get(paths.ATTACHMENTS, attachment_name(self.key))
 
     # What it needs.
 
     def read_volume(self, name: str) -> JsonObject | None:
-        """The PV, None when it does not exist."""
+        """Read the PV; None if it does not exist."""
         try:
             self.volume = self.context.kube.get_volume(name)
         except NotFoundError:
@@ -159,9 +160,10 @@ class Work:
         return self.volume
 
     def read_node(self) -> JsonObject | None:
-        """The CSINode, None when it does not exist.
+        """Read the CSINode; None if it does not exist.
 
-        Live: no cache is waited for (A-009, DA-002), and a node may be made anew (DA-003).
+        It is read live, so that no cache must catch up (A-009, DA-002) and a node that was
+        created again is seen (DA-003).
         """
         try:
             return self.context.kube.get_csi_node(self.node)
@@ -169,10 +171,10 @@ class Work:
             return None
 
     def secrets(self, reference: tuple[str, str] | None) -> dict[str, str]:
-        """The data of the publish secret, read now (A-055).
+        """Read the data of the publish secret (A-055).
 
         Raises:
-            AttachError: it cannot be read; the values are never shown.
+            AttachError: the secret cannot be read; the message contains no values.
         """
         if reference is None:
             return {}
@@ -187,21 +189,22 @@ class Work:
     # Locks (MA-010 to MA-013).
 
     def lock_volume(self, name: str) -> Lock | None:
-        """Keep the PV from being made, deleted or grown offline meanwhile; returns a busy lock."""
+        """Prevent creation, deletion and offline expansion of the PV; returns a busy lock."""
         return self.context.queue.acquire(self.lease, Lock(name, Mode.SHARED))
 
     def lock_calls(
         self, operation: str, handle: str, node_id: str, *, multi_node: bool
     ) -> Lock | None:
-        """One call at a time for a volume of one node; several nodes in parallel for the others.
+        """Allow one call at a time per volume; a multi-node volume, one per volume and node.
 
-        Static PVs may share a handle, so it is the handle that is locked. With a limit per node
-        the calls of one node share so many places (`limits: {attach: {per: node}}`). Those that
-        time out again and again share one, so that a dead node holds up a single call (MA-015).
+        Static PVs may share a handle, so the lock is on the handle. A limit per node lets its
+        calls share that number of locks (`limits: {attach: {per: node}}`). Attachments that keep
+        timing out share a single lock, so that a dead node occupies one call only (MA-015).
+        Returns a busy lock, or None.
         """
         volume = f"{self.driver.name}#{handle}"
         locks = [Lock(volume, Mode.SHARED if multi_node else Mode.EXCLUSIVE)]
-        if multi_node:  # two attachments of one pair, of which one is on its way out (I-3)
+        if multi_node:  # a new attachment may exist while the old one is deleted (I-3)
             locks.append(Lock(f"{volume}@{node_id}"))
         places = self.driver.per_node(operation) or self.settings.max_ops_per_node
         if places:
@@ -214,10 +217,10 @@ class Work:
     # The driver.
 
     def call(self, operation: str, request: Message, answer: type[Any]) -> Any:
-        """Publish or unpublish; counted as migrated for in-tree and inline volumes (A-072, DA-018).
+        """Publish or unpublish; metrics count in-tree and inline as migrated (A-072, DA-018).
 
         Raises:
-            AttachError: the driver refused, or did not answer in time.
+            AttachError: the driver refused the call, or did not answer in time.
         """
         method = {"attach": "ControllerPublishVolume", "detach": "ControllerUnpublishVolume"}
         seconds = self.timeout(operation)
@@ -234,18 +237,18 @@ class Work:
             raise AttachError(str(error), code=error.code, is_heard=is_heard) from None
 
     def timeout(self, operation: str) -> float:
-        """Deadline of a call in seconds."""
+        """Timeout of a call in seconds."""
         spec = (self.volume or {}).get("spec") or {}
         own = self.driver.timeout_seconds(operation, spec.get("storageClassName") or "")
         return own or self.settings.timeout_seconds
 
     def remembered(self) -> dict[str, Any]:
-        """What earlier passes of the attachment left, under whichever of its keys.
+        """Merge the reconcile state that earlier reconciles left under the attachment's keys.
 
-        A status that says "attached" was written after its publish ended, not after those that
-        one overtook; only a forced publish runs beside such a status. Without our finalizer there
-        is no call at all: it is there before the first one, and a detach waits for the last one
-        before it takes it off.
+        A status "attached" was written after its publish ended, so that call is over; calls
+        before it may still be in flight, and so may a forced publish. Without our finalizer no
+        call is in flight: it is added before the first call, and a detach waits for the last
+        call before it removes the finalizer.
         """
         found: dict[str, Any] = {}
         parts = (self.key.driver, self.node, attachment_name(self.key), self.key.uid)
@@ -263,11 +266,11 @@ class Work:
         return found
 
     def zombie_seconds(self, mark: Mapping[str, Any]) -> float:
-        """How long a publish of a worker that died may still run; 0 for none (MA-016)."""
+        """Seconds that a dead worker's publish may still be in flight; 0 for none (MA-016)."""
         return self.lease.session.seconds_left(*records.deadlines(mark))
 
     def set_mark(self, step: str, mark: Mapping[str, Any]) -> None:
-        """Remember what changed."""
+        """Store the reconcile state if it changed."""
         if dict(self.lease.mark) != dict(mark):
             self.context.effects.reach(step, self.lease)
             self.context.effects.mark(self.lease, mark)
@@ -275,7 +278,7 @@ class Work:
     # Failures.
 
     def failed(self, field_name: str, error: AttachError) -> Outcome:
-        """Tell by status, event and log; then back off (A-042, A-057, A-063, MA-014)."""
+        """Report in status, event and log, then back off (A-042, A-057, A-063, MA-014)."""
         word = "attach" if field_name == "attachError" else "detach"
         trail.note("error", error.message)
         _log.warning("attempt failed", operation=word, err=error.message)
@@ -293,12 +296,12 @@ class Work:
             except NotFoundError:
                 return done("attachment is gone")
             except RefusedError as refused:
-                # As the reference: told by the log alone.
+                # Like csi-attacher, only log it.
                 _log.warning("error not saved", operation=word, err=refused)
         return self.again(error.code, f"{word} failed")
 
     def again(self, code: int | None, reason: str) -> Outcome:
-        """Back-off; ABORTED waits the first interval a few times, for it is no failure (MA-014)."""
+        """Back off; the first ABORTED answers wait the first interval and do not count (MA-014)."""
         start = self.settings.retry_interval_start_seconds
         mark = dict(self.lease.mark)
         for name, counted in (("aborted", errors.ABORTED), ("timeouts", errors.DEADLINE_EXCEEDED)):
@@ -318,9 +321,9 @@ class Work:
         )
 
     def warn(self, reason: str, message: str) -> None:
-        """Tell the owner of the volume's claim; nobody else could act on it (DA-024).
+        """Send an event to the volume's claim, whose owner can act on it (DA-024).
 
-        The reference writes no event (A-111).
+        csi-attacher writes no event (A-111).
         """
         claim = ((self.volume or {}).get("spec") or {}).get("claimRef")
         if not claim:
@@ -340,6 +343,6 @@ class Work:
 
 
 def pause(seconds: float) -> None:
-    """Wait within a pass."""
+    """Sleep within a reconcile, without a CPU slot."""
     with waiting():
         time.sleep(seconds)

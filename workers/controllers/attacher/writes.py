@@ -1,8 +1,8 @@
 """The bodies of the attacher's writes (A-024, A-057, A-058, DA-014, DA-017). Pure.
 
-Each patch names the object's uid, so that an attachment made again under the same name is never
-touched by a late worker (MA-031); lists of finalizers and of node ids also name the resourceVersion
-they were read at, so that nobody else's change is lost.
+Each patch names the object's uid, so that a late worker cannot change an attachment that was
+created again under the same name (MA-031). A list of finalizers or node ids also names the
+resourceVersion at which it was read, so that no other change is lost.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
 MAX_MESSAGE_BYTES: Final = 1024
-"""kubernetes, pkg/apis/storage/validation: longer VolumeError messages are refused."""
+"""The API server refuses longer VolumeError messages: kubernetes, pkg/apis/storage/validation."""
 
 MAX_METADATA_BYTES: Final = 256 * 1024
-"""The same file: attachmentMetadata, keys and values together."""
+"""Limit of attachmentMetadata, keys and values together; the same file."""
 
 REWRITE_SECONDS: Final = 60.0
-"""An unchanged error is written again only to renew its time (DA-020)."""
+"""An unchanged error is written again after this time, to renew its timestamp (DA-020)."""
 
 
 def mark_patch(
     attachment: JsonObject, finalizer: str, node_id: str, extra: Mapping[str, str]
 ) -> JsonObject | None:
-    """Finalizer and node id before a publish, one request for both; None when they are there."""
+    """Add finalizer and node id before a publish in one request; None if both are present."""
     metadata = attachment["metadata"]
     wanted = {NODE_ID: node_id, **extra} if node_id else dict(extra)
     known = metadata.get("annotations") or {}
@@ -51,7 +51,7 @@ def mark_patch(
 
 
 def without_finalizer_patch(item: JsonObject, finalizer: str) -> JsonObject | None:
-    """All copies of the finalizer gone, the others kept; None when there is none."""
+    """Remove all copies of the finalizer and keep the others; None if it is absent."""
     metadata = item["metadata"]
     left, is_changed = finalizers.removed(metadata.get("finalizers"), finalizer)
     if not is_changed:
@@ -61,7 +61,7 @@ def without_finalizer_patch(item: JsonObject, finalizer: str) -> JsonObject | No
 
 
 def with_finalizer_patch(item: JsonObject, finalizer: str) -> JsonObject | None:
-    """The finalizer at the end of the list; None when it is there (A-025)."""
+    """Append the finalizer to the list; None if it is present (A-025)."""
     metadata = item["metadata"]
     names, is_new = finalizers.added(metadata.get("finalizers"), finalizer)
     if not is_new:
@@ -71,7 +71,7 @@ def with_finalizer_patch(item: JsonObject, finalizer: str) -> JsonObject | None:
 
 
 def attached_patch(attachment: JsonObject, context: Mapping[str, str]) -> JsonObject:
-    """Status of a published volume; the old metadata goes key by key, as a merge needs it."""
+    """Status of a published volume; old metadata keys are removed one by one, for the merge."""
     known = (attachment.get("status") or {}).get("attachmentMetadata") or {}
     gone = dict.fromkeys(known.keys() - context.keys())
     status = {
@@ -83,7 +83,7 @@ def attached_patch(attachment: JsonObject, context: Mapping[str, str]) -> JsonOb
 
 
 def detached_patch(attachment: JsonObject) -> JsonObject:
-    """Status of a volume that is off its node."""
+    """Status of a detached volume."""
     status = {"attached": False, "attachmentMetadata": None, "detachError": None}
     return {"metadata": _identity(attachment["metadata"]), "status": status}
 
@@ -91,15 +91,15 @@ def detached_patch(attachment: JsonObject) -> JsonObject:
 def error_patch(
     attachment: JsonObject, field: str, error: AttachError, *, with_code: bool, now: datetime
 ) -> JsonObject | None:
-    """Status with `attachError` or `detachError`; None when it says the same since a short time.
+    """Status with `attachError` or `detachError`; None if the same error was written recently.
 
-    The code is never invented: others take 8 (RESOURCE_EXHAUSTED) for a full node (A-057).
+    The code is never invented: Kubernetes takes 8 (RESOURCE_EXHAUSTED) for a full node (A-057).
     """
     code = error.code if with_code and field == "attachError" else None
     content: dict[str, Any] = {"message": cut(error.message), "errorCode": code}
     known = (attachment.get("status") or {}).get(field)
     if known and all(known.get(name) == value for name, value in content.items()):
-        # Without a time it is of somebody else's hand, and as good as old.
+        # An error without a time was not written by us: replace it.
         written = known.get("time")
         if written and (now - datetime.fromisoformat(written)).total_seconds() < REWRITE_SECONDS:
             return None
@@ -110,7 +110,7 @@ def error_patch(
 
 
 def cut(message: str) -> str:
-    """At most 1024 bytes, cut between characters (DA-017)."""
+    """Shorten to at most 1024 bytes, at a character boundary (DA-017)."""
     data = message.encode()
     if len(data) <= MAX_MESSAGE_BYTES:
         return message
@@ -118,7 +118,7 @@ def cut(message: str) -> str:
 
 
 def metadata_bytes(context: Mapping[str, str]) -> int:
-    """Size of a publish context as the API server counts it."""
+    """Size in bytes of a publish context as the API server counts it."""
     return sum(len(key.encode()) + len(value.encode()) for key, value in context.items())
 
 
