@@ -1,5 +1,5 @@
-"""Expansion and modification of volumes: what csi-resizer does (docs/spec, resizing).
+"""Expansion and modification of volumes: the work of csi-resizer (docs/spec, resizing).
 
-`claim`, `decide`, `modifying`, `editing`, `request`, `results`, `marks` and `rules` are pure; calls
-to driver and API server are made by `sync`, `expansion`, `modification`, `writing` and `offline`.
+`claim`, `decide`, `modifying`, `editing`, `request`, `results`, `marks` and `rules` are pure. Only
+`sync`, `expansion`, `modification`, `writing` and `offline` call the driver and the API server.
 """

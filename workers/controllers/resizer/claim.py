@@ -1,6 +1,6 @@
-"""What do a live claim and its volume say about size and class?
+"""Reads sizes and classes from a live claim and its volume.
 
-The views read an object once; sizes are compared by value, texts are kept as they were written
+Each view reads an object once. Sizes are compared by value; texts are kept as they were written
 (R-030). Nothing here changes an object.
 """
 
@@ -29,10 +29,10 @@ class Size:
 
 
 def size_at(obj: Json, *path: str) -> Size | None:
-    """The quantity at `path`, None when absent.
+    """The quantity at `path`, None if absent.
 
     Raises:
-        QuantityError: it is malformed.
+        QuantityError: the quantity is malformed.
     """
     found = value_at(obj, *path)
     return None if found is None else Size(parse(found), str(found))
@@ -48,10 +48,10 @@ class ClaimView:
         allocated: `status.allocatedResources.storage`, None when absent.
         part: `status.allocatedResourceStatuses.storage`, "" when absent.
         conditions: types of the conditions that are True.
-        wanted_class: `spec.volumeAttributesClassName`; nil and empty are equal.
+        wanted_class: `spec.volumeAttributesClassName`; unset and empty are equal.
         current_class: `status.currentVolumeAttributesClassName`.
-        modify_state: `status.modifyVolumeStatus.status`, None when that whole field is absent.
-        modify_target: its `targetVolumeAttributesClassName`.
+        modify_state: `status.modifyVolumeStatus.status`, None if `modifyVolumeStatus` is absent.
+        modify_target: `status.modifyVolumeStatus.targetVolumeAttributesClassName`.
     """
 
     namespace: str
@@ -79,7 +79,7 @@ class ClaimView:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the phase is Bound."""
+        """True if the phase is Bound."""
         return self.phase == BOUND
 
 
@@ -123,7 +123,7 @@ def read_claim(claim: Json) -> ClaimView:
 
 
 def condition_of(claim: Json, kind: Condition) -> Json | None:
-    """The condition of that type, whatever its status."""
+    """The condition of type `kind`, whatever its status; None if absent."""
     return next(
         (one for one in object_list(claim, "status", "conditions") if one.get("type") == kind), None
     )
@@ -135,8 +135,8 @@ class VolumeView:
 
     Attributes:
         csi_driver: `spec.csi.driver`, "" without a csi source.
-        has_csi: whether there is a csi source at all.
-        pre_resize: value of the pre-resize annotation, None when absent.
+        has_csi: whether the PV has a CSI source.
+        pre_resize: value of the pre-resize annotation, None if absent.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The resizer as the engine runs it."""
+"""Connects the resizer to the engine: the drivers it serves, its limits and its work."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class ResizerController:
-    """Makes volumes as large as their claims want, and of the class that they want."""
+    """Changes volumes to the size and the class that their claims request."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """None: the volume's name stands in the claim, so `sync` takes them."""
+        """Return no lock: `sync` takes them once it has read the volume's name from the claim."""
         del key, driver
         return ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """One reconcile of one claim."""
+        """Reconcile one claim."""
         assert driver is not None  # the kind has one
         settings = settings_of(driver)
         return Reconcile(
@@ -47,34 +47,34 @@ class ResizerController:
         ).run()
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Nothing comes back by itself."""
+        """Return nothing: no work is periodic."""
         del context, driver
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """Drivers that expand, on the controller or the node, or modify (R-003).
+        """Return True if the driver expands, on the controller or the node, or modifies (R-003).
 
-        One that only modifies counts with the gate off too: its worker stays, without work (R-004).
+        A driver that only modifies counts even if the gate is off: its worker runs idle (R-004).
         """
         is_modifier = "MODIFY_VOLUME" in driver.controller_capabilities
         return resizer_of(driver) is not Resizer.NONE or is_modifier
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """`--workers`."""
+        """Number of claims at once, from `--workers`."""
         assert driver is not None
         return {KIND: settings_of(driver).workers}
 
 
 def settings_of(driver: Driver) -> ResizerSettings:
-    """The driver's settings for this controller."""
+    """The resizer's settings for one driver."""
     found: ResizerSettings = driver.settings.controllers[SPEC.name]
     return found
 
 
 def resizer_of(driver: Driver) -> Resizer:
-    """Who makes the driver's volumes larger (R-003).
+    """How the driver's volumes are expanded (R-003).
 
-    Unlike the reference a driver without CONTROLLER_SERVICE may grow on the node alone (DR-002).
+    Unlike in csi-resizer, a driver without CONTROLLER_SERVICE can expand on the node (DR-002).
     """
     if "EXPAND_VOLUME" in driver.controller_capabilities:
         return Resizer.REAL
@@ -82,7 +82,10 @@ def resizer_of(driver: Driver) -> Resizer:
 
 
 def can_modify(driver: Driver) -> bool:
-    """R-004; the common gate is off where the API server does not serve classes (R-002)."""
+    """Return True if the driver can modify volumes and the gates allow it (R-004).
+
+    `volume_attributes_class` is off if the API server does not serve the classes (R-002).
+    """
     is_served = driver.settings.gates.volume_attributes_class
     is_on = is_served and settings_of(driver).applies_classes
     return is_on and "MODIFY_VOLUME" in driver.controller_capabilities

@@ -1,7 +1,7 @@
-"""Is this claim's volume to grow, and to which size (R-020 to R-034, R-090)?
+"""Decides whether a claim's volume is expanded, and to which size (R-020 to R-034, R-090).
 
-Pure: the live claim and volume, the marks and the time in; what to do out. The size that may still
-be on its way in the driver is never given up for another one (I-2).
+Pure: takes the live claim and volume, the reconcile state and the time; returns what to do. While
+a call for one size may be in flight in the driver, no other size is requested (I-2).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Resizer(Enum):
-    """Who makes a volume larger (R-003)."""
+    """How a volume is expanded (R-003)."""
 
     REAL = "real"  # ControllerExpandVolume
     TRIVIAL = "trivial"  # the node alone (R-042)
@@ -33,10 +33,10 @@ class Policy:
 
     Attributes:
         resizer: R-003.
-        recovers: gate RecoverVolumeExpansionFailure; off is legacy mode (R-090).
+        recovers: gate RecoverVolumeExpansionFailure; off means legacy mode (R-090).
         slow_seconds: `--retry-interval-max`, also the pause after an infeasible size (R-034).
-        exhausted_seconds: MR-031: after this long without a call a size that was answered with
-            RESOURCE_EXHAUSTED three times may be lowered; None: never.
+        exhausted_seconds: a size answered with RESOURCE_EXHAUSTED three times may be lowered
+            after this long without a call; None: never (MR-031).
     """
 
     resizer: Resizer = Resizer.REAL
@@ -47,11 +47,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """No expansion now.
+    """Do not expand now.
 
     Attributes:
         reason: for logs and `explain`.
-        delay_seconds: look again after this long; None: an event will tell.
+        delay_seconds: check again after this long; None: wait for an event.
     """
 
     reason: str
@@ -63,8 +63,8 @@ class Expand:
     """Expand to `target`.
 
     Attributes:
-        is_new: the target is another one than `allocatedResources` (R-035).
-        is_legacy: R-090.
+        is_new: the target differs from `allocatedResources` (R-035).
+        is_legacy: expand without the states of recovery (R-090).
     """
 
     target: Size
@@ -75,14 +75,14 @@ class Expand:
 Expansion: TypeAlias = Expand | Skip
 
 _EXHAUSTED_ATTEMPTS = 3
-# Nothing that a call may still be working on is behind these.
+# After these results no call can be in flight.
 _SETTLED = frozenset({Result.FINAL, Result.INFEASIBLE, Result.UNSENT})
 
 
 def is_ours(claim: ClaimView, volume: VolumeView, driver_name: str) -> bool:
-    """Whether the claim's volume is the driver's, and the volume the claim's (R-021).
+    """Return True if volume and claim refer to each other and to this driver (R-021).
 
-    Unlike the reference an annotation does not make a csi volume of another driver ours (DR-016).
+    Unlike in csi-resizer, an annotation cannot claim another driver's CSI volume (DR-016).
     """
     if volume.claim_namespace != claim.namespace or volume.claim_uid != claim.uid:
         return False
@@ -92,14 +92,14 @@ def is_ours(claim: ClaimView, volume: VolumeView, driver_name: str) -> bool:
 
 
 def drops_pre_resize(claim: ClaimView, volume: VolumeView) -> bool:
-    """Whether the node caught up, so that the old size is no longer worth a note (R-020/4)."""
+    """Return True if the node has expanded, so the recorded old size can be removed (R-020/4)."""
     return volume.pre_resize is not None and claim.actual.size_bytes >= volume.capacity.size_bytes
 
 
 def expansion(
     claim: ClaimView, volume: VolumeView, marks: Marks, policy: Policy, now: float
 ) -> Expansion:
-    """What to do about the size of an owned volume (R-020/5 to R-020/7)."""
+    """Decide about the size of one of our volumes (R-020/5 to R-020/7)."""
     if policy.resizer is Resizer.NONE:
         return Skip("the driver cannot expand volumes")
     if not claim.is_bound:
@@ -126,7 +126,7 @@ def expansion(
 
 
 def skipping(claim: ClaimView) -> str:
-    """R-034."""
+    """The reason shown while an infeasible size is not retried (R-034)."""
     return (
         f"skipping volume expansion for pvc {claim.path}, because expansion previously failed "
         "with infeasible error"
@@ -134,7 +134,7 @@ def skipping(claim: ClaimView) -> str:
 
 
 def _may_run(claim: ClaimView, marks: Marks) -> bool:
-    """Whether a call for the allocated size may still be at work in the driver."""
+    """Return True if a call for the allocated size may be in flight."""
     if claim.part != Part.CONTROLLER_IN_PROGRESS:
         return False
     call = marks.expansion_of(claim.allocated.size_bytes if claim.allocated else None)
@@ -164,11 +164,11 @@ def _target(
         return allocated
     if Condition.FILE_SYSTEM_PENDING in claim.conditions:
         return Skip("waits for the node")
-    return claim.wanted  # R-033, last row: an old API server keeps no states
+    return claim.wanted  # R-033, last row: an old API server stores no states
 
 
 def _is_exhausted(claim: ClaimView, marks: Marks, policy: Policy, now: float) -> bool:
-    """MR-031: the back end said "full" often and long enough to believe that nothing runs."""
+    """Return True after enough RESOURCE_EXHAUSTED answers and time to rule out a call (MR-031)."""
     if policy.exhausted_seconds is None or claim.allocated is None:
         return False
     call = marks.expansion_of(claim.allocated.size_bytes)
@@ -181,7 +181,7 @@ def _is_exhausted(claim: ClaimView, marks: Marks, policy: Policy, now: float) ->
 
 
 def _legacy(claim: ClaimView, volume: VolumeView) -> Expansion:
-    """R-090."""
+    """Decide without the recovery states (R-090)."""
     is_pending = Condition.FILE_SYSTEM_PENDING in claim.conditions
     if volume.capacity.size_bytes >= claim.wanted.size_bytes and is_pending:
         return Skip("waits for the node")

@@ -1,10 +1,9 @@
-"""What changes on a claim, as one merge patch against the object it was computed from.
+"""Builds the changes to a claim as one merge patch against the object that was read.
 
-Each function below is one row of the tables R-035, R-051, R-060, R-102, R-105, R-110 and R-111:
-it edits a `ClaimEdit` of a live claim. Several may edit the same one, so that expansion and
-modification need one write (MR-001). A patch names the claim's uid and resourceVersion, so it never
-lands on another state than the one it was made for (MR-040); what is equal already is not written
-(DR-009).
+Each function below implements one row of the tables R-035, R-051, R-060, R-102, R-105, R-110 and
+R-111 on a `ClaimEdit`. Several can share one edit, so that expansion and modification need a single
+write (MR-001). A patch names the claim's uid and resourceVersion, so it applies only to the state
+it was computed from (MR-040). Values that are already equal are not written (DR-009).
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class ClaimEdit:
     """Collects changes to one claim.
 
     Args:
-        claim: the live object; not changed.
-        now: the time of new conditions, as the API server writes it.
+        claim: the live object; not modified.
+        now: time of new conditions, in the API server's format.
     """
 
     def __init__(self, claim: JsonObject, now: str) -> None:
@@ -53,7 +52,7 @@ class ClaimEdit:
         self._status[field] = value
 
     def set_storage(self, field: str, value: str | None) -> None:
-        """Set the `storage` entry of a map of the status; None removes it, and an empty map."""
+        """Set the `storage` entry of a status map; None removes it, and the map if it is empty."""
         others = {
             name: one
             for name, one in (value_at(self.claim, "status", field) or {}).items()
@@ -72,13 +71,13 @@ class ClaimEdit:
     def hold(
         self, kind: Condition, message: str = "", *, reason: str = "", probed: bool = False
     ) -> None:
-        """Set a condition to True; its transition time changes with status and reason only.
+        """Set a condition to True; its transition time changes only with status or reason.
 
         Args:
-            kind: its type.
-            message: for users.
+            kind: type of the condition.
+            message: text for users.
             reason: CamelCase, or "".
-            probed: also set lastProbeTime, as conditions of a modification have it (R-112).
+            probed: also set lastProbeTime, which conditions of a modification have (R-112).
         """
         wanted: JsonObject = {"type": str(kind), "status": "True"}
         if reason:
@@ -100,7 +99,7 @@ class ClaimEdit:
             self._conditions[self._conditions.index(old)] = wanted
 
     def patch(self) -> JsonObject | None:
-        """The merge patch, None when nothing would change."""
+        """The merge patch, None if nothing would change."""
         status = {
             field: value
             for field, value in self._status.items()
@@ -124,7 +123,7 @@ class ClaimEdit:
 
 
 def _is_equal(old: Any, new: Any) -> bool:
-    """Whether merging `new` over `old` changes nothing."""
+    """Return True if merging `new` over `old` changes nothing."""
     if isinstance(old, dict) and isinstance(new, dict):
         return all(_is_equal(old.get(name), value) for name, value in new.items())
     return bool(old == new)
@@ -134,10 +133,10 @@ def _is_equal(old: Any, new: Any) -> bool:
 
 
 def mark_resizing(edit: ClaimEdit, plan: Expand, part: str) -> None:
-    """R-035, and R-090 without the recovery states; no sizes in the condition (DR-034).
+    """Record the start of an expansion (R-035; R-090 in legacy mode).
 
-    A size that failed as infeasible is in progress again before it is asked for once more, so that
-    an answer that gets lost pins it (DR-007, MR-030).
+    The condition names no sizes (DR-034). An infeasible size is set to "in progress" before it is
+    requested again, so that a lost answer keeps this size pinned (DR-007, MR-030).
     """
     if plan.is_legacy:
         edit.drop(RESIZE_CONDITIONS - {Condition.RESIZING})
@@ -153,14 +152,14 @@ def mark_resizing(edit: ClaimEdit, plan: Expand, part: str) -> None:
 
 
 def mark_expand_failed(edit: ClaimEdit, message: str, *, is_infeasible: bool) -> None:
-    """R-051: a final error."""
+    """Record a final error (R-051)."""
     if is_infeasible:
         edit.set_storage("allocatedResourceStatuses", Part.CONTROLLER_INFEASIBLE)
     edit.hold(Condition.CONTROLLER_ERROR, f"failed to expand pvc with {message}")
 
 
 def mark_node_pending(edit: ClaimEdit, *, is_legacy: bool) -> None:
-    """R-060, node part needed; an error of an earlier attempt is over (DR-010)."""
+    """Record that the node must expand too, and clear earlier errors (R-060, DR-010)."""
     if is_legacy:
         edit.drop(RESIZE_CONDITIONS - {Condition.FILE_SYSTEM_PENDING})
     else:
@@ -171,7 +170,7 @@ def mark_node_pending(edit: ClaimEdit, *, is_legacy: bool) -> None:
 
 
 def mark_resized(edit: ClaimEdit, size: str, *, is_legacy: bool) -> None:
-    """R-060, no node part."""
+    """Record a finished expansion that needs no work on the node (R-060)."""
     edit.set_storage("capacity", size)
     edit.drop(RESIZE_CONDITIONS)
     if not is_legacy:
@@ -190,7 +189,7 @@ def _set_state(edit: ClaimEdit, state: ModifyState, class_name: str | None) -> N
 
 
 def mark_modifying(edit: ClaimEdit, class_name: str) -> None:
-    """R-102."""
+    """Record the start of a modification (R-102)."""
     _set_state(edit, ModifyState.IN_PROGRESS, class_name)
     edit.hold(
         Condition.MODIFYING, f'Modifying volume to "{class_name}" is in progress.', probed=True
@@ -198,7 +197,7 @@ def mark_modifying(edit: ClaimEdit, class_name: str) -> None:
 
 
 def mark_modify_pending(edit: ClaimEdit) -> None:
-    """R-102, the class cannot be used now: target and conditions stay."""
+    """Record that the class cannot be used now; target and conditions stay (R-102)."""
     _set_state(edit, ModifyState.PENDING, None)
 
 
@@ -211,7 +210,7 @@ def mark_modify_failed(
     reason: str,
     message: str,
 ) -> None:
-    """R-111, R-112."""
+    """Record a failed modification (R-111, R-112)."""
     state = ModifyState.INFEASIBLE if is_infeasible else ModifyState.IN_PROGRESS
     _set_state(edit, state, class_name)
     rest = "is still in progress." if may_run else "failed. Waiting for retry."
@@ -220,12 +219,12 @@ def mark_modify_failed(
 
 
 def mark_modified(edit: ClaimEdit, class_name: str) -> None:
-    """R-110."""
+    """Record a finished modification (R-110)."""
     edit.set("currentVolumeAttributesClassName", class_name)
     edit.set("modifyVolumeStatus", None)
     edit.drop({Condition.MODIFYING, Condition.MODIFY_ERROR})
 
 
 def mark_modify_canceled(edit: ClaimEdit) -> None:
-    """R-105; the error of the class that nobody wants goes too, its state stays (DR-024)."""
+    """Clear the conditions of a class no longer requested; its state stays (R-105, DR-024)."""
     edit.drop({Condition.MODIFYING, Condition.MODIFY_ERROR})

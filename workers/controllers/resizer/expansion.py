@@ -1,4 +1,4 @@
-"""The expand step of one reconcile: from the target to the recorded result (R-035 to R-060)."""
+"""The expand step of one reconcile: from target size to recorded result (R-035 to R-060)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from workers.controllers.resizer.editing import ClaimEdit
     from workers.kube.objects import JsonObject
 
-# Nobody tells when a pod without an attachment ends; a waiting claim looks at least this often.
+# No event reports the end of a pod without an attachment, so a waiting claim checks this often.
 IN_USE_SECONDS: Final = 15.0
-# MA-014: an aborted call is tried again at the base interval this often before it backs off.
+# An aborted call is retried at the base interval this many times before it backs off (MA-014).
 _ABORTED_ATTEMPTS: Final = 5
 
 
@@ -40,7 +40,7 @@ class ExpandStep:
     """Expands one volume to one size.
 
     Attributes:
-        part: state of the claim when the step was planned.
+        part: the claim's state of expansion when the step was planned.
     """
 
     work: Work
@@ -54,15 +54,15 @@ class ExpandStep:
 
     @property
     def target(self) -> tuple[str, str]:
-        """What is asked for, to compare plans."""
+        """The operation and its size, to compare plans."""
         return (self.operation, str(self.plan.target.size_bytes))
 
     def begin(self, edit: ClaimEdit) -> None:
-        """The first write."""
+        """Add this step's changes to the reconcile's first write."""
         editing.mark_resizing(edit, self.plan, self.part)
 
     def prepare(self) -> Outcome | None:
-        """Everything before the call; an outcome ends the step (R-036, R-040)."""
+        """Do everything before the call; a returned outcome ends the step (R-036, R-040)."""
         work = self.work
         if work.settings.handles_in_use and work.marks.in_use:
             claim = work.claim
@@ -78,10 +78,11 @@ class ExpandStep:
         return None
 
     def record_call(self) -> None:
-        """From now on a call may run, whatever an earlier one came to (MR-010).
+        """Clear the recorded result before the call: a call may now be in flight (MR-010).
 
-        That is what no mark means, as the size stands in the claim. Answers "full" go too: they
-        tell nothing once a later call's end was not heard (MR-031).
+        No recorded result means just that, because the claim stores the size. The number of
+        RESOURCE_EXHAUSTED answers is cleared too: it proves nothing once a later call's outcome
+        is unknown (MR-031).
         """
         marks = self.work.marks
         call = marks.expansion_of(self.plan.target.size_bytes)
@@ -90,8 +91,8 @@ class ExpandStep:
             self.work.marks = replace(marks, expand=None)
 
     def answer(self) -> csi.ControllerExpandVolumeResponse | CsiError:
-        """The call."""
-        if self._request is None:  # the node alone; its bound is the node's to know (DR-031)
+        """Call the driver, or return its error."""
+        if self._request is None:  # node-only expansion; only the node knows its limit (DR-031)
             return csi.ControllerExpandVolumeResponse(
                 capacity_bytes=self.plan.target.size_bytes, node_expansion_required=True
             )
@@ -109,7 +110,7 @@ class ExpandStep:
             return error
 
     def record(self, answer: Any) -> Outcome:
-        """Write down what came of it."""
+        """Record the result of the call."""
         if isinstance(answer, CsiError):
             return self._failed(str(answer), expand_result(answer), answer)
         size_bytes, wanted = answer.capacity_bytes, self.plan.target.size_bytes
@@ -134,12 +135,12 @@ class ExpandStep:
             self.plan.target.size_bytes,
             work.secrets(volume),
             default_fs_type=work.settings.default_fs_type,
-            # As the handshake told it: no call of its own (DR-003).
+            # Known from the handshake, without another call (DR-003).
             multi_writer="SINGLE_NODE_MULTI_WRITER" in work.driver.controller_capabilities,
         )
 
     def _unsent(self, message: str) -> Outcome:
-        """A failure of ours; when the size was never sent, another one may follow (MR-032)."""
+        """Handle a failure before the call; if the size was never sent, it may change (MR-032)."""
         work, size_bytes = self.work, self.plan.target.size_bytes
         known = work.marks.expansion_of(size_bytes)
         if self.plan.is_new and known is None:
@@ -163,7 +164,7 @@ class ExpandStep:
     # After a failed call.
 
     def _failed(self, message: str, result: Result, error: CsiError | None = None) -> Outcome:
-        """R-051, R-052."""
+        """Record and report a failed call, then back off (R-051, R-052)."""
         work = self.work
         text = self._failed_text(message)
         if not result.may_run and not self.plan.is_legacy:
@@ -181,7 +182,7 @@ class ExpandStep:
         return retry(str(result))
 
     def _record_failure(self, message: str, result: Result) -> str:
-        """The condition; returns the text of a failure to write it."""
+        """Write the failure's condition; returns an error text if that write fails, else ""."""
 
         def change(edit: ClaimEdit) -> bool:
             if not self._still_counts(edit):
@@ -214,7 +215,7 @@ class ExpandStep:
     # After success.
 
     def _succeeded(self, size_bytes: int, *, node_part: bool) -> Outcome:
-        """R-060: the volume first, so that a death between the two is repeated (MR-042)."""
+        """Save the volume, then the claim: a crash in between repeats the call (R-060, MR-042)."""
         work = self.work
         size = canonical(size_bytes)
         try:
@@ -250,7 +251,7 @@ class ExpandStep:
 
         def change(volume: JsonObject) -> JsonObject | None:
             annotations = volume["metadata"].get("annotations") or {}
-            # What the driver answered, also where somebody wrote a larger size (MR-041).
+            # Save the driver's size even if a larger one was written meanwhile (MR-041).
             patch: JsonObject = {"spec": {"capacity": {"storage": size}}}
             if work.settings.annotates and node_part and words.ANN_PRE_RESIZE not in annotations:
                 patch["metadata"] = {"annotations": {words.ANN_PRE_RESIZE: before}}
@@ -273,7 +274,7 @@ class ExpandStep:
         self.work.writer.edit_claim(effects.RECORD_EXPANSION, change)
 
     def _still_counts(self, edit: ClaimEdit) -> bool:
-        """MR-040: the claim still waits for the result of this very size."""
+        """Return True if the claim still waits for the result of this size (MR-040)."""
         if self.plan.is_legacy:
             return True
         claim = read_claim(edit.claim)

@@ -1,4 +1,4 @@
-"""Why is a claim not larger yet, why is its class not applied? Part of `csi-fleet explain pvc`."""
+"""Explains why a claim has not reached its size or class, for `csi-fleet explain pvc`."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ NOBODY: Final = Served(RESIZER)
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """Everything about one claim's size and class.
+    """Everything that `explain` knows about one claim's size and class.
 
     Attributes:
-        claim: live; None when there is none of that name.
-        volume: its PV, None when it is missing.
-        driver_name: whose volume it is, "" when that cannot be told.
-        driver: record of the driver with the resizer in use, None when no worker runs it.
-        served: the drivers whose workers run the resizer, and the others.
-        attributes_class: the wanted VolumeAttributesClass, None when it is missing.
-        state: of its key, None when nobody knows it.
+        claim: read live; None if it does not exist.
+        volume: its PV, None if missing.
+        driver_name: the volume's driver, "" if unknown.
+        driver: registration of the driver, None if no worker runs the resizer for it.
+        served: which drivers' workers run the resizer, and which do not.
+        attributes_class: the requested VolumeAttributesClass, None if missing.
+        state: state of its key, None if the queue does not know the key.
     """
 
     namespace: str
@@ -63,22 +63,22 @@ class ChangeFacts:
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """Facts, then the first cause.
+    """Gather the facts and return the first cause.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show it.
+        ApiError: the API server does not answer, or refuses to show an object.
         QueueUnavailable: Redis does not answer.
     """
-    del noun  # a claim is all there is to ask about
+    del noun  # only claims come here
     facts = gather(tools, namespace, name)
     return Explained(change_cause(facts), facts.state, facts.claim, facts.volume)
 
 
 def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
-    """Read the facts: claim, volume, class, and Redis.
+    """Read claim, volume, class, and the state in Redis.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show it.
+        ApiError: the API server does not answer, or refuses to show an object.
         QueueUnavailable: Redis does not answer.
     """
     try:
@@ -86,7 +86,7 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
     except NotFoundError:
         return ChangeFacts(namespace, name)
     if (claim.get("status") or {}).get("phase") != BOUND:
-        return ChangeFacts(namespace, name, claim=claim)  # nothing else of it matters
+        return ChangeFacts(namespace, name, claim=claim)  # an unbound claim needs no other facts
     view = read_claim(claim)
     volume = _found(tools.kube.get_volume, view.volume_name)
     driver_name = _driver_name(claim, volume)
@@ -154,7 +154,7 @@ def change_cause(facts: ChangeFacts) -> Cause:
 
 
 def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
-    """What keeps size and class alike."""
+    """The cause that affects size and class alike, None if there is none."""
     if facts.volume is None:
         return Cause(
             "volume-missing",
@@ -261,7 +261,7 @@ def _queue(facts: ChangeFacts) -> Cause | None:
 
 
 def _failed(facts: ChangeFacts, claim: ClaimView) -> Cause:
-    """The last attempt's error, or what is not known yet."""
+    """The last attempt's error; without one, why nothing is known yet."""
     error = queueing.last_error(facts.state, None)
     again = _again(facts)
     if error is not None and facts.state is not None:

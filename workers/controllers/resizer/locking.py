@@ -1,10 +1,9 @@
-"""Which locks does a reconcile hold while it changes a volume (MR-011)?
+"""Chooses the locks that a reconcile holds while it changes a volume (MR-011).
 
-The volume's name keeps it from being made or deleted meanwhile; it is held shared by whoever may
-stand beside a publication and exclusive by an expansion that may not: the driver expands offline
-only, or refused because the volume was published. Expand and modify of one claim are one key, so
-they never meet themselves; where two static volumes share a handle, a lock of the resizer's own
-keeps their claims apart.
+The lock on the volume's name prevents its creation and deletion. It is shared, unless the expansion
+must not overlap with a publication: the driver expands offline only, or refused because the volume
+was published. Then it is exclusive. One key covers expand and modify of a claim, so they never
+conflict. If two static volumes share a handle, another lock of the resizer separates their claims.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ _OFFLINE: Final = frozenset({"OFFLINE"})
 
 
 def locks(volume: JsonObject, driver: Driver, *, expands: bool, in_use: bool) -> tuple[Lock, ...]:
-    """The locks of one reconcile.
+    """The locks of one reconcile of one volume.
 
     Args:
-        volume: the live volume.
-        driver: its driver.
+        volume: the live PV.
+        driver: the driver of the PV.
         expands: an expand step is planned.
-        in_use: the driver refused to expand while the volume was published.
+        in_use: the driver refused to expand because the volume was published.
     """
     is_alone = expands and (in_use or driver.expansion_modes == _OFFLINE)
     mode = Mode.EXCLUSIVE if is_alone else Mode.SHARED
@@ -50,16 +49,16 @@ def locks(volume: JsonObject, driver: Driver, *, expands: bool, in_use: bool) ->
 def places(
     driver: Driver, uid: str, operations: Iterable[str], *, workers: int
 ) -> tuple[Lock, ...]:
-    """One place for each operation whose limit is narrower than the lane (MR-012).
+    """One lock for each operation whose limit is lower than the limit of the driver queue (MR-012).
 
-    `limits: {expand: {concurrency: 8}, modify: {concurrency: 1}}` makes a lane of eight in which
-    one modifies at a time.
+    `limits: {expand: {concurrency: 8}, modify: {concurrency: 1}}` lets eight claims run at once,
+    of which one modifies.
 
     Args:
-        driver: with the limits of the drivers file.
-        uid: the claim's; it chooses the place.
-        operations: what is about to be called.
-        workers: the limit of operations that the file does not name.
+        driver: the driver, with its limits from the drivers file.
+        uid: uid of the claim; it selects one of the `limit` locks.
+        operations: the operations about to be called.
+        workers: limit of operations that the file does not name.
     """
     limits = {name: driver.limits.get(name, workers) for name in OPERATIONS}
     lane = max(limits.values())

@@ -1,10 +1,10 @@
-"""What is remembered of a claim between two reconciles (MR-020), and how it is spelled in Redis?
+"""The reconcile state of a claim: what is stored in Redis between two reconciles (MR-020).
 
-Only what the claim itself cannot say (MR-010). Without a mark a call for the size in
-`allocatedResources` or the class in `modifyVolumeStatus` counts as one that may still run, as after
-a restart of the reference (MR-021). So what an earlier expansion came to is taken back before the
-next one, and no mark is written on the way of one that simply succeeds. A modification has one from
-before its call to its end: the claim names the class, but not its parameters (DR-027).
+It holds only what the claim itself cannot (MR-010). Without a recorded result, a call for the size
+in `allocatedResources` or the class in `modifyVolumeStatus` may be in flight, as csi-resizer
+assumes after a restart (MR-021). So an expansion first clears the last result, and a successful
+one usually writes no state. A modification writes its state before the call and keeps it until the
+call ends: the claim names the class, but not its parameters (DR-027).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from workers.deadlines import NONE, Deadline
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# MR-050: an unchanged event is not repeated within this time.
+# An unchanged event is not repeated within this time (MR-050).
 QUIET_SECONDS: Final = 600.0
 _MAX_SAID: Final = 16
-# Parameters of a class that are larger as JSON are not kept (DR-027); a mark has 64 KiB.
+# Class parameters larger than this as JSON are not stored (DR-027): the limit is 64 KiB in all.
 _MAX_PARAMETERS: Final = 8192
 _NUMBERS: Final = ("exhausted", "digest")
 _DEADLINES: Final = ("deadline", "overtaken")
@@ -31,17 +31,17 @@ _DEADLINES: Final = ("deadline", "overtaken")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The last call of one kind.
+    """The last expand or modify call of a claim.
 
     Attributes:
-        target: bytes as text, or the name of the class.
-        result: what became of it.
-        at: when it ended, seconds of the queue's clock.
-        exhausted: how often in a row it ended with RESOURCE_EXHAUSTED (MR-031).
-        parameters: of the class, while the call may run (DR-027).
-        deadline: of a call whose end nobody saw yet (MR-010).
-        overtaken: of calls of dead workers for the same target.
-        digest: of the parameters, which may be too large to be kept; 0 is unknown.
+        target: the size in bytes as text, or the name of the class.
+        result: the result of the call.
+        at: when it ended, in seconds of the queue's clock.
+        exhausted: consecutive RESOURCE_EXHAUSTED answers (MR-031).
+        parameters: parameters of the class, while the call may be in flight (DR-027).
+        deadline: when the call ends at the latest; set while its outcome is unknown (MR-010).
+        overtaken: the same for earlier calls of dead workers for the same target.
+        digest: checksum of the parameters, which may be too large to store; 0 if unknown.
     """
 
     target: str
@@ -55,15 +55,15 @@ class Call:
 
     @property
     def deadlines(self) -> tuple[Deadline, Deadline]:
-        """Of calls that may run and whose end nobody saw."""
+        """The deadlines of calls that may be in flight and whose outcome is unknown."""
         return self.deadline, self.overtaken
 
     def answered(self) -> Self:
-        """The same after the end of its call: nobody has to wait for its deadline."""
+        """Return a copy without deadline, after the call has ended."""
         return replace(self, deadline=NONE)
 
     def data(self) -> dict[str, Any]:
-        """JSON of it, without what is empty."""
+        """Convert to JSON, without empty fields."""
         found: dict[str, Any] = {"target": self.target, "result": str(self.result), "at": self.at}
         for name in _NUMBERS:
             if value := getattr(self, name):
@@ -78,7 +78,7 @@ class Call:
 
     @classmethod
     def parse(cls, data: Any) -> Self | None:
-        """Read JSON back; whatever is not one of ours is nothing."""
+        """Parse JSON; returns None if it does not have our format."""
         try:
             parameters = data.get("parameters")
             return cls(
@@ -99,11 +99,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """All of one claim.
+    """The whole reconcile state of one claim.
 
     Attributes:
         expand, modify: the last call of each kind.
-        in_use: the driver refused an expansion because the volume is published (R-080).
+        in_use: the driver refused an expansion because the volume was published (R-080).
         said: digests of the events of a failing claim, with the time of each.
     """
 
@@ -114,7 +114,7 @@ class Marks:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:
-        """Read a key's mark; unknown parts are nothing."""
+        """Parse a key's reconcile state; unreadable parts are dropped."""
         said = data.get("said")
         try:
             pairs = tuple((int(digest), float(at)) for digest, at in said or ())
@@ -128,7 +128,7 @@ class Marks:
         )
 
     def data(self) -> dict[str, Any]:
-        """JSON of it; {} when nothing is remembered."""
+        """Convert to JSON; {} if the state is empty."""
         found: dict[str, Any] = {}
         for name, call in (("expand", self.expand), ("modify", self.modify)):
             if call is not None:
@@ -140,33 +140,33 @@ class Marks:
         return found
 
     def expansion_of(self, size_bytes: int | None) -> Call | None:
-        """The last expand call if it was for that size."""
+        """The last expand call if it was for this size, else None."""
         call = self.expand
         return call if call is not None and call.target == str(size_bytes) else None
 
     def modification_of(self, class_name: str) -> Call | None:
-        """The last modify call if it was for that class."""
+        """The last modify call if it was for this class, else None."""
         call = self.modify
         return call if call is not None and call.target == class_name else None
 
     def overtaken(self) -> Deadline:
-        """When a modification of a dead worker that was overtaken has surely ended."""
+        """When modifications of dead workers that a later call overtook have ended for certain."""
         return self.modify.overtaken if self.modify is not None else NONE
 
     def has_said(self, reason: str, message: str, now: float) -> bool:
-        """Whether this event was written lately."""
+        """Return True if this event was written within `QUIET_SECONDS`."""
         digest = _digest(reason, message)
         return any(one == digest and now - at < QUIET_SECONDS for one, at in self.said)
 
     def saying(self, reason: str, message: str, now: float) -> Marks:
-        """The marks with this event remembered."""
+        """Return the state with this event recorded."""
         digest = _digest(reason, message)
         others = [pair for pair in self.said if pair[0] != digest and now - pair[1] < QUIET_SECONDS]
         return replace(self, said=(*others[-_MAX_SAID + 1 :], (digest, now)))
 
 
 def digest_of(parameters: Mapping[str, str]) -> int:
-    """The same for the same parameters, and hardly ever for others."""
+    """A checksum of the parameters; it does not depend on their order."""
     return zlib.crc32(json.dumps(dict(parameters), sort_keys=True).encode())
 
 

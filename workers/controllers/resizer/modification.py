@@ -47,11 +47,11 @@ class ModifyStep:
 
     @property
     def target(self) -> tuple[str, str]:
-        """What is asked for, to compare plans."""
+        """The operation and its class, to compare plans."""
         return (self.operation, self.plan.class_name)
 
     def read_class(self) -> None:
-        """Read the class live, before anything is written about it."""
+        """Read the class live, before anything about it is written."""
         work, name = self.work, self.plan.class_name
         try:
             found = work.context.kube.get_attributes_class(name)
@@ -73,11 +73,11 @@ class ModifyStep:
         self._parameters = text_map(found, "parameters")
 
     def begin(self, edit: ClaimEdit) -> None:
-        """The first write."""
+        """Add this step's changes to the reconcile's first write."""
         if self.plan.is_again:
             return
         if self._is_hopeless:
-            # As after INVALID_ARGUMENT, which Kubernetes' own tests expect for such a class.
+            # Like INVALID_ARGUMENT: Kubernetes' own tests expect it for such a class.
             editing.mark_modify_failed(
                 edit,
                 self.plan.class_name,
@@ -92,7 +92,7 @@ class ModifyStep:
             editing.mark_modifying(edit, self.plan.class_name)
 
     def prepare(self) -> Outcome | None:
-        """Everything before the call; an outcome ends the step."""
+        """Do everything before the call; a returned outcome ends the step."""
         work = self.work
         if self._refusal:
             work.complain(words.REASON_MODIFY_FAILED, self._refusal)
@@ -100,7 +100,7 @@ class ModifyStep:
                 self._remember(Result.INFEASIBLE)
                 longest = work.settings.retry_interval_max_seconds
                 return retry("infeasible", not_before_seconds=longest)
-            # A class that comes wakes the claim (DR-018).
+            # Creating the class queues the claim again (DR-018).
             return retry("no class") if self.plan.is_again else done("waits for the class")
         if held := self._held_seconds():
             return wait(held, "a call for the class as it was before may still run")
@@ -123,17 +123,18 @@ class ModifyStep:
         return None
 
     def _held_seconds(self) -> float:
-        """How long a call for a class of this name with other parameters may still run."""
+        """Seconds that a call for this class with other parameters may still be in flight."""
         known = self.work.marks.modification_of(self._class)
         if known is None or known.digest in (0, digest_of(self._parameters)):
             return 0.0
         return self.work.lease.session.seconds_left(*known.deadlines)
 
     def record_call(self) -> None:
-        """From now on a call may run, whatever an earlier one came to (MR-010).
+        """Record before the call that it may be in flight, whatever an earlier result was (MR-010).
 
-        With the parameters: who does not hear its end may find the class deleted (DR-027). And
-        with its deadline: another class would be undone by a call that ends after its successor.
+        The parameters are stored because the class may be deleted before the outcome is known
+        (DR-027). The deadline is stored because this call, if it ended late, would undo another
+        class that was applied meanwhile.
         """
         work, session = self.work, self.work.lease.session
         known = work.marks.modification_of(self._class)
@@ -149,7 +150,7 @@ class ModifyStep:
         work.marks = replace(work.marks, modify=call)
 
     def answer(self) -> csi.ControllerModifyVolumeResponse | CsiError:
-        """The call."""
+        """Call the driver, or return its error."""
         assert self._request is not None
         trail.note("rpc", f"ControllerModifyVolume {self._class}")
         try:
@@ -163,7 +164,7 @@ class ModifyStep:
             return error
 
     def record(self, answer: Any) -> Outcome:
-        """Write down what came of it."""
+        """Record the result of the call."""
         if isinstance(answer, CsiError):
             return self._failed(answer)
         return self._succeeded()
@@ -175,7 +176,7 @@ class ModifyStep:
     # Failures.
 
     def _unsent(self, message: str) -> Outcome:
-        """A failure of ours, which the reference keeps to itself (DR-020)."""
+        """Handle a failure before the call; csi-resizer does not report it (DR-020)."""
         work = self.work
         if not self.plan.is_again and work.marks.modification_of(self._class) is None:
             self._remember(Result.UNSENT)
@@ -184,7 +185,7 @@ class ModifyStep:
         return retry("not sent")
 
     def _failed(self, error: CsiError) -> Outcome:
-        """R-111."""
+        """Record and report a failed call, then back off (R-111)."""
         work, result = self.work, modify_result(error)
         problem = self._record_failure(result, error.code_name, error.details)
         self._remember(result, is_heard=not error.from_transport)
@@ -198,11 +199,11 @@ class ModifyStep:
         return retry(str(result))
 
     def _remember(self, result: Result, *, is_heard: bool = True) -> None:
-        """What the call came to; an overtaken one may go on whatever that is (MR-010).
+        """Store the result of the call; an overtaken call stays recorded until it ends (MR-010).
 
         Args:
-            result: of the last call.
-            is_heard: the driver itself told its end, so nobody has to wait for its deadline.
+            result: result of the last call.
+            is_heard: the driver itself answered, so its deadline no longer matters.
         """
         work = self.work
         known = work.marks.modification_of(self._class)
@@ -218,7 +219,7 @@ class ModifyStep:
         work.marks = replace(work.marks, modify=None if is_over else call)
 
     def _record_failure(self, result: Result, reason: str, message: str) -> str:
-        """State and conditions; returns the text of a failure to write them."""
+        """Write state and conditions; returns an error text if that write fails, else ""."""
 
         def change(edit: ClaimEdit) -> bool:
             if not self._still_counts(edit):
@@ -247,7 +248,7 @@ class ModifyStep:
     # Success.
 
     def _succeeded(self) -> Outcome:
-        """R-110: the volume first, then the claim."""
+        """Save the volume first, then the claim (R-110)."""
         work, name = self.work, self._class
 
         def save(volume: JsonObject) -> JsonObject | None:
@@ -265,7 +266,7 @@ class ModifyStep:
             work.writer.edit_volume(effects.SAVE_CLASS, save)
             work.writer.edit_claim(effects.RECORD_MODIFICATION, change)
         except RefusedError as error:
-            if not isinstance(error, NotFoundError):  # R-113: nobody reads it on a claim that went
+            if not isinstance(error, NotFoundError):  # no event for a deleted claim (R-113)
                 message = f"cannot get error status from modify volume err: {error}"
                 work.complain(words.REASON_MODIFY_FAILED, message)
             return work.end(error, "not recorded")
@@ -276,6 +277,6 @@ class ModifyStep:
         return done("modified")
 
     def _still_counts(self, edit: ClaimEdit) -> bool:
-        """MR-040: the claim still waits for the result of this very class."""
+        """Return True if the claim still waits for the result of this class (MR-040)."""
         claim = read_claim(edit.claim)
         return claim.modify_state == ModifyState.IN_PROGRESS and claim.modify_target == self._class

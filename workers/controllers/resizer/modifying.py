@@ -1,8 +1,8 @@
-"""Is another class to be applied to this claim's volume (R-100 to R-115)?
+"""Decides whether another class is applied to a claim's volume (R-100 to R-115).
 
-Pure: the live claim, the marks and the time in; what to do out. A class that the driver may still
-be applying is never given up for another one (I-2), nor while a call of a dead worker for it may go
-on although a later one ended (MR-010).
+Pure: takes the live claim, the reconcile state and the time; returns what to do. No other class is
+requested while the driver may still be applying one (I-2). That includes a dead worker's call,
+which may still be in flight after a later call has ended (MR-010).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Modify:
     """Apply `class_name`.
 
     Attributes:
-        is_again: the class is the one in `modifyVolumeStatus` that may still be at work, so
+        is_again: the class is the one in `modifyVolumeStatus`, which may be in progress, so
             nothing is written before the call (R-103).
     """
 
@@ -36,7 +36,7 @@ class Modify:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The user took the class back before it was applied (R-105)."""
+    """Clean up: the user withdrew the class before it was applied (R-105)."""
 
 
 Modification: TypeAlias = Modify | Cancel | Skip
@@ -52,7 +52,7 @@ def modification(
     now: float,
     overtaken_seconds: float,
 ) -> Modification:
-    """What to do about the class of an owned volume (R-100)."""
+    """Decide about the class of one of our volumes (R-100)."""
     if volume.csi_driver != driver_name:
         return Skip("not a csi volume of the driver")
     if not claim.is_bound:
@@ -75,14 +75,14 @@ def modification(
         found = Modify(claim.modify_target, is_again=True)
     else:
         found = Modify(claim.wanted_class, is_again=False)
-    # The same class at once: however often and in whichever order, it comes to the same.
+    # The same class is requested at once: repeated and reordered calls have the same result.
     if marks.modification_of(found.class_name) is None and overtaken_seconds:
         return Skip("an overtaken call for another class may still run", overtaken_seconds)
     return found
 
 
 def skipping(claim: ClaimView) -> str:
-    """R-114."""
+    """The reason shown while an infeasible class is not retried (R-114)."""
     return (
         f"skipping volume modification for pvc {claim.path}, because modification previously "
         "failed with infeasible error"
@@ -96,7 +96,7 @@ def parameters(
     *,
     with_metadata: bool,
 ) -> dict[str, str]:
-    """The mutable parameters of the request (R-104); the class itself stays as it is."""
+    """The mutable parameters of the request (R-104); `attributes_class` is not modified."""
     found = dict(attributes_class)
     if with_metadata:
         found["csi.storage.k8s.io/pvc/name"] = claim.name
@@ -106,13 +106,13 @@ def parameters(
 
 
 def _may_run(claim: ClaimView, marks: Marks) -> bool:
-    """R-101: without a mark that says otherwise the class may still be at work (MR-021)."""
+    """Return True if the class may be in progress; no recorded result means so (R-101, MR-021)."""
     call = marks.modification_of(claim.modify_target)
     return call is None or call.result is Result.UNCERTAIN
 
 
 def _rest(claim: ClaimView, marks: Marks, slow_seconds: float, now: float) -> float:
-    """Seconds until an infeasible class may be asked for again (R-114, DR-023)."""
+    """Seconds until an infeasible class may be requested again (R-114, DR-023)."""
     if claim.modify_state != ModifyState.INFEASIBLE or claim.wanted_class != claim.modify_target:
         return 0.0
     call = marks.modification_of(claim.modify_target)
@@ -123,5 +123,5 @@ def _rest(claim: ClaimView, marks: Marks, slow_seconds: float, now: float) -> fl
 
 
 def _is_rolled_back(claim: ClaimView) -> bool:
-    """Whether nothing is left to tidy (DR-024)."""
+    """Return True if no condition is left to clear (DR-024)."""
     return not claim.conditions & {Condition.MODIFYING, Condition.MODIFY_ERROR}

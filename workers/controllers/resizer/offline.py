@@ -1,6 +1,6 @@
-"""Is a claim in use now? Asked only after its driver refused to expand a published volume (R-080).
+"""Checks whether a claim is in use, after its driver refused to expand a published volume (R-080).
 
-Pods and attachments are looked up in that moment; no process keeps any (DR-012).
+Pods and attachments are read at that moment; no process caches them (DR-012).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 
 
 def uses(pod: Json, claim_name: str) -> bool:
-    """Whether a pod of the claim's namespace uses the claim (R-081).
+    """Return True if a pod of the claim's namespace uses the claim (R-081).
 
-    Unscheduled pods count, ended ones do not. Unlike in the reference the claim of a generic
+    Unscheduled pods count, finished pods do not. Unlike in csi-resizer, the claim of a generic
     ephemeral volume, `<pod>-<volume>`, counts too.
     """
     if text(pod, "status", "phase") in _ENDED:
@@ -38,7 +38,7 @@ def uses(pod: Json, claim_name: str) -> bool:
 
 
 def is_in_use(kube: KubeReader, namespace: str, claim_name: str, volume_name: str) -> bool:
-    """Whether a pod uses the claim, or the volume is still attached somewhere."""
+    """Return True if a pod uses the claim or an attachment names the volume."""
     pods = kube.list(paths.PODS, namespace=namespace, fieldSelector=_RUNNING)
     if any(uses(pod, claim_name) for pod in pods):
         return True
@@ -48,4 +48,4 @@ def is_in_use(kube: KubeReader, namespace: str, claim_name: str, volume_name: st
             for one in kube.list(paths.ATTACHMENTS)
         )
     except ForbiddenError:
-        return False  # csi-resizer has no such right; the pods then say all there is
+        return False  # csi-resizer's role lacks this permission; then only pods are checked

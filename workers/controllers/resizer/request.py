@@ -1,4 +1,4 @@
-"""What is asked of the driver (R-040, R-041, R-104)? Pure: live objects in, a request out."""
+"""Builds the driver's requests from live objects (R-040, R-041, R-104). Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def csi_volume(volume: JsonObject) -> JsonObject:
     """The volume in its CSI form.
 
     Raises:
-        AttemptError: NO_CHANGE; it has none, or no handle.
+        AttemptError: NO_CHANGE; the volume has no CSI form or no handle.
     """
     if value_at(volume, "spec", "csi") is None:
-        # Only drivers that stand for in-tree plugins have such claims (`decide.is_ours`), so that
-        # "is not migrated to CSI" of R-040 is never said.
+        # Only drivers that replace in-tree plugins have such claims (`decide.is_ours`), so the
+        # message "is not migrated to CSI" of R-040 never occurs.
         try:
             volume = volume_to_csi(volume)
         except AttemptError as error:
@@ -38,14 +38,14 @@ def csi_volume(volume: JsonObject) -> JsonObject:
 
 
 def expand_secret(volume: Json) -> SecretRef | None:
-    """The secret of ControllerExpandVolume; of the CSI form."""
+    """The secret of ControllerExpandVolume, of a volume in CSI form; None if it names none."""
     name = text(volume, "spec", "csi", "controllerExpandSecretRef", "name")
     namespace = text(volume, "spec", "csi", "controllerExpandSecretRef", "namespace")
     return SecretRef(name, namespace) if name or namespace else None
 
 
 def modify_secret(volume: Json) -> SecretRef | None:
-    """The secret of ControllerModifyVolume: both annotations, else the expand secret."""
+    """The secret of ControllerModifyVolume: from both annotations, else the expand secret."""
     found = annotations_of(volume)
     name, namespace = found.get(ANN_MODIFY_SECRET_NAME), found.get(ANN_MODIFY_SECRET_NAMESPACE)
     return SecretRef(name, namespace) if name and namespace else expand_secret(volume)
@@ -59,10 +59,10 @@ def expand_request(
     default_fs_type: str,
     multi_writer: bool,
 ) -> csi.ControllerExpandVolumeRequest:
-    """The request for a volume in its CSI form.
+    """The expand request for a volume in CSI form.
 
     Raises:
-        AttemptError: NO_CHANGE; the access modes have no meaning in CSI.
+        AttemptError: NO_CHANGE; CSI cannot express the access modes.
     """
     try:
         capability = volume_capability(
@@ -83,7 +83,7 @@ def expand_request(
 def modify_request(
     volume: Json, parameters: Mapping[str, str], secrets: Mapping[str, str]
 ) -> csi.ControllerModifyVolumeRequest:
-    """The request for a csi volume."""
+    """The modify request for a CSI volume."""
     return csi.ControllerModifyVolumeRequest(
         volume_id=text(volume, "spec", "csi", "volumeHandle"),
         secrets=dict(secrets),

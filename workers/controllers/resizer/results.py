@@ -1,4 +1,4 @@
-"""What does the end of a driver call mean for the size or class that was asked for (R-050)?"""
+"""Classifies the result of a driver call for the requested size or class (R-050)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Result(StrEnum):
-    """What is known of the last call for one target.
+    """The result of the last call for one target.
 
-    OK: done. UNCERTAIN: it may still run, so the same target is asked for again. FINAL: it failed
-    for good, another target may follow. INFEASIBLE: final, and the same target is hopeless for now.
-    UNSENT: nothing reached the driver since the target was written down (MR-032).
+    OK: done. UNCERTAIN: it may be in flight, so the same target is requested again. FINAL: it
+    failed and has ended, so another target may follow. INFEASIBLE: final, and the same target is
+    hopeless for now. UNSENT: no call was made since the target was recorded (MR-032).
     """
 
     OK = "ok"
@@ -27,7 +27,7 @@ class Result(StrEnum):
 
     @property
     def may_run(self) -> bool:
-        """Whether a call for the target may still be at work."""
+        """True if a call for the target may be in flight."""
         return self is Result.UNCERTAIN
 
 
@@ -35,28 +35,28 @@ _INFEASIBLE: Final = frozenset({errors.INVALID_ARGUMENT, errors.OUT_OF_RANGE, er
 
 
 def is_uncertain(error: CsiError) -> bool:
-    """Whether the call may still run (R-050, R-111).
+    """Return True if the call may be in flight (R-050, R-111).
 
-    Beyond the codes of R-050: an answer that could not be read, and a stream that broke under the
-    call, say nothing about the storage whatever code the transport gave them.
+    Beyond the codes of R-050, an unreadable answer or a broken stream says nothing about the
+    storage, whatever code the transport reports.
     """
     return not error.is_final or error.code == errors.RESOURCE_EXHAUSTED
 
 
 def expand_result(error: CsiError) -> Result:
-    """The class of a failed ControllerExpandVolume."""
+    """Classify a failed ControllerExpandVolume."""
     if is_uncertain(error):
         return Result.UNCERTAIN
     return Result.INFEASIBLE if error.code in _INFEASIBLE else Result.FINAL
 
 
 def modify_result(error: CsiError) -> Result:
-    """The class of a failed ControllerModifyVolume; only INVALID_ARGUMENT is infeasible."""
+    """Classify a failed ControllerModifyVolume; only INVALID_ARGUMENT is infeasible."""
     if is_uncertain(error):
         return Result.UNCERTAIN
     return Result.INFEASIBLE if error.code == errors.INVALID_ARGUMENT else Result.FINAL
 
 
 def is_in_use(error: CsiError) -> bool:
-    """Whether the driver refuses because the volume is published (R-050, R-083)."""
+    """Return True if the driver refused because the volume is published (R-050, R-083)."""
     return error.code == errors.FAILED_PRECONDITION and not error.from_transport

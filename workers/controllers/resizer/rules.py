@@ -1,9 +1,9 @@
-"""What events mean to the resizer: which claims may have something to do (R-010, R-013, MR-002).
+"""Turns events into keys of claims that may have something to do (R-010, R-013, MR-002).
 
-Remembered are the claims with work left, and of each volume of a driver in use its driver. Events
-that only echo what we write ourselves (states, conditions, allocated size) wake nobody (DR-008);
-what a claim may be waiting for does, unlike in the reference (R-011): its volume, its class, the
-end of an attachment (DR-011, DR-018, DR-019).
+It keeps the claims with work left, and the driver of each volume of a registered driver. Events
+that only echo our own writes (states, conditions, allocated size) queue nothing (DR-008). Unlike
+in csi-resizer (R-011), events of objects that a claim may wait for queue it: its volume, its
+class, the end of an attachment (DR-011, DR-018, DR-019).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BOUND: Final = "Bound"
 
 
 class DriverView(msgspec.Struct, frozen=True, gc=False):
-    """What the rules know of a driver; `is_migrated`: it replaces an in-tree plugin."""
+    """What the rules need of a driver; `is_migrated`: it replaces an in-tree plugin."""
 
     queue_name: str
     is_migrated: bool
@@ -42,9 +42,9 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A claim with something left to do, and what it looked like to those who may change it.
+    """A claim with something left to do, and its content apart from our own writes.
 
-    `states`: which of its two states it shows, that of an expansion and that of a modification.
+    `states`: whether it shows the state of an expansion, and of a modification.
     """
 
     uid: str
@@ -58,7 +58,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class Noted(msgspec.Struct, frozen=True, gc=False):
-    """A volume that carries the size it had before: whose it is, and its size now."""
+    """A PV annotated with its size before the expansion: its driver, claim and current size."""
 
     driver: str
     claim: str
@@ -67,7 +67,7 @@ class Noted(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResizerRules:
-    """Claims that are too small or of another class, of the drivers in use."""
+    """Tracks claims of registered drivers that are too small or have another class."""
 
     def __init__(self) -> None:
         self._drivers: dict[str, DriverView] = {}
@@ -80,9 +80,9 @@ class ResizerRules:
         self._listed: dict[Resource, set[str]] = {}
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
-        """Take in the drivers; one that can more than before has work that it did not have.
+        """Replace the drivers, and queue the claims of new or changed drivers.
 
-        New ones bring a new list (`Watch.relists`), which brings their volumes.
+        A new driver causes a new list (`Watch.relists`), which adds its volumes.
         """
         before = self._drivers
         self._drivers = {
@@ -102,7 +102,7 @@ class ResizerRules:
         ]
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Take in an object as it is now."""
+        """Process an object as it is now."""
         if resource == paths.CLAIMS:
             return self._see_claim(item, is_listed=is_listed)
         if resource == paths.VOLUMES:
@@ -112,7 +112,7 @@ class ResizerRules:
         return ()
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Take in a deletion."""
+        """Process a deletion."""
         if resource == paths.CLAIMS:
             return self._drop_claim(item.metadata.uid)
         if resource == paths.VOLUMES:
@@ -125,11 +125,11 @@ class ResizerRules:
         return ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to note which objects still exist."""
+        """Start to record which objects still exist."""
         self._listed[resource] = set()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Treat the others as deleted."""
+        """Treat objects that the list did not contain as deleted."""
         listed = self._listed.pop(resource, set())
         told: list[Told] = []
         if resource == paths.CLAIMS:
@@ -143,7 +143,7 @@ class ResizerRules:
         return told
 
     def all_keys(self) -> Iterable[Key]:
-        """Return the keys of everything that waits."""
+        """Return the keys of all claims with work left."""
         keys = [key for waiting in self._waiting.values() for key in self._keys(waiting)]
         return keys + [
             key
@@ -182,7 +182,7 @@ class ResizerRules:
         return list(self._keys(waiting))
 
     def _drop_claim(self, uid: str) -> list[Told]:
-        """Its counters and marks go, so that another claim of its name has none (DR-006)."""
+        """Drop its counters and state: another claim of its name must not get them (DR-006)."""
         waiting = self._waiting.get(uid)
         if waiting is None:
             return []
@@ -200,7 +200,7 @@ class ResizerRules:
                 del index[place]
 
     def _driver(self, waiting: Waiting) -> str | None:
-        """Whose claim it is; a volume without csi source goes by the claim's annotation (R-021)."""
+        """The claim's driver; without a CSI source, the driver that it is annotated with (R-021)."""
         found = self._volumes.get(waiting.volume)
         return found or (waiting.resizer if waiting.resizer in self._drivers else None)
 
@@ -225,7 +225,7 @@ class ResizerRules:
         return told
 
     def _note(self, item: Volume) -> list[Key]:
-        """Remember the size before; its claim may have caught up already (R-020/4)."""
+        """Record the previous size; if the claim has caught up, queue it (R-020/4)."""
         name, reference = item.metadata.name, item.spec.claim_ref
         if item.metadata.annotation(ANN_PRE_RESIZE) is None or reference is None:
             self._noted.pop(name, None)
@@ -241,7 +241,7 @@ class ResizerRules:
         return [] if is_same or noted.uid in self._waiting else self._noted_keys(noted)
 
     def _noted_keys(self, noted: Noted) -> list[Key]:
-        """One of its driver; of an in-tree volume those that it may have been migrated to."""
+        """The key for the PV's driver; for an in-tree PV, one key per migrated driver."""
         views = [
             view
             for name, view in self._drivers.items()
@@ -250,7 +250,7 @@ class ResizerRules:
         return [Key(KIND, view.queue_name, noted.claim, noted.uid) for view in views]
 
     def _see_class(self, item: AttributesClass) -> list[Told]:
-        """DR-018: a class that came, or came again, may be what somebody waits for."""
+        """Queue the claims that wait for a class that was created (DR-018)."""
         name, uid = item.metadata.name, item.metadata.uid
         if self._classes.get(name) == uid:
             return []
@@ -258,7 +258,7 @@ class ResizerRules:
         return self._wake(self._of_class.get(name, ()))
 
     def _detached(self, item: Attachment) -> list[Told]:
-        """DR-011: the driver may have refused because of this attachment."""
+        """Queue the volume's claims: the driver may have refused while it was attached (DR-011)."""
         return self._wake(self._of_volume.get(item.spec.source.persistent_volume_name or "", ()))
 
     def _wake(self, uids: Iterable[str]) -> list[Told]:
@@ -266,9 +266,9 @@ class ResizerRules:
 
 
 def has_work(item: Claim) -> bool:
-    """Whether a bound claim is too small, or its class another one than wanted (MR-002).
+    """Return True if a bound claim is too small, or has another class than requested (MR-002).
 
-    A claim that is being deleted is followed too: a call may have to be brought to its end.
+    A claim that is being deleted counts too: a call in flight may have to be completed.
     """
     if item.status.phase != _BOUND or not item.spec.volume_name:
         return False
@@ -290,10 +290,10 @@ def _caught_up(item: Claim, noted: Noted) -> bool:
 
 
 def _is_echo(before: Waiting, now: Waiting) -> bool:
-    """Whether all that changed may be our own writing (DR-008).
+    """Return True if our own writes may explain all that changed (DR-008).
 
-    A state is taken away by us with a success alone, which changes the capacity or the current
-    class too; else somebody did it, to have the claim tried again (R-010, R-013, TR-012).
+    We remove a state only on success, which also changes the capacity or the current class. If
+    another writer removed it, the claim is to be tried again (R-010, R-013, TR-012).
     """
     expansion_reset = before.states[0] and not now.states[0]
     modification_reset = before.states[1] and not now.states[1]
@@ -303,7 +303,7 @@ def _is_echo(before: Waiting, now: Waiting) -> bool:
 
 
 def _size(text: str) -> int:
-    """In bytes; what cannot be read is the worker's to report."""
+    """Parse a size in bytes; 0 if unreadable, which the worker reports."""
     try:
         return parse(text)
     except AttemptError:

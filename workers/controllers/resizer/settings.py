@@ -1,4 +1,4 @@
-"""The resizer's own settings, made from csi-resizer's flags and a few of ours (R-120, R-121)."""
+"""The resizer's settings, from csi-resizer's flags and a few more (R-120, R-121)."""
 
 from __future__ import annotations
 
@@ -47,18 +47,19 @@ FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizerSettings:
-    """What one driver's resizer does.
+    """The resizer's settings for one driver.
 
     Attributes:
-        timeout_seconds: deadline of each expansion and modification, `--timeout` (DR-032).
-        workers: claims at work at the same time, `--workers`.
+        timeout_seconds: timeout of each expansion and modification, `--timeout` (DR-032).
+        workers: claims in progress at the same time, `--workers`.
         retry_interval_start_seconds: first retry interval.
-        retry_interval_max_seconds: longest one, and the pause after an infeasible size or class.
-        handles_in_use: look for pods before an offline-only driver is asked again (R-080).
-        extra_modify_metadata: R-104.
-        default_fs_type: for volumes that name none; the attach setting of the driver (DR-004).
-        serializes: never expand and modify one volume at the same time (MR-011).
-        exhausted_is_final: MR-031.
+        retry_interval_max_seconds: longest retry interval, and the pause after an infeasible
+            size or class.
+        handles_in_use: check for pods before an offline-only driver is called again (R-080).
+        extra_modify_metadata: add names of claim and volume to the parameters (R-104).
+        default_fs_type: for volumes without a type; the driver's attach setting (DR-004).
+        serializes: never expand and modify a volume at the same time (MR-011).
+        exhausted_is_final: a size may be lowered after RESOURCE_EXHAUSTED (MR-031).
         recovers, applies_classes, annotates: the three gates (R-121).
     """
 
@@ -77,10 +78,10 @@ class ResizerSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> ResizerSettings:
-    """Make the settings of flag values by name.
+    """Build the settings from flag values by name.
 
     Raises:
-        ConfigError: `--workers` is not at least 1 (DR-030).
+        ConfigError: `--workers` is below 1 (DR-030).
     """
     gates: Mapping[str, bool] = values.get("feature-gates") or {}
     if values["workers"] < 1:

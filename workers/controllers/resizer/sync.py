@@ -1,8 +1,8 @@
-"""One reconcile of one claim: at most one expand and one modify step from one fresh look (MR-001).
+"""One reconcile of one claim: plans at most one expand and one modify step (MR-001).
 
-The first write of both steps is one patch; the calls run side by side (MR-011); each result is
-written down when it comes. A death anywhere leaves a claim that pins the size and the class that
-may still be at work, so the next owner repeats them, never others (MR-033).
+One patch starts both steps, their calls run in parallel (MR-011), and each result is written when
+it arrives. After a crash the claim still names the size and class that may be in progress, so the
+next worker repeats exactly those (MR-033).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _log = get_logger(__name__)
 
 Step: TypeAlias = ExpandStep | ModifyStep
 
-# MR-031: twice the deadline without a call.
+# The wait before a size is lowered, in call timeouts (MR-031).
 _EXHAUSTED_DEADLINES: Final = 2
 
 
@@ -58,7 +58,7 @@ class Reconcile:
     """One reconcile of one claim, under its lease.
 
     Args:
-        resizer: who makes the driver's volumes larger.
+        resizer: how the driver's volumes are expanded.
         can_modify: the driver has MODIFY_VOLUME and the gate is on.
     """
 
@@ -88,12 +88,12 @@ class Reconcile:
         )
 
     def run(self) -> Outcome:
-        """Decide and act; raises only for failures of the system itself."""
+        """Decide and act; raises only if the API server, Redis or the driver is unavailable."""
         for _ in range(ATTEMPTS):
             try:
                 return self._run()
             except ConflictError:
-                continue  # of a first write: nothing was sent, so look again and decide anew
+                continue  # in the first write: nothing was sent, so read and decide again
             except AttemptError as error:
                 trail.note("error", error.message)
                 return retry("unreadable")
@@ -146,7 +146,7 @@ class Reconcile:
     # Looking.
 
     def _read(self) -> Work | Outcome:
-        """Claim and volume live: no cache is waited for, or goes back (R-007, R-012, DR-028)."""
+        """Read claim and volume live: no cache can be stale (R-007, R-012, DR-028)."""
         kube = self._context.kube
         namespace, _, name = self._key.object.partition("/")
         try:
@@ -179,7 +179,7 @@ class Reconcile:
         return work
 
     def _forget(self, reason: str) -> Outcome:
-        """A claim that is gone leaves nothing behind (DR-006)."""
+        """Drop the state of a claim that is gone (DR-006)."""
         if self._lease.mark:
             self._context.effects.mark(self._lease, {})
         return done(reason)
@@ -209,7 +209,7 @@ class Reconcile:
         return steps
 
     def _nothing(self, work: Work, plans: Sequence[Expansion | Modification]) -> Outcome:
-        """Nothing to do now."""
+        """End without a step: check again when a delay is over, or wait for an event."""
         skips = [plan for plan in plans if isinstance(plan, Skip)]
         reason = "; ".join(plan.reason for plan in skips)
         delays = _delays(work, skips)
@@ -221,7 +221,7 @@ class Reconcile:
     # Acting.
 
     def _drop_pre_resize(self, work: Work) -> None:
-        """R-020/4; the volume as it is then is what the steps go on with (DR-035)."""
+        """Remove the pre-resize annotation; the steps use the new PV (R-020/4, DR-035)."""
         if not self._settings.annotates:
             return
 
@@ -234,7 +234,7 @@ class Reconcile:
         work.writer.edit_volume(effects.DROP_PRE_RESIZE, change)
 
     def _cancel(self, work: Work) -> None:
-        """R-105."""
+        """Report and record that the class was withdrawn (R-105)."""
         work.say(words.REASON_MODIFY_CANCELED, words.EVENT_CANCELED)
 
         def change(edit: ClaimEdit) -> bool:
@@ -292,10 +292,10 @@ class Reconcile:
         return retry("not marked")
 
     def _answers(self, work: Work, steps: Sequence[Step]) -> Iterator[tuple[Step, Any]]:
-        """The steps with what the driver answered, as it comes; each is recorded before (MR-010).
+        """Yield each step with its answer as it arrives; all calls are recorded before (MR-010).
 
-        Two calls run side by side: some drivers merge such a pair into one change with a long rest
-        afterwards (MR-011).
+        Two calls run in parallel, because some drivers merge them into one change that is
+        followed by a long cool-down (MR-011).
         """
         if len(steps) < 2 or self._settings.serializes:
             for step in steps:
@@ -320,7 +320,7 @@ class Reconcile:
         plans: tuple[Expansion, Modification],
         outcomes: Sequence[Outcome],
     ) -> Outcome:
-        """One outcome of both steps; another target than those just tried comes at once."""
+        """Merge the steps' outcomes; a target that was not tried yet is reconciled at once."""
         tried = {step.target for step in steps}
         following = self._plans(work)
         if any(isinstance(plan, Cancel) for plan in following):
@@ -343,13 +343,13 @@ class Reconcile:
 
 
 def pruned(marks: Marks, claim: ClaimView, overtaken_seconds: float) -> Marks:
-    """What still matters: a result goes with what it was for."""
+    """Drop the results of targets that the claim no longer has."""
     call = marks.modify
     if call is not None and (claim.modify_state, claim.modify_target) != (
         ModifyState.IN_PROGRESS,
         call.target,
     ):
-        # The claim says so while a call runs: this one's end stands in it.
+        # While a call is in flight the claim says so; here it does not, so the call has ended.
         marks = replace(marks, modify=call.answered())
     if claim.modify_state is None and not overtaken_seconds:
         marks = replace(marks, modify=None)
@@ -359,7 +359,7 @@ def pruned(marks: Marks, claim: ClaimView, overtaken_seconds: float) -> Marks:
 
 
 def _delays(work: Work, plans: Iterable[Expansion | Modification]) -> list[float]:
-    """When to look again: at what rests, and to forget a call that was overtaken."""
+    """Seconds until a suspended target can be tried, and until an overtaken call is forgotten."""
     skips = [plan.delay_seconds for plan in plans if isinstance(plan, Skip)]
     overtaken = work.overtaken_seconds or None
     return [seconds for seconds in (*skips, overtaken) if seconds is not None]
@@ -372,7 +372,7 @@ def _record_calls(work: Work, steps: Iterable[Step]) -> None:
 
 
 def _answer(step: Step) -> Any:
-    """The driver's answer, or what kept the call from being made."""
+    """The driver's answer, or the error that prevented the call."""
     try:
         return step.answer()
     except TransientError as error:

@@ -1,4 +1,4 @@
-"""What the two steps of one reconcile share: objects, marks, events and error texts."""
+"""Objects, reconcile state, events and error texts that both steps of a reconcile share."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Errors of the system itself: the key waits instead of blaming the claim.
-
 # Effects, in the order of a full reconcile with both steps.
 DROP_PRE_RESIZE: Final = "drop-pre-resize"
 MARK_STARTED: Final = "mark-started"
@@ -51,7 +49,7 @@ class Work:
     """One reconcile of one claim.
 
     Attributes:
-        marks: what is remembered of the claim; written by `keep`.
+        marks: the reconcile state of the claim; stored by `keep`.
     """
 
     context: Context
@@ -75,12 +73,12 @@ class Work:
 
     @property
     def now(self) -> float:
-        """Seconds of the queue's clock."""
+        """The time in seconds of the queue's clock."""
         return self.lease.session.now()
 
     @property
     def overtaken_seconds(self) -> float:
-        """How long a modification of a dead worker may still run after its successor's end."""
+        """Seconds that a dead worker's modification may be in flight after a later call ended."""
         return self.lease.session.seconds_left(self.marks.overtaken())
 
     def say(self, reason: str, message: str, *, is_warning: bool = False) -> None:
@@ -94,20 +92,20 @@ class Work:
         )
 
     def say_once(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Write an event unless the failing claim had the same one lately (MR-050)."""
+        """Write an event unless the failing claim had the same one recently (MR-050)."""
         if not self.marks.has_said(reason, message, self.now):
             self.say(reason, message, is_warning=is_warning)
             self._said.append((reason, message))
 
     def complain(self, reason: str, message: str) -> None:
-        """A failure that the user sees."""
+        """Report a failure to the user."""
         self._is_failing = True
         trail.note("error", message)
         _log.warning("attempt failed", err=message)
         self.say_once(reason, message, is_warning=True)
 
     def keep(self, step: str = KEEP_MARK) -> None:
-        """Write the marks down if they changed; at the end those of a failing claim's events."""
+        """Store the state if it changed; the last write adds or drops the events of failures."""
         if step == KEEP_MARK:
             marks = self.marks if self._is_failing else replace(self.marks, said=())
             for reason, message in self._said if self._is_failing else ():
@@ -119,17 +117,17 @@ class Work:
             self.context.effects.mark(self.lease, data)
 
     def end(self, error: ApiError, reason: str) -> Outcome:
-        """The outcome of a result that was not written; a claim that is gone leaves no mark."""
+        """The outcome if a result could not be written; a claim that is gone leaves no state."""
         if not isinstance(error, NotFoundError):
             return retry(reason)
         self.marks, self._is_failing = Marks(), False
         return done("claim is gone")
 
     def secrets(self, volume: JsonObject, *, modify: bool = False) -> dict[str, str]:
-        """The secret data of a call, read now (R-040, R-104).
+        """Read the secret data of a call (R-040, R-104).
 
         Raises:
-            AttemptError: NO_CHANGE; it cannot be read.
+            AttemptError: NO_CHANGE; the secret cannot be read.
         """
         find = request.modify_secret if modify else request.expand_secret
         wanted = find(volume)
@@ -142,11 +140,11 @@ class Work:
         return secret_rules.decode(found, wanted)
 
     def timeout_seconds(self, operation: str) -> float:
-        """Deadline of a call for this claim."""
+        """Timeout of a call for this claim."""
         named = self.driver.timeout_seconds(operation, self.claim.storage_class)
         return self.settings.timeout_seconds if named is None else named
 
 
 def patch_failed(claim: ClaimView, error: ApiError) -> str:
-    """Upstream's words for a refused write of the status, two blanks included (R-035)."""
+    """csi-resizer's text for a refused status write, including its double space (R-035)."""
     return f"can't patch status of  PVC {claim.path} with {error}"

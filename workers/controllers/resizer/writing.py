@@ -1,7 +1,7 @@
-"""How is a result written so that it never lands on another state than its own (MR-040, MR-041)?
+"""Writes results only to the object state that they belong to (MR-040, MR-041).
 
-Every write names uid and resourceVersion. A conflict is answered by a fresh read and a new look
-whether the write is still right, without a driver call and without a back-off step.
+Every write names uid and resourceVersion. After a conflict the object is read again and the write
+is checked again, without a driver call and without a back-off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ATTEMPTS: Final = 5
 
 
 def timestamp() -> str:
-    """Now, as the API server writes it."""
+    """The current time in the API server's format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -49,7 +49,7 @@ class Writer:
         """Read the claim again.
 
         Raises:
-            NotFoundError: it is gone; another one of its name is not it.
+            NotFoundError: the claim is gone, or another one has its name.
         """
         metadata = self.claim["metadata"]
         found = self._context.kube.get_claim(metadata["namespace"], metadata["name"])
@@ -60,7 +60,11 @@ class Writer:
         return found
 
     def read_volume(self) -> JsonObject:
-        """Read the volume again."""
+        """Read the volume again.
+
+        Raises:
+            NotFoundError: the volume is gone, or another one has its name.
+        """
         found = self._context.kube.get_volume(self.volume["metadata"]["name"])
         if text(found, "metadata", "uid") != self.volume["metadata"]["uid"]:
             message = f'persistentvolumes "{found["metadata"]["name"]}" not found'
@@ -69,11 +73,11 @@ class Writer:
         return found
 
     def edit_claim_once(self, step: str, change: Callable[[ClaimEdit], bool]) -> None:
-        """Write a change of the claim's status, if there is any and `change` says it counts.
+        """Write a change of the claim's status if `change` returns True and there is a difference.
 
         Raises:
             ConflictError: the claim changed since it was read.
-            ApiError: refused.
+            ApiError: the write was refused.
         """
         edit = ClaimEdit(self.claim, timestamp())
         patch = edit.patch() if change(edit) else None
@@ -86,11 +90,11 @@ class Writer:
             )
 
     def edit_claim(self, step: str, change: Callable[[ClaimEdit], bool]) -> None:
-        """Write a result, on a newer claim too as long as `change` says that it still counts.
+        """Write a result; after a conflict, retry while `change` says that it still applies.
 
         Raises:
-            ConflictError: five times in a row.
-            ApiError: refused.
+            ConflictError: `ATTEMPTS` conflicts in a row.
+            ApiError: the write was refused.
         """
         for left in range(ATTEMPTS - 1, -1, -1):
             try:
@@ -107,11 +111,11 @@ class Writer:
 
         Args:
             step: name of the effect.
-            change: from the volume as it is to what is to be merged; None when nothing is.
+            change: returns the merge patch for the given volume; None writes nothing.
 
         Raises:
-            ConflictError: five times in a row.
-            ApiError: refused.
+            ConflictError: `ATTEMPTS` conflicts in a row.
+            ApiError: the write was refused.
         """
         for left in range(ATTEMPTS - 1, -1, -1):
             patch = change(self.volume)
