@@ -1,1 +1,1 @@
-"""Warns about a claim whose kind of source no VolumePopulator names."""
+"""Warns about a claim whose data source kind is not registered by any VolumePopulator."""

@@ -1,4 +1,4 @@
-"""The data source validator as the engine runs it; it has no driver."""
+"""Connects the data source validator to the engine; it needs no driver."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ MESSAGE: Final = "The datasource for this PVC does not match any registered Volu
 
 
 class DataSourceValidator:
-    """A claim gets a warning if nobody fills volumes from the kind of its source."""
+    """Warns about a claim if no VolumePopulator fills volumes from its kind of source."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """None: only an event is written."""
+        """Return no lock: only an event is written."""
         del key, driver
         return ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """Read claim and populators; warn if none of them names the kind (DV-001, DV-005).
+        """Read claim and populators; warn if no populator names the kind (DV-001, DV-005).
 
         Raises:
-            ApiError: they cannot be read.
+            ApiError: the claim or the populators cannot be read.
         """
         del driver
         namespace, _, name = key.object.partition("/")
@@ -77,17 +77,17 @@ class DataSourceValidator:
         return done("warned", known=text(claim, "metadata", "resourceVersion"))
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Nothing: events and the resync do it all."""
+        """Return nothing: events and the resync queue all work."""
         del context, driver
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """No driver."""
+        """Return False: it works without a driver."""
         del driver
         return False
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Claims at once (--worker-threads)."""
+        """Number of claims validated at once."""
         del driver
         return {KIND: THREADS}
 

@@ -1,4 +1,4 @@
-"""Which kind does a claim want to be filled from, and who fills it? Pure, for claims read live.
+"""Decides which kind of source a claim names and which populator fills it. Pure.
 
 Source: volume-data-source-validator, pkg/data-source-validator/data_source_validator.go.
 """
@@ -20,7 +20,7 @@ CORE: Final = frozenset({GroupKind("", CLAIM_KIND), GroupKind(GROUP_SNAPSHOT, SN
 """Kinds that need no populator: clones and restores (DV-003)."""
 
 UNBOUND: Final = frozenset({"", "Pending"})
-"""Phases of a claim that may still be filled."""
+"""Phases in which a claim can still be filled."""
 
 
 def wanted_kind(claim: Json) -> GroupKind | None:

@@ -1,7 +1,6 @@
-"""`csi-fleet explain pvc` as the data source validator answers it: is a validation under way?
+"""`csi-fleet explain pvc` for the data source validator: shows whether a validation is queued.
 
-Whether somebody populates the claim is said by `workers.explain.claims`, without this controller
-too.
+`workers.explain.claims` reports whether a populator fills the claim, even without this controller.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """What the queue holds; a validator that runs nowhere keeps no claim from its volume.
+    """Report the state of the queue; a validator that does not run blocks no claim.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show the claim.

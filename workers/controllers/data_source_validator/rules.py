@@ -1,7 +1,7 @@
-"""Which claims may want a warning? Unbound claims with a source of a kind that is not Kubernetes'.
+"""Selects the claims that may need a warning: unbound, with a source kind from outside Kubernetes.
 
-Remembered are those claims, and the kind of each VolumePopulator. A claim is looked at when it is
-first seen, and again when nobody populates its kind any more (DVD-002).
+It keeps those claims and the kind of each VolumePopulator. A claim is queued when it is first seen,
+and again when no populator names its kind any longer (DVD-002).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 KIND: Final = "data-sources"
 _MAX_KIND: Final = 64
-"""A kind that is longer is no real one, and a claim may name any: that much of it is kept."""
+"""Only this many characters of a kind are kept: no real kind is longer, and claims may name any."""
 
 
 class DataSourceRules:
-    """All claims of the cluster, whatever their driver."""
+    """Tracks all claims of the cluster, whatever their driver."""
 
     def __init__(self) -> None:
         # Claims by namespace/name: their keys, and the kinds that they want to be filled from.
@@ -36,19 +36,19 @@ class DataSourceRules:
         self._listed: dict[Resource, set[str]] = {}
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
-        """No driver matters here."""
+        """Ignore the drivers."""
         del drivers
         return ()
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """A claim or a populator as it is now."""
+        """Process a claim or a populator as it is now."""
         del is_listed
         if resource in self._listed:
             self._listed[resource].add(_full_name(item.metadata))
         return self._claim(item) if resource == paths.CLAIMS else self._populator(item)
 
     def gone(self, resource: Resource, item: Claim | Populator) -> Iterable[Told]:
-        """A claim needs nothing more; what a populator named may have nobody now."""
+        """Drop a claim; after a populator is gone, queue the claims of its kind."""
         name = _full_name(item.metadata)
         if resource == paths.CLAIMS:
             known = self._claims.pop(name, None)
@@ -57,11 +57,11 @@ class DataSourceRules:
         return self._unpopulated(former) if former is not None else ()
 
     def begin_list(self, resource: Resource) -> None:
-        """A complete list starts."""
+        """Start a complete list."""
         self._listed[resource] = set()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """What the list did not contain is gone; the CRD of populators may be new (DV-006)."""
+        """Drop what was not listed; the CRD of populators may be new, so queue all (DV-006)."""
         listed = self._listed.pop(resource, set())
         if resource == paths.CLAIMS:
             self._claims = {name: one for name, one in self._claims.items() if name in listed}
@@ -71,7 +71,7 @@ class DataSourceRules:
         return self.all_keys()
 
     def all_keys(self) -> Iterable[Key]:
-        """Each claim that nobody populates: its warning is written again before it expires."""
+        """Keys of all claims without a populator: warnings are repeated before they expire."""
         return self._unpopulated()
 
     def _claim(self, item: Claim) -> Iterable[Told]:
@@ -97,7 +97,7 @@ class DataSourceRules:
         return self._unpopulated(former)
 
     def _unpopulated(self, former: GroupKind | None = None) -> list[Key]:
-        """Claims whose kind no populator names; of one kind or of all."""
+        """Keys of claims whose kind no populator names, for one kind or for all."""
         named = set(self._populators.values())
         return [
             key

@@ -24,11 +24,11 @@ FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ValidatorSettings:
-    """What the flags say.
+    """The values of the flags.
 
     Attributes:
-        worker_threads: claims at the same time.
-        retry_interval_start_seconds, retry_interval_max_seconds: back-off after a failed reading.
+        worker_threads: claims validated at the same time.
+        retry_interval_start_seconds, retry_interval_max_seconds: back-off after a failed read.
     """
 
     worker_threads: int = setting("worker-threads", FLAGS)
@@ -37,6 +37,6 @@ class ValidatorSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> ValidatorSettings:
-    """From flag values by name; an absent one takes its default."""
+    """Build the settings from flag values by name; an absent flag takes its default."""
     found = with_flags(ValidatorSettings(), values)
     return replace(found, worker_threads=max(1, found.worker_threads))
