@@ -200,7 +200,7 @@ class ResizerRules:
                 del index[place]
 
     def _driver(self, waiting: Waiting) -> str | None:
-        """The claim's driver; without a CSI source, the driver that it is annotated with (R-021)."""
+        """The claim's driver; without a CSI source, the driver named by its annotation (R-021)."""
         found = self._volumes.get(waiting.volume)
         return found or (waiting.resizer if waiting.resizer in self._drivers else None)
 
