@@ -1,1 +1,1 @@
-"""Why a claim or a volume waits: facts gathered once, a pure finder of the first cause."""
+"""Explains why an object waits: gathers facts once, then finds the first cause in pure code."""

@@ -1,11 +1,11 @@
-"""Which volumes of a driver have no PV, and which PVs no volume? Pure comparison of two looks.
+"""Finds a driver's volumes without a PV, and PVs without a volume. Pure: compares two looks.
 
-Snapshots and their contents are compared in the same words.
+Snapshots and their contents are compared in the same way.
 
-One look reads the driver's list first, then the attempts in flight, then the PVs: a volume that is
-made or deleted meanwhile shows up in one of the later reads. Only what two looks, a grace time
-apart, agree on is reported. A volume whose attempt may be in flight, one begun before the first
-look, is never reported: which volume is whose cannot be told by name for every driver.
+One look reads the driver's list first, then the intents, then the PVs. A volume that is created or
+deleted meanwhile therefore appears in one of the later reads. Only what two looks, a grace time
+apart, agree on is reported. While an attempt that began before the first look is open, no volume
+is reported as an orphan: the name of a volume does not tell for every driver which attempt made it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was there at one moment.
+    """What existed at one moment.
 
     Attributes:
-        at: when the look began, seconds since 1970.
-        listed: volume id -> bytes, as the driver lists them.
+        at: when the look began, Unix time.
+        listed: volume id -> bytes, as listed by the driver.
         in_flight: volume name -> when its attempt began.
-        unsaved: volume ids of PVs that are not saved yet.
-        volumes: volume id -> (PV name, UID); of PVs of this driver.
-        deleting: ids of PVs that are being deleted.
-        stranded: volume name -> claim and problem; of attempts nobody works on.
-        elsewhere: names of PVs whose volumes another node's driver has.
+        unsaved: ids of volumes whose PV is not saved yet.
+        volumes: volume id -> (PV name, UID), for PVs of this driver.
+        deleting: volume ids of PVs that are being deleted.
+        stranded: volume name -> claim and problem, for attempts that no worker continues.
+        elsewhere: names of PVs whose volumes belong to another node's driver.
     """
 
     at: float
@@ -47,10 +47,10 @@ class Report:
     """The result.
 
     Attributes:
-        orphans: volume id -> bytes; no PV, no attempt.
-        missing: PV name -> volume id; the driver does not list it.
-        undecided: volumes without a PV that an attempt in flight may own.
-        stranded: volume name -> claim and problem; its volume may be among the orphans.
+        orphans: volume id -> bytes; volumes with neither PV nor attempt.
+        missing: PV name -> volume id; volumes that the driver does not list.
+        undecided: number of volumes without a PV that an open attempt may own.
+        stranded: volume name -> claim and problem; the volume may be among the orphans.
     """
 
     orphans: Mapping[str, int]
@@ -60,13 +60,13 @@ class Report:
 
 
 def compare(first: Look, second: Look) -> Report:
-    """What both looks agree on."""
+    """Report what both looks agree on."""
     unknown = {
         volume_id: size
         for volume_id, size in second.listed.items()
         if volume_id in first.listed and not (_has_owner(volume_id, first, second))
     }
-    # An attempt that could have made one of them by the first look.
+    # An attempt that began before the first look may have created any of these volumes.
     old = {**first.in_flight, **second.in_flight}
     old = {name: since for name, since in old.items() if since <= first.at}
     orphans = {} if old else unknown

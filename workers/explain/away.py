@@ -1,4 +1,4 @@
-"""What is known of an object while Redis does not answer: all that the API server knows."""
+"""Explains an object while Redis is unavailable, from the API server alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ADVICE: Final = (
 
 
 class WithoutQueue:
-    """Connections of a command that ask Redis nothing; nobody is known to serve or to hold."""
+    """Tools that never query Redis; no driver, worker or pause is known."""
 
     def __init__(self, tools: Tools) -> None:
         self.kube = tools.kube
@@ -32,21 +32,21 @@ class WithoutQueue:
         self.registry = self.presence = self.pauses = self
 
     def alive(self) -> dict[str, Any]:
-        """No driver and no watcher."""
+        """Return no drivers and no processes."""
         return {}
 
     workers = alive
 
     def of_class(self, name: str) -> None:
-        """No pause."""
+        """Return no pause."""
         del name
 
 
 def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained:
-    """What its objects say; what the queue holds is not known.
+    """Explain an object from the API server's objects; the queue's state is unknown.
 
     Raises:
-        ApiError: the API server does not answer either, or refuses to show it.
+        ApiError: the API server does not answer either, or refuses to show an object.
     """
     without: Any = WithoutQueue(tools)
     if noun.word == "pvc":
@@ -62,7 +62,7 @@ def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained:
 
 
 def _error_of(item: JsonObject) -> str:
-    """The error in an object's status, "" for none."""
+    """The error message in an object's status, "" if there is none."""
     status = item.get("status") or {}
     errors = (status.get(name) for name in _ERRORS)
     return next((str(one.get("message") or "") for one in errors if one), "")

@@ -1,7 +1,7 @@
-"""Why is a claim not bound? The first cause that blocks, from facts alone.
+"""Finds the first cause that keeps a claim from being bound, from facts alone.
 
-The order is the order of the work: what must be there before the driver can be asked comes first,
-then what holds the claim back in the queue, then what the driver or the API server answered.
+The causes are checked in the order of the work: first what must exist before the driver is called,
+then what delays the claim in the queue, then the answers of the driver and the API server.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
-# As workers.topology.requirements tells it.
+# Must match the text in workers.topology.requirements.
 _NO_TOPOLOGY: Final = "no available topology found"
 _EXHAUSTED: Final = "code = ResourceExhausted"
-# As workers.controllers.provisioner.saving tells it.
+# Must match the text in workers.controllers.provisioner.saving.
 _NOT_SAVED: Final = "failed to save volume "
-# As workers.translate.secrets tells it.
+# Must match the text in workers.translate.secrets.
 _NOT_READ: Final = "error getting secret "
 _READ_ADVICE: Final = (
     "Create the secret, or correct the class's csi.storage.k8s.io/provisioner-secret-* parameters."
@@ -43,7 +43,7 @@ def claim_cause(facts: ClaimFacts) -> Cause:
 
 
 def cause_of_objects(facts: ClaimFacts) -> Cause | None:
-    """The first cause that objects alone show, None for none: for when Redis cannot be asked."""
+    """The first cause that the objects show without Redis; None if they show none."""
     return next((found for look in _OF_OBJECTS if (found := look(facts))), None)
 
 
@@ -110,7 +110,7 @@ def _bound(facts: ClaimFacts) -> Cause | None:
 
 
 def _of_another(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> Cause | None:
-    """A volume of this claim's that is bound to another one, perhaps of the same name."""
+    """The cause if the volume is bound to another claim, even one of the same name."""
     owner, metadata = (volume.get("spec") or {}).get("claimRef") or {}, claim["metadata"]
     names = [(one.get("namespace"), one.get("name")) for one in (owner, metadata)]
     is_other = bool(owner) and names[0] != names[1]
@@ -267,7 +267,7 @@ def _running(facts: ClaimFacts) -> Cause | None:
 
 
 def _unsaved(facts: ClaimFacts) -> Cause | None:
-    """The volume exists in the storage; only its object is missing."""
+    """The cause if the volume exists in the storage, but its PV is not saved."""
     state = facts.state
     if state is None or state.unsaved is None:
         return None
@@ -333,7 +333,7 @@ def _queued(facts: ClaimFacts) -> Cause | None:
 
 
 def _failed(facts: ClaimFacts) -> Cause | None:
-    """The last attempt failed: what was said, and when the next one comes."""
+    """The cause if the last attempt failed: its error, and the time of the next attempt."""
     state = facts.state
     if state is None or not (state.fails or state.abandoned_at or state.due):
         return None
@@ -369,7 +369,7 @@ def _failed(facts: ClaimFacts) -> Cause | None:
             f"Remove what refuses it (webhook, policy, quota, rights). {again}",
             state.due,
         )
-    if message.startswith(_NOT_READ):  # who asks may not read Secrets, or the secret is back
+    if message.startswith(_NOT_READ):  # the caller cannot read Secrets, or the secret is back
         place, _, problem = message.removeprefix(_NOT_READ).partition(": ")
         name, _, namespace = place.partition(" in namespace ")
         return Cause(
@@ -451,7 +451,7 @@ _LOOKS: Final[tuple[Callable[[ClaimFacts], Cause | None], ...]] = (
     _failed,
     _retry_queued,
 )
-# Those that need neither the queue nor the records of drivers.
+# These checks need neither the queue nor the registrations of drivers.
 _OF_OBJECTS: Final = (
     _absent,
     _deleted,

@@ -1,4 +1,4 @@
-"""What keeps an object whose deletion was asked for? Its finalizers, and what each stands for."""
+"""Explains which finalizers keep an object that is being deleted, and what each is for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ATTACHER: Final = "external-attacher/"
 
 
 def held(item: Json) -> Cause | None:
-    """An object in deletion that finalizers keep, which the caller has nothing to do with."""
+    """The cause if only finalizers of other controllers keep a deleted object."""
     names = text_list(item, "metadata", "finalizers")
     if not is_deleting(item) or not names:
         return None

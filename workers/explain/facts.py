@@ -1,4 +1,4 @@
-"""What is known about one claim or volume at one moment, before anything is concluded from it."""
+"""Facts about one claim or volume at one moment, and the causes concluded from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.queue.inspect import KeyState
 
-# An object that is in such a state tells no reason, so what the queue and the watchers know counts.
+# With these causes the object gives no reason, so the queue's and the watchers' causes count.
 NO_REASON: Final = frozenset(
     {
         "no-content",
@@ -29,7 +29,7 @@ NO_REASON: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """One exhausted line of a ResourceQuota."""
+    """One exhausted limit of a ResourceQuota."""
 
     name: str
     resource: str
@@ -39,12 +39,12 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """The node that late binding chose.
+    """The node that the scheduler chose for a late-binding claim.
 
     Attributes:
-        exists: a Node of that name.
-        csi_drivers: topology keys by driver of its CSINode, None when there is none.
-        labels: of the Node.
+        exists: whether a Node of that name exists.
+        csi_drivers: topology keys by driver, from its CSINode; None if there is no CSINode.
+        labels: labels of the Node.
     """
 
     name: str
@@ -55,7 +55,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class SecretFacts:
-    """The provisioner secret of the class; `problem` is "" when it can be used."""
+    """The provisioner secret of the class; `problem` is "" if it can be used."""
 
     namespace: str
     name: str
@@ -64,24 +64,24 @@ class SecretFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """Everything about a claim.
+    """Everything that `explain` knows about a claim.
 
     Attributes:
-        claim: live; None when there is none of that name.
-        hint: a name that is perhaps meant, as a sentence with a blank before it, or "".
-        class_name: its class; "" when it names none.
-        names_class: whether the claim says anything about a class (an empty name means: none).
-        driver: record of its driver in the registry, None when no worker serves it.
-        driver_name: the CSI driver behind the provisioner that its class names.
-        served: the drivers whose workers run the provisioner, and the others.
-        csi_driver_exists: a CSIDriver object of that name, None when it could not be asked.
-        state: of its key, None when no queue name is known.
-        volume: its PV, if there is one.
-        pods: names of pods that use it; `pod_problem` why the first is not scheduled.
-        last_error: newest warning event of ours on it: (message, seconds since 1970).
-        source: `KIND.GROUP NAME` that a populator is to fill it from, "" for none.
-        populator: the VolumePopulator of that kind, "" for none, None where they cannot be read.
-        watchers: living watchers; workers: living worker processes.
+        claim: read live; None if it does not exist.
+        hint: a similar name, as a sentence with a leading space, or "".
+        class_name: name of its class, "" if none.
+        names_class: whether the claim sets a class name (an empty name means no class).
+        driver: registration of its driver, None if no worker serves it.
+        driver_name: the CSI driver of the class's provisioner.
+        served: which drivers' workers run the provisioner, and which do not.
+        csi_driver_exists: whether its CSIDriver object exists, None if unknown.
+        state: state of its key, None if no queue name is known.
+        volume: its PV, None if there is none.
+        pods: names of pods that use it; `pod_problem`: why the first is not scheduled.
+        last_error: our newest warning event on it: (message, Unix time).
+        source: `KIND.GROUP NAME` from which a populator must fill it, "" for none.
+        populator: the VolumePopulator of that kind, "" for none, None if unreadable.
+        watchers: number of living watchers; workers: number of living worker processes.
     """
 
     namespace: str
@@ -114,11 +114,11 @@ class ClaimFacts:
 
 @dataclass(frozen=True, slots=True)
 class VolumeFacts:
-    """Everything about a volume; fields as in ClaimFacts.
+    """Everything that `explain` knows about a volume; fields as in ClaimFacts.
 
     Attributes:
-        attachments: attachment -> node.
-        owner: the driver that provisioned it, "" for none.
+        attachments: attachment name -> node.
+        owner: the driver that provisioned it, "" if none.
     """
 
     name: str
@@ -139,14 +139,14 @@ class VolumeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why something waits, for a person.
+    """Why an object waits, for people.
 
     Attributes:
-        code: one word per cause, stable for scripts.
-        text: what blocks, in one sentence.
-        advice: what to do about it, "" when there is nothing to do.
-        until: when it ends by itself, seconds since 1970, 0 = does not or is not known.
-        is_problem: False for a state that is as it should be.
+        code: one word, stable for scripts.
+        text: the problem, in one sentence.
+        advice: the remedy, "" if there is nothing to do.
+        until: when it ends without help, Unix time; 0 if it does not or if unknown.
+        is_problem: False for a state that needs no action.
     """
 
     code: str

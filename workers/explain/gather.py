@@ -1,6 +1,7 @@
-"""Reads what `explain` concludes from: the API server and Redis, a dozen requests at most.
+"""Reads the facts for `explain` from the API server and Redis, with at most a dozen requests.
 
-A right that the reader lacks costs only the fact it guards; the API server itself must answer.
+If the caller lacks a permission, only the facts behind it are missing. If the API server does not
+answer, reading fails.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ T = TypeVar("T")
 
 QUOTAS: Final = paths.Resource("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
-# Namespaces named in a hint.
+# Namespaces named in a hint, at most.
 _OTHERS: Final = 3
-# Characters of a kind, which may be anything.
+# Longest part of a kind that is shown: a claim can name any kind.
 _SHOWN: Final = 100
 _CLUSTER_SOURCES: Final = frozenset({"persistentvolume-controller"})
 
@@ -51,7 +52,7 @@ class Gatherer:
     """Reads facts.
 
     Args:
-        tools: the API server, for which the rights of a reader suffice, and the queue's Redis.
+        tools: connections to the API server (read permission is enough) and to the queue's Redis.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -105,7 +106,7 @@ class Gatherer:
         return self._pending(facts, claim, pv_name)
 
     def _pending(self, facts: ClaimFacts, claim: JsonObject, pv_name: str) -> ClaimFacts:
-        """What only an unbound claim needs."""
+        """Add the facts that only an unbound claim needs."""
         node = selected_node(claim)
         pods, problem = ((), "") if node else self._pods(facts.namespace, facts.name)
         exists = None if facts.driver is not None else self._csi_driver(facts.driver_name)
@@ -121,7 +122,7 @@ class Gatherer:
         )
 
     def _source(self, claim: JsonObject) -> dict[str, Any]:
-        """What is to fill the claim, and who."""
+        """What the claim is to be filled from, and its populator."""
         kind = wanted_kind(claim)
         if kind is None:
             return {}
@@ -135,7 +136,7 @@ class Gatherer:
         }
 
     def volume(self, name: str) -> VolumeFacts:
-        """Facts about one volume; raises as `claim`."""
+        """Facts about one volume; raises the same errors as `claim`."""
         volume = self._volume(name)
         records = self._tools.registry.alive()
         owner, queue_name, record = find_owner(records, volume or {})
@@ -196,7 +197,7 @@ class Gatherer:
         return True
 
     def quotas(self, namespace: str) -> tuple[Quota, ...]:
-        """Used-up lines of the namespace's quotas about claims; none where they may not be read."""
+        """The exhausted limits of the namespace's quotas on claims; empty if unreadable."""
         nothing: list[JsonObject] = []
         found = []
         for quota in _quietly(lambda: list(self._kube.list(QUOTAS, namespace=namespace)), nothing):
@@ -238,14 +239,14 @@ class Gatherer:
     def _secret(
         self, storage_class: JsonObject | None, claim: JsonObject, pv_name: str
     ) -> SecretFacts | None:
-        """Whether the provisioner secret is there; its data is looked at by nobody."""
+        """Check whether the provisioner secret exists, without looking at its data."""
         if storage_class is None:
             return None
         kind = secret_rules.SecretKind.PROVISIONER
         try:
             ref = secret_rules.resolve(kind, text_map(storage_class, "parameters"), pv_name, claim)
         except AttemptError:
-            return None  # the attempt itself says what is wrong with the class
+            return None  # the attempt itself reports what is wrong with the class
         if ref is None:
             return None
         try:
@@ -266,7 +267,7 @@ class Gatherer:
         }
 
     def _last_error(self, namespace: str, uid: str) -> tuple[str, float] | None:
-        """The newest warning that is not the cluster's own."""
+        """The newest warning event that does not come from Kubernetes itself."""
         nothing: list[JsonObject] = []
         events = _quietly(lambda: list(self._kube.list_warnings(namespace, uid)), nothing)
         found = [
@@ -278,7 +279,7 @@ class Gatherer:
 
 
 def _holds(tools: Tools, class_name: str) -> dict[str, Any]:
-    """Pause of the class."""
+    """The pause of the class, if any."""
     pause = tools.pauses.of_class(class_name) if class_name else None
     return {
         "class_pause": None if pause is None else pause.reason,
@@ -287,7 +288,7 @@ def _holds(tools: Tools, class_name: str) -> dict[str, Any]:
 
 
 def elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
-    """Where a claim of this name is, or what this namespace has instead; "" for neither."""
+    """A hint: where a claim of this name exists, or a similar name in this namespace; else ""."""
     return _quietly(lambda: _elsewhere(kube, namespace, name), "")
 
 
@@ -301,7 +302,7 @@ def _elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
 
 
 def driver_of(records: Mapping[str, Mapping[str, Any]], name: str) -> str:
-    """The CSI driver behind a provisioner's name, which may be an in-tree or a further one."""
+    """The CSI driver of a provisioner name, which may be an in-tree or an additional name."""
     owners = kept(records, "owners", lambda: _owners(records))
     plugin = plugins.of_in_tree(name)
     return owners.get(name) or (plugin.driver_name if plugin else name)
@@ -315,9 +316,9 @@ def _owners(records: Mapping[str, Mapping[str, Any]]) -> Mapping[str, str]:
 def find_driver(
     records: Mapping[str, Mapping[str, Any]], provisioner: str, node: str
 ) -> tuple[str, Mapping[str, Any] | None]:
-    """Queue name and record of the driver that workers provision for by that name, ("", None).
+    """Queue name and registration of the driver that serves a provisioner; ("", None) if none.
 
-    `node`: the one that the scheduler chose, "" for none; another node's worker leaves it alone.
+    `node`: the node that the scheduler chose, "" for none. Drivers of other nodes are ignored.
     """
     driver = driver_of(records, provisioner)
     own = kept(records, "by name", lambda: _by_name(records)).get(driver, ()) if driver else ()
@@ -330,7 +331,7 @@ def find_driver(
 def _by_name(
     records: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
-    """Queue names and records that workers provision for, by the driver."""
+    """Queue names and registrations of the drivers that workers provision for, by driver name."""
     found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for name, record in sorted(of_controller(records, PROVISIONER).items()):
         found.setdefault(str(record.get("name")), []).append((name, record))
@@ -351,9 +352,9 @@ def domain_of(record: Mapping[str, Any] | None, uid: str) -> str:
 def find_owner(
     records: Mapping[str, Mapping[str, Any]], volume: Mapping[str, Any]
 ) -> tuple[str, str, Mapping[str, Any] | None]:
-    """Name, queue name and record of the driver that owns a volume (L-071).
+    """Name, queue name and registration of the driver that owns a volume (L-071).
 
-    Without a provisioner for it: the name it should have, "" for none, then "" and None.
+    If no worker provisions for it: its expected name ("" if unknown), "" and None.
     """
     found = of_controller(records, PROVISIONER)
     served = [complete(place, record) for place, record in sorted(found.items())]
@@ -366,7 +367,7 @@ def find_owner(
 
 
 def claim_namespace(volume: Mapping[str, Any]) -> str:
-    """The namespace of the claim a volume is bound to, "" for none; part of the volume's key."""
+    """The namespace of the claim bound to a volume, "" if none; part of the volume's key."""
     return str(((volume.get("spec") or {}).get("claimRef") or {}).get("namespace") or "")
 
 
@@ -382,7 +383,7 @@ def _reached(used: str, hard: str) -> bool:
 
 
 def _quietly(read: Callable[[], T], default: T) -> T:
-    """What cannot be read for lack of rights is left out."""
+    """Return `read()`, or `default` if the API server refuses, as without permission."""
     try:
         return read()
     except Unreachable:

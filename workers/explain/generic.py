@@ -1,7 +1,7 @@
-"""What does the queue know about any object? For kinds without an explanation of their own.
+"""Explains any object from the queue, for kinds without an explanation of their own.
 
-A key is the kind, the driver's queue name, the object and its UID; all drivers whose workers run
-the controller are tried, so that nothing about the object's fields has to be known.
+A key consists of kind, queue name, object and UID. All drivers whose workers run the controller are
+tried, so the object's fields need not be understood.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.spec import Kind, Spec
 
-# What the queue says counts first: nothing of the object matters while these hold.
+# Causes from the queue that outweigh anything that the object's fields show.
 QUEUE_FIRST = frozenset(
     {
         "not-found",
@@ -47,8 +47,8 @@ class Explained:
 
     Attributes:
         cause: why the object waits, or that it does not.
-        state: of its key, None when nobody knows it.
-        claim: a claim it is about; `volume`: a PV; both for the history.
+        state: state of its key, None if the queue does not know the key.
+        claim: the claim in question; `volume`: the PV; both are for the history.
     """
 
     cause: Cause
@@ -58,10 +58,10 @@ class Explained:
 
 
 def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained:
-    """Say what the queue holds about the object.
+    """Explain the object from the state of its keys in the queue.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show it.
+        ApiError: the API server does not answer, or refuses to show the object.
         QueueUnavailable: Redis does not answer.
     """
     try:
@@ -72,7 +72,7 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
     records = tools.registry.alive()
     states = known_states(tools, records, noun, found)
     for state in states:
-        is_waiting = state.is_known or state.fails  # else the trail alone speaks of it
+        is_waiting = state.is_known or state.fails  # otherwise there is only a history
         held = queueing.paused(state) if is_waiting else None
         cause = queueing.running(state) or held or queueing.queued(state) or _failed(state)
         if cause is not None:
@@ -97,7 +97,7 @@ def known_states(
     noun: Noun,
     found: JsonObject,
 ) -> list[KeyState]:
-    """The states of all its keys that wait, run, fail or have a history.
+    """The states of those of its keys that wait, run, have failed or have a history.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -135,7 +135,7 @@ def _serves(record: Mapping[str, Any], spec: Spec) -> bool:
 
 
 def _failed(state: KeyState) -> Cause | None:
-    """The last attempt's error."""
+    """The cause if the last attempt failed: its error."""
     error = queueing.last_error(state, None)
     again = queueing.next_try(state)
     if error is None or not (state.fails or state.due):

@@ -1,7 +1,7 @@
-"""What does Redis still know of an object that is gone?
+"""Explains what Redis still knows of an object that is gone.
 
-Work on a deleted claim continues until its volume is deleted or saved; what ended within the hour
-has a trail. Each key is found by the object's name, for the object's uid went with it.
+Work on a deleted claim continues until its volume is deleted or saved. Finished work leaves a
+history for an hour. Keys are found by the object's name, because its uid is no longer known.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.nouns import Noun
 
-# The end of a pass, in the words of the trail.
+# The events that end a reconcile in the history.
 _ENDS: Final = frozenset({"done", "end"})
 
 
 def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained | None:
-    """The work on an object that does not exist, None where Redis knows of none.
+    """Explain the work on an object that does not exist; None if Redis knows of no work.
 
     Raises:
         QueueUnavailable: Redis does not answer.

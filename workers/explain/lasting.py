@@ -1,8 +1,8 @@
-"""One event on a claim when what holds it back lasts, for readers of `kubectl describe`.
+"""Writes an event on a claim that is blocked for long, for readers of `kubectl describe`.
 
-Told are the holds that no attempt tells of, because none is made: pauses, a lost connection, a
-driver without a worker, a used-up limit. A claim without class or driver has the cluster's own
-events. A mark in Redis keeps it at one event per key, cause and hour over all workers.
+It covers blocks during which no attempt is made and so no event is written: pauses, a lost
+connection, a driver without a worker, an exhausted limit. Kubernetes itself writes events for a
+claim without class or driver. A record in Redis limits this to one event per key, cause and hour.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from workers.queue.workqueue import WorkQueue
 
 COMPONENT: Final = "csi-fleet"
-# A hold shorter than this is worth no event.
+# A shorter block needs no event.
 LASTING_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 30.0
-# An event lives for an hour at the API server.
+# The API server keeps an event for an hour.
 REPEAT_SECONDS: Final = 3600.0
-# Keys of one lane looked at per round: with 10,000 waiting the events come in turns.
+# Keys of one driver queue checked per round; the others get their events in later rounds.
 KEYS_PER_LOOK: Final = 50
 
 
 class Lasting:
-    """Looks at waiting claims now and then; one worker of all does it per period."""
+    """Checks waiting claims periodically; in each period only one of all workers does so."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Lasting:
         self._lasting_seconds = lasting_seconds
 
     def tick(self) -> None:
-        """Look, if it is time.
+        """Check the waiting claims if the period has elapsed.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -83,7 +83,7 @@ class Lasting:
                     self.tell(key, cause)
 
     def tell(self, key: Key, cause: Cause) -> None:
-        """Write the event unless it was written within the hour."""
+        """Write the event unless it was written within the last hour."""
         if not self._periods.is_due(f"told {cause.code} {key.uid}", REPEAT_SECONDS):
             return
         namespace, _, name = key.object.partition("/")

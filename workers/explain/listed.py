@@ -1,7 +1,7 @@
-"""The API server's objects read once, for questions about thousands of them.
+"""Reads each object of the API server only once, for questions about thousands of objects.
 
-Lists take the place of single reads: an object of a kind that was listed is there or is not. What
-was not listed (a Node, a Secret) is read when it is first asked for, and kept.
+Once a kind has been listed, its objects are looked up in the list. Objects of other kinds (a Node,
+a Secret) are read on first use and cached.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Listed(KubeReader):
-    """A reader that asks for nothing twice. It is for one command: what it read gets no younger.
+    """A caching reader. It never refreshes, so it is used for a single command.
 
     Args:
         kube: reads live.
-        namespace: the only one that objects with a namespace are listed of, "" for all.
+        namespace: the only namespace to list, "" for all.
     """
 
     def __init__(self, kube: KubeResources, namespace: str = "") -> None:
@@ -40,7 +40,7 @@ class Listed(KubeReader):
         self.missed: dict[str, str] = {}
 
     def all(self, resource: Resource) -> Collection[JsonObject]:
-        """Every object of a kind; nothing where the kind is not served or may not be listed."""
+        """List a kind once; empty if it is not served or listing is forbidden (see `missed`)."""
         if (known := self._lists.get(resource.path())) is not None:
             return known.values()
         namespace = self._namespace if resource.namespaced else ""
@@ -78,7 +78,7 @@ class Listed(KubeReader):
     def list(
         self, resource: Resource, *, namespace: str = "", **query: str
     ) -> Iterator[JsonObject]:
-        """Yield objects; those of a whole kind from its list, which is read once."""
+        """Yield objects; a whole kind is listed once and cached."""
         path = resource.path()
         if query or namespace or (resource.namespaced and path not in self._lists):
             return self._kube.list(resource, namespace=namespace, **query)

@@ -1,4 +1,4 @@
-"""Whose move is it? For each cause of `explain` who can end it, in one word or two."""
+"""Names for each cause of `explain` the person or program that can resolve it."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _MOVES: Final = {
     ),
 }
 _BY_CODE: Final = {code: who for who, codes in _MOVES.items() for code in codes}
-# What nothing waits for: `pending` leaves it out.
+# Causes of objects that wait for nothing: `pending` leaves them out.
 SETTLED: Final = frozenset(_MOVES[NOBODY]) | {"kept", "not-found", "quota"}
 
 
 def move_of(code: str) -> str:
-    """Who can end this cause."""
+    """Who can resolve this cause."""
     return _BY_CODE.get(code, FLEET)

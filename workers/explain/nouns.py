@@ -1,7 +1,7 @@
-"""Which objects can a person ask about, and under which words? Derived from the kinds of key.
+"""The kinds of objects that commands take, and their names; derived from the kinds of key.
 
-`explain` and `retry` take kubectl's short name (`pvc`, `va`), the kind or its plural. Several
-controllers may have kinds about one object: a claim is provisioned by one and resized by another.
+`explain` and `retry` accept kubectl's short name (`pvc`, `va`), the kind or its plural. Several
+controllers may have kinds for one object: one provisions a claim and another resizes it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """One sort of object.
+    """One kind of object that commands take.
 
     Attributes:
-        word: as `explain` shows it.
-        resource: where it is.
-        kinds: the kinds of key about it, with their controllers.
+        word: its name in the output of `explain`.
+        resource: its resource in the API.
+        kinds: the kinds of key for it, with their controllers.
     """
 
     word: str
@@ -32,12 +32,12 @@ class Noun:
 
     @property
     def example(self) -> str:
-        """How it is named on the command line."""
+        """How it is written on the command line."""
         return f"{self.word} {'NAMESPACE/NAME' if self.resource.namespaced else 'NAME'}"
 
 
 def nouns() -> dict[str, Noun]:
-    """Every noun by its word, in the order of the catalogue."""
+    """Every noun by its word, in the order of the controllers."""
     found: dict[str, list[tuple[Spec, Kind]]] = {}
     for spec in catalogue.SPECS:
         for kind in spec.kinds:
@@ -51,7 +51,7 @@ def nouns() -> dict[str, Noun]:
 
 
 def find(word: str) -> Noun | None:
-    """The noun that a person means; None if there is none."""
+    """The noun for a word that a user typed; None if unknown."""
     known = nouns()
     if word in known:
         return known[word]
@@ -66,4 +66,4 @@ def find(word: str) -> Noun | None:
 
 
 _SHORT = {"pvc": ("claim",), "pv": ("volume",), "va": ("attachment",)}
-"""Words that people use besides kubectl's."""
+"""Accepted words that kubectl does not know."""

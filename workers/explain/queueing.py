@@ -1,4 +1,4 @@
-"""What does the queue say about a key that waits? Causes shared by claims and volumes."""
+"""Causes that the queue's state of a key shows, shared by all kinds of object."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from workers.explain.serving import Served
     from workers.queue.inspect import KeyState, Note
 
-# A Celery message nobody took for so long means that no worker thread is free.
+# If no worker took an admitted key's message within this time, no thread is free.
 TICKET_SECONDS: Final = 3.0
-# A call that runs longer than this is worth a word.
+# A call that has run longer than this is reported as slow.
 LONG_SECONDS: Final = 2.0
 _FOLLOW_UP: Final = "Nothing; ask again in a moment."
 
 
 def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) -> Cause:
-    """No worker does this for the driver; `is_driver` False: perhaps there is none of this name."""
+    """The cause if no worker does this for the driver; `is_driver` False: it may not exist."""
     served = ", ".join(named(known.names)) or "none"
     if workers == 0:
         return Cause(
@@ -67,8 +67,8 @@ def paused(
     *,
     paused_class: str = "",
 ) -> Cause | None:
-    """An operator, a lost driver or the Lease holds the lane, or the class is paused."""
-    driver = state.key.driver_name  # pauses know nothing of nodes, nor of in-tree names
+    """The cause if an operator, a lost driver, a Lease or the pause of a class stops the key."""
+    driver = state.key.driver_name  # pauses do not depend on nodes or in-tree names
     for one in state.pauses:
         end = f" until {moment(one.until)}" if one.until else ""
         reason = one.reason or "no reason given"
@@ -105,7 +105,7 @@ def paused(
 
 
 def running(state: KeyState) -> Cause | None:
-    """A worker is at it."""
+    """The cause if a worker is reconciling the key."""
     if state.lease is None:
         return None
     process, started = state.lease
@@ -113,7 +113,7 @@ def running(state: KeyState) -> Cause | None:
     seconds = state.now - started
     call = _call_of(state.key.kind)
     is_calling = bool(state.trail) and state.trail[-1].event == "intent"
-    # Only of CreateVolume a record tells that it has begun.
+    # Only CreateVolume is recorded when it begins.
     if seconds > LONG_SECONDS and (is_calling or (call and state.key.kind != KIND_CLAIMS)):
         return Cause(
             "driver-slow",
@@ -133,14 +133,14 @@ def running(state: KeyState) -> Cause | None:
 
 
 def _call_of(kind: str) -> str:
-    """The first CSI call that keys of that kind make, "" for none."""
+    """The first CSI call for a kind of key, "" if there is none."""
     known = catalogue.kinds().get(kind)
     operations = known.operations if known is not None else ()
     return RPCS[operations[0]].rpartition("/")[2] if operations else ""
 
 
 def queued(state: KeyState) -> Cause | None:
-    """It waits for its turn, for a worker, or for another key of the same volume."""
+    """The cause if the key waits for its turn, a worker or another key of its volume."""
     if state.blocked_by:
         return Cause(
             "volume-busy",
@@ -191,7 +191,7 @@ def _place(state: KeyState) -> str:
 
 
 def memo_of(state: KeyState | None) -> Mapping[str, Any]:
-    """What the last failure left with the key; {} for nothing readable."""
+    """The reconcile state that the last failure stored; {} if absent or unreadable."""
     try:
         found = msgspec.json.decode(state.memo) if state is not None and state.memo else {}
     except msgspec.DecodeError:
@@ -200,7 +200,7 @@ def memo_of(state: KeyState | None) -> Mapping[str, Any]:
 
 
 def last_error(state: KeyState | None, event: tuple[str, float] | None) -> tuple[str, float] | None:
-    """The newest error: of the trail, else of the events."""
+    """The newest error, from the history if it is newer, else from the events."""
     note = _standing_error(state.trail if state else ())
     if note is not None and (event is None or note.at >= event[1] - 1):
         return note.detail, note.at
@@ -208,13 +208,13 @@ def last_error(state: KeyState | None, event: tuple[str, float] | None) -> tuple
 
 
 def _standing_error(trail: Iterable[Note]) -> Note | None:
-    """The newest error that no later pass got past."""
+    """The newest error that no later reconcile has resolved."""
     found, is_held, is_refused = None, False, False
     for note in trail:
         if note.event == "taken":
             is_held = is_refused = False
         elif note.event == "error":
-            # In one pass the API server's own words tell more than those that hide them.
+            # Within one reconcile, the API server's own words tell more than what wraps them.
             if note.detail.startswith(REFUSED) or not is_refused:
                 found = note
             is_held, is_refused = True, is_refused or note.detail.startswith(REFUSED)
@@ -226,7 +226,7 @@ def _standing_error(trail: Iterable[Note]) -> Note | None:
 
 
 def defect(state: KeyState, message: str, again: str) -> Cause | None:
-    """What is not the user's mistake nor the driver's: ours, or a right that ours lacks."""
+    """The cause if it is neither the user's nor the driver's: a bug or a missing permission."""
     if message.startswith(REFUSED):
         return Cause(
             "refused",
@@ -246,7 +246,7 @@ def defect(state: KeyState, message: str, again: str) -> Cause | None:
 
 
 def next_try(state: KeyState) -> str:
-    """When the next attempt comes, in words."""
+    """A sentence about the next attempt, "" if unknown."""
     if state.abandoned_at:
         return "It was given up and is not tried again by itself."
     if state.due:

@@ -1,7 +1,7 @@
-"""Which drivers have workers that run a controller?
+"""Tells which drivers have workers that run a given controller.
 
-Workers announce their drivers with the controllers that work for each; a driver whose move is half
-done has workers, but none for what is asked about.
+Workers register each driver with the controllers that they run for it. During a migration a driver
+can have workers, but none for the controller in question.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ PROVISIONER: Final = "provisioner"
 
 
 class Records(dict[str, "Mapping[str, Any]"]):
-    """Drivers' records of one moment, which nobody changes: what follows from them is kept.
+    """Registrations of drivers at one moment, never modified; derived values are cached in `known`.
 
-    A question about thousands of objects asks the same of twenty drivers for each of them.
+    Questions about thousands of objects need the same values for each of them.
     """
 
     def __init__(self, records: Mapping[str, Mapping[str, Any]]) -> None:
@@ -28,7 +28,7 @@ class Records(dict[str, "Mapping[str, Any]"]):
 
 
 def kept(records: Mapping[str, Mapping[str, Any]], what: Any, work_out: Callable[[], T]) -> T:
-    """What follows from the records, worked out once where these are of one moment."""
+    """Return `work_out()`, cached if `records` is a `Records`."""
     if not isinstance(records, Records):
         return work_out()
     if what not in records.known:
@@ -38,14 +38,14 @@ def kept(records: Mapping[str, Mapping[str, Any]], what: Any, work_out: Callable
 
 
 def runs(record: Mapping[str, Any], *controllers: str) -> bool:
-    """Whether workers that serve the driver run one of these controllers."""
+    """Return True if workers of the driver run one of these controllers."""
     return not set(controllers).isdisjoint(record.get("controllers") or ())
 
 
 def of_controller(
     records: Mapping[str, Mapping[str, Any]], controller: str
 ) -> dict[str, Mapping[str, Any]]:
-    """The drivers' records, by queue name, of those whose workers run the controller."""
+    """The registrations, by queue name, of drivers whose workers run the controller."""
     return kept(
         records,
         ("of", controller),
@@ -55,12 +55,12 @@ def of_controller(
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one controller's workers serve.
+    """The drivers that one controller's workers serve.
 
     Attributes:
-        controller: its name.
-        names: of the drivers whose workers run it.
-        others: of the drivers whose workers run other controllers only.
+        controller: name of the controller.
+        names: drivers whose workers run it.
+        others: drivers whose workers only run other controllers.
     """
 
     controller: str
@@ -69,7 +69,7 @@ class Served:
 
     @classmethod
     def by(cls, records: Mapping[str, Mapping[str, Any]], controller: str) -> Self:
-        """Read it off the records of all drivers."""
+        """Derive it from the registrations of all drivers."""
         return kept(records, ("served", controller), lambda: cls._read(records, controller))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Why does a snapshot, a group of them, or a content wait? The first cause that holds."""
+"""Finds the first cause why a snapshot, a group snapshot or a content waits."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Where snapshots and groups of them, with their contents, differ.
+    """The differences between snapshots and group snapshots, and between their contents.
 
     Attributes:
-        snapshots, contents: their resources.
-        content_word: the noun of their contents.
-        ref_field: of a content's spec; the way back.
-        handle_field: of a content's status; what the driver calls it.
-        being_created, being_deleted, finalizer: of a content.
+        snapshots, contents: the resources.
+        content_word: the noun of the contents.
+        ref_field: field of a content's spec that names its snapshot.
+        handle_field: field of a content's status with the driver's id.
+        being_created, being_deleted, finalizer: annotations and finalizer of a content.
     """
 
     snapshots: Resource
@@ -65,7 +65,7 @@ GROUP: Final = Shape(
     k.FINALIZER_GROUP_CONTENT,
 )
 SHAPES: Final = (SNAPSHOT, GROUP)
-# The snapshot controller takes these off a snapshot, or a group of them.
+# The finalizers that the snapshot controller removes from a snapshot or a group snapshot.
 _OURS: Final = (
     k.FINALIZER_SNAPSHOT_BOUND,
     k.FINALIZER_SNAPSHOT_AS_SOURCE,
@@ -75,10 +75,10 @@ _OURS: Final = (
 
 
 def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
-    """What the queue knows of a content, and what its fields say.
+    """Explain a content from the queue and from its fields.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show it.
+        ApiError: the API server does not answer, or refuses to show the content.
         QueueUnavailable: Redis does not answer.
     """
     noun = nouns.nouns()[shape.content_word]
@@ -96,7 +96,7 @@ def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
 
 
 def with_object(found: Explained, own: Cause) -> Explained:
-    """The queue's answer, or what the object's fields say where that tells more."""
+    """Choose between the queue's cause and the object's own, which usually says more."""
     queued = found.cause
     if own.code in NO_REASON and queued.code != "nothing-to-do":
         return found
@@ -105,7 +105,7 @@ def with_object(found: Explained, own: Cause) -> Explained:
 
 
 def _unserved(tools: Tools, driver: str) -> Cause | None:
-    """Nobody makes or deletes snapshots of this driver."""
+    """The cause if no worker runs the snapshotter for this driver."""
     served = Served.by(tools.registry.alive(), "snapshotter")
     if driver in served.names:
         return None
@@ -119,14 +119,14 @@ def snapshot_cause(
     group: Json | None = None,
     shape: Shape = SNAPSHOT,
 ) -> Cause:
-    """What a VolumeSnapshot or VolumeGroupSnapshot waits for.
+    """Explain what a VolumeSnapshot or VolumeGroupSnapshot waits for.
 
     Args:
         snapshot: read live.
-        content: the content it is bound to, or will be; None if there is none.
+        content: the content that it is or will be bound to; None if there is none.
         held: what that content waits for.
-        group: the group snapshot of the name that a member has; None if there is none.
-        shape: which of the two it is.
+        group: the group snapshot that a member names; None if there is none.
+        shape: snapshot or group snapshot.
     """
     error = objects.error_message(snapshot)
     if is_deleting(snapshot):
@@ -182,7 +182,7 @@ def _deletion_cause(
 
 
 def content_cause(content: Json, shape: Shape = SNAPSHOT) -> Cause:
-    """What a content waits for, by its fields."""
+    """Explain what a content waits for, from its fields."""
     driver, error = text(content, "spec", "driver"), objects.error_message(content)
     annotations = annotations_of(content)
     if is_deleting(content):

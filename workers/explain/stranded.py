@@ -1,7 +1,7 @@
-"""Which attempts can only an operator end, and why?
+"""Finds the attempts that only an operator can finish.
 
-Their claim is gone, and with it something that the request to the driver needs, such as a secret.
-A volume may exist in the storage, so the record stays until it is asked again or dropped by hand.
+Their claim is gone, and so is something that the driver's request needs, such as a secret. A volume
+may exist in the storage, so the intent stays until it is retried or dropped by hand.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from workers.queue.keys import Key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# As workers.controllers.provisioner.intent writes it; importing that would load far more.
+# Set by workers.controllers.provisioner.intent, which is not imported because it loads far more.
 STAGE_STRANDED: Final = "stranded"
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """One such attempt.
+    """One stranded attempt.
 
     Attributes:
-        volume: name of the PV it was for.
-        key: brings it to its end once the problem is solved.
-        problem: what is missing, in the words of whoever said so.
+        volume: name of the PV of the attempt.
+        key: finishes the attempt once the problem is solved.
+        problem: what is missing, in the words of the error.
     """
 
     volume: str
@@ -34,12 +34,12 @@ class Stranded:
 
 
 def is_stranded(record: Mapping[str, Any]) -> bool:
-    """True if nobody works on the attempt of that record."""
+    """Return True if no worker continues the attempt of this intent."""
     return record.get("stage") == STAGE_STRANDED
 
 
 def stranded(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Stranded]:
-    """The stranded ones among intents by volume name; unreadable ones are left out."""
+    """The stranded attempts among the intents, by volume name; unreadable ones are left out."""
     found = []
     for volume, record in records:
         if not is_stranded(record):

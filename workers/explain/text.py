@@ -1,4 +1,4 @@
-"""An explanation as a person reads it, and as a program does."""
+"""Formats an explanation for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from workers.explain.facts import Cause
     from workers.queue.inspect import KeyState
 
-# More attempts that failed alike are folded.
+# If more attempts failed alike, those in the middle are left out.
 SHOWN_ATTEMPTS: Final = 3
 
 
@@ -48,7 +48,7 @@ def as_json(
 
 
 def folded(entries: list[Entry]) -> list[Entry]:
-    """The history without the middle of many attempts that failed alike."""
+    """The history without the middle of many attempts that failed with the same error."""
     starts = [at for at, entry in enumerate(entries) if entry.text.startswith("taken by worker")]
     parts = [entries[a:b] for a, b in pairwise([*starts, len(entries)])]
     kinds = [tuple(one.text for one in part if one.text.startswith("error: ")) for part in parts]

@@ -1,4 +1,4 @@
-"""What happened to a claim or volume, in order, from its trail and its object's time stamps."""
+"""The history of a claim or volume in order, from its recorded events and object timestamps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line; `at` in seconds since 1970."""
+    """One line of the history; `at` is Unix time."""
 
     at: float
     text: str
@@ -24,7 +24,7 @@ class Entry:
 def timeline(
     notes: Iterable[Note], claim: Mapping[str, Any] | None, volume: Mapping[str, Any] | None
 ) -> list[Entry]:
-    """Return the history, oldest first. Time stamps of objects have whole seconds."""
+    """Return the history, oldest first. Timestamps of objects are whole seconds."""
     entries = [Entry(note.at, text) for note in notes if (text := _words(note.event, note.detail))]
     if claim is not None:
         entries += _of_claim(claim)
@@ -35,7 +35,7 @@ def timeline(
             entries.append(Entry(at, f"PersistentVolume {metadata['name']} saved"))
         if at := stamp(metadata.get("deletionTimestamp") or ""):
             entries.append(Entry(at, "volume marked for deletion"))
-    # Whole seconds of the API server must not come after what they caused.
+    # Timestamps of the API server are rounded down, so a cause sorts before its effects.
     return sorted(entries, key=lambda entry: entry.at)
 
 
@@ -47,7 +47,7 @@ def _of_claim(claim: Mapping[str, Any]) -> list[Entry]:
     if at := stamp(metadata.get("deletionTimestamp") or ""):
         entries.append(Entry(at, "claim marked for deletion"))
     if (claim.get("status") or {}).get("phase") == "Bound" and (at := _status_time(metadata)):
-        # The end of that second: binding comes last.
+        # The end of that second, because binding comes last.
         entries.append(Entry(at + 0.999, "claim bound"))
     return entries
 

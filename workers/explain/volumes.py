@@ -1,4 +1,4 @@
-"""What is a volume waiting for? The first cause, from facts alone."""
+"""Finds the first cause why a volume waits, from facts alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def volume_cause(facts: VolumeFacts) -> Cause:
 
 
 def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
-    """A volume that csi-fleet has nothing to do with now."""
+    """The cause if csi-fleet has nothing to do for the volume now, else None."""
     spec, metadata = volume.get("spec") or {}, volume["metadata"]
     phase = (volume.get("status") or {}).get("phase") or ""
     policy = spec.get("persistentVolumeReclaimPolicy")
@@ -73,7 +73,7 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
 
 
 def _deletion(facts: VolumeFacts) -> Cause:
-    """A volume that should go."""
+    """The cause for a volume that should be deleted."""
     if facts.driver is None:
         return queueing.unserved(facts.owner, facts.served, workers=facts.workers)
     if facts.attachments:

@@ -1,7 +1,7 @@
-"""Which objects wait for something? Their fields alone decide; why they wait is explain's.
+"""Selects the objects that may wait for something, by their fields; `explain` finds the reason.
 
-One function for each sort of object that `explain` takes. It may let too many through (explain then
-says that all is well, and `pending` leaves the object out), never too few.
+There is one function for each noun of `explain`. It may select too many objects (`explain` then
+reports that all is well, and `pending` leaves them out), but never too few.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _WAITS: Final[dict[str, Callable[[Json], bool]]] = {
     "va": _attachment,
     **dict.fromkeys(("snapshot", "content", "group-snapshot", "group-content"), _snapshot),
 }
-# Asked about what an object of another sort is already explained by.
+# The object of another noun explains these, so they are never selected.
 _TWINS: Final = frozenset({"binding", "group-binding"})
 
 
 def waits(word: str, item: Json) -> bool:
-    """Whether an object of that noun may wait for something."""
+    """Return True if an object of that noun may wait for something."""
     if word in _TWINS:
         return False
     look = _WAITS.get(word)

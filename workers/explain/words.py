@@ -1,4 +1,4 @@
-"""Times as a person says them."""
+"""Formats times and names for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LATEST: Final = 32_503_680_000.0
 
 
 def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
+    """Format a duration: `0.4 s`, `12 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
     if seconds < 10:
         return f"{max(0.0, seconds):.1f} s"
     whole = round(seconds)
@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(at: float) -> str:
-    """`14:03:05Z` of today, with the date otherwise; UTC. At most the year 3000."""
+    """Format a time in UTC: `14:03:05Z` today, else with the date. Capped at the year 3000."""
     when = datetime.fromtimestamp(min(max(at, 0.0), _LATEST), UTC)
     if when.date() == datetime.now(UTC).date():
         return when.strftime("%H:%M:%SZ")
@@ -35,7 +35,7 @@ def moment(at: float) -> str:
 
 
 def rfc3339(at: float) -> str | None:
-    """`2026-03-01T14:03:05.123Z`, for programs; None for 0, which stands for no time."""
+    """Format for programs: `2026-03-01T14:03:05.123Z`; None for 0, which means no time."""
     if at <= 0:
         return None
     when = datetime.fromtimestamp(min(at, _LATEST), UTC)
@@ -43,18 +43,18 @@ def rfc3339(at: float) -> str | None:
 
 
 def named(names: Iterable[str]) -> list[str]:
-    """Names of drivers for people, in order: the record of what belongs to no driver has none."""
+    """Sort the drivers' names and drop empty names: work without a driver has no name."""
     return sorted({name for name in names if name})
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean "x"?` for a name that is nearly one of the known ones, else nothing."""
+    """` Did you mean "x"?` if a known name is similar, else ""."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
     return f' Did you mean "{found[0]}"?' if found else ""
 
 
 def stamp(text: str) -> float:
-    """Seconds since 1970 of an API time stamp, 0 if it is none."""
+    """Convert an API timestamp to Unix time; 0 if it is invalid."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
