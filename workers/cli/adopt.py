@@ -1,10 +1,10 @@
-"""`csi-fleet adopt DRIVER` and `csi-fleet release DRIVER`: csi-fleet for a driver's Go sidecars.
+"""`csi-fleet adopt DRIVER` and `csi-fleet release DRIVER`: replace Go sidecars, or restore them.
 
 Finds the driver's workload by the Leases of its sidecars or by the record of an adoption, checks
-what the worker will need, and changes the workload with the user's own rights: `adoptplan` says
-how, `adoptcentral` makes what central workers need besides. Every step is worked out from the
-objects as they are, so the command may be killed and repeated at any point; the workload changes in
-one request, and only if nobody wrote it in between.
+what the worker will need, and changes the workload with the user's own permissions. `adoptplan`
+plans the change; `adoptcentral` creates the other objects that central workers need. Each step is
+derived from the current objects, so the command can be killed and repeated at any point. The
+workload is changed by one request, which fails if someone else wrote it meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SHORT: Final = {"deploy": "Deployment", "sts": "StatefulSet", "ds": "DaemonSet"
 
 
 def run(tools: Tools) -> int:
-    """The command; 1 when something stands in the way or did not come to its end."""
+    """Run the command; 1 if something prevents the change or it did not finish."""
     words, tool = tools.settings.arguments, tools.settings.tool
     command = tools.settings.command
     if not words or len(words) > 2 or (words[1:] and "/" not in words[1]):
@@ -76,10 +76,10 @@ class Move:
 
     Attributes:
         tools: connections and settings.
-        choice: what the user asked for.
-        named: `NAMESPACE/[KIND/]NAME` of the workload, "" to look for it.
-        sleep: waits.
-        clock: seconds.
+        choice: what the user requested.
+        named: `NAMESPACE/[KIND/]NAME` of the workload, "" to search for it.
+        sleep: waits for some seconds.
+        clock: returns the time in seconds.
     """
 
     tools: Tools
@@ -89,7 +89,7 @@ class Move:
     clock: Callable[[], float] = time.monotonic
 
     def adopt(self) -> int:
-        """Put the worker, or the gateway of central workers, in."""
+        """Replace the Go sidecars by a worker, or by the gateway of central workers."""
         workload = self.find()
         installation = self.installation()
         around = self.around(workload, installation) if self.choice.mode == CENTRAL else None
@@ -111,7 +111,7 @@ class Move:
         return self.finish(workload, plan, around, wants_ours=True)
 
     def release(self) -> int:
-        """Put the Go sidecars back."""
+        """Restore the Go sidecars."""
         workload = self.find()
         plan = adoptplan.release(workload, self.choice)
         around = None
@@ -127,7 +127,7 @@ class Move:
         return self.finish(workload, plan, around, wants_ours=False)
 
     def around(self, workload: JsonObject, installation: Installation) -> Surroundings:
-        """What the driver has besides its workload in central mode.
+        """The objects that central mode needs for the driver besides its workload.
 
         Raises:
             ConfigError: the installation has no central workers.
@@ -145,10 +145,10 @@ class Move:
     # What is there.
 
     def find(self) -> JsonObject:
-        """The driver's workload.
+        """Find the driver's workload.
 
         Raises:
-            ConfigError: there is none, or several may be meant.
+            ConfigError: there is no such workload, or more than one.
         """
         if self.named:
             return self._named()
@@ -200,13 +200,13 @@ class Move:
         return {**item, "apiVersion": resource.api_version, "kind": resource.kind}
 
     def _recorded(self) -> Iterator[JsonObject]:
-        """Workloads that were adopted for the driver."""
+        """Yield workloads that were adopted for the driver."""
         for kind in adoptplan.KINDS:
             resource = _WORKLOADS[kind]
             try:
                 items = list(self.tools.kube.list(resource))
             except RefusedError:
-                continue  # who may not list them is asked for the name if Leases tell none
+                continue  # without this permission, Leases or the user must name the workload
             for item in items:
                 found = {**item, "apiVersion": resource.api_version, "kind": kind}
                 try:
@@ -224,7 +224,7 @@ class Move:
                 yield self._owner(pod, namespace)
 
     def _pods_of(self, namespace: str, holder: str) -> list[JsonObject]:
-        """The pod that is called as the holder; with the host's network the node is."""
+        """The pod named like the Lease's holder; with host networking, the pods on that node."""
         try:
             return [self.tools.kube.get(paths.PODS, holder, namespace=namespace)]
         except NotFoundError:
@@ -237,7 +237,7 @@ class Move:
             ]
 
     def _owner(self, item: JsonObject, namespace: str) -> JsonObject:
-        """The workload whose pod that is."""
+        """The workload that owns the pod."""
         kind = item.get("kind") or "Pod"
         for owner in item["metadata"].get("ownerReferences") or ():
             resource = _WORKLOADS.get(owner["kind"])
@@ -261,12 +261,12 @@ class Move:
         return item
 
     def installation(self) -> Installation:
-        """What the watcher of csi-fleet says of image, Redis and namespaces.
+        """Read image, Redis and namespaces of the installation from its watcher.
 
-        Anybody may call a Deployment `watcher`: only namespaces with csi-fleet's own label count.
+        Any user may create a Deployment `watcher`, so only namespaces with csi-fleet's label count.
 
         Raises:
-            ConfigError: there is none, or there are several.
+            ConfigError: there is no installation, or more than one.
         """
         settings = self.tools.settings
         names = sorted(
@@ -329,7 +329,7 @@ class Move:
     # What the worker needs.
 
     def needs(self, workload: JsonObject, installation: Installation) -> Iterator[Finding]:
-        """Secret, ConfigMap and rights, without which no worker would start or work."""
+        """Check the Secret, ConfigMap and permissions that the worker needs."""
         namespace = workload["metadata"]["namespace"]
         account = workload["spec"]["template"]["spec"].get("serviceAccountName") or "default"
         entry = yaml.safe_dump(
@@ -383,7 +383,7 @@ class Move:
             )
 
     def needs_of_central(self, workload: JsonObject, around: Surroundings) -> Iterator[Finding]:
-        """Other people's objects, and rights that the central workers do not have."""
+        """Check for conflicting objects and for permissions that the central workers lack."""
         yield from around.needs()
         pod = adoptcentral.rights_of(around.central)
         for sidecar in adoptplan.movable(workload):
@@ -414,7 +414,7 @@ class Move:
     # What is done.
 
     def label(self, namespace: str) -> None:
-        """The namespace's label, by which Redis' NetworkPolicy lets the driver's pods in."""
+        """Label the namespace, so that Redis' NetworkPolicy admits the driver's pods."""
         found = self.tools.kube.get(NAMESPACES, namespace)
         if DRIVERS_LABEL not in (found["metadata"].get("labels") or {}).items():
             change = {"metadata": {"labels": dict([DRIVERS_LABEL])}}
@@ -424,7 +424,7 @@ class Move:
     def change(
         self, workload: JsonObject, plan: Plan, again: Callable[[JsonObject], Plan]
     ) -> JsonObject:
-        """The one write; planned once more when somebody else wrote in between."""
+        """Write the workload; after a conflict, plan again with `again` and retry."""
         resource, metadata = _WORKLOADS[workload["kind"]], workload["metadata"]
         for _ in range(_TRIES):
             if plan.patch is None:
@@ -449,7 +449,7 @@ class Move:
         )
 
     def current(self, workload: JsonObject) -> JsonObject:
-        """The workload as it is now."""
+        """Read the workload again."""
         metadata = workload["metadata"]
         found = self._get(_WORKLOADS[workload["kind"]], metadata["namespace"], metadata["name"])
         if found is None:
@@ -459,7 +459,7 @@ class Move:
     def finish(
         self, workload: JsonObject, plan: Plan, around: Surroundings | None, *, wants_ours: bool
     ) -> int:
-        """Wait for the new pods and for who works in them, then leave nothing behind."""
+        """Wait for the new pods and for the Lease's new holder, then clean up."""
         end, driver = self.clock() + self.tools.settings.tool.wait_seconds, self.choice.driver
         while not adoptplan.is_rolled_out(workload := self.current(workload)):
             if self.clock() > end:
@@ -498,7 +498,7 @@ class Move:
         return 0
 
     def _is_handed_over(self, plan: Plan, *, wants_ours: bool) -> bool:
-        """Whether nobody of the other side holds a Lease, and somebody of this side does."""
+        """Return True if this side holds one of the Leases and the other side holds none."""
         held = self._holders()
         mine, others = (held.ours, held.go) if wants_ours else (held.go, held.ours)
         return bool(mine.keys() & plan.elects) and not others.keys() & plan.elects
@@ -522,7 +522,7 @@ class Move:
         return 1
 
     def _unserved(self, around: Surroundings, *, is_known: bool) -> int:
-        """The pods are as wanted, and nobody can say that a worker has reached the driver."""
+        """Report that the pods are ready, but no worker is known to have reached the driver."""
         driver, namespace = self.choice.driver, around.central.namespace
         if not is_known:
             terminal.write(
@@ -540,7 +540,7 @@ class Move:
         return 1
 
     def say_written(self, places: list[str], what: str) -> None:
-        """One line for each object."""
+        """Print one line for each object."""
         for one in places:
             terminal.write(f"{one} {what}")
 
@@ -559,13 +559,13 @@ class Move:
     # What is said.
 
     def tell(self, plan: Plan) -> None:
-        """The findings, one a line."""
+        """Print the findings, one per line."""
         for one in plan.findings:
             mark = "" if one.state == OK else f"{one.state}: "
             terminal.write(f"{mark}{one.text}")
 
     def shown(self, workload: JsonObject, plan: Plan, around: Surroundings | None) -> int:
-        """What would be done, as YAML below the findings; 1 if something is in the way."""
+        """Print findings and the planned objects as YAML; returns 1 if the change is refused."""
         for one in plan.findings:
             for line in f"{one.state}: {one.text}".rstrip().splitlines():
                 terminal.write(f"# {line}")
@@ -592,7 +592,7 @@ class Move:
 
 
 def _reachable(url: str, namespace: str) -> str:
-    """The watcher's URL of Redis as another namespace must write it."""
+    """The watcher's Redis URL in the form that works from another namespace."""
     scheme, separator, rest = url.partition("://")
     if scheme not in {"redis", "rediss"}:
         return url

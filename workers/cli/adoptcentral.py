@@ -1,13 +1,13 @@
-"""What a driver of central mode has in the cluster besides its workload, made and taken away.
+"""The cluster objects that a driver in central mode needs besides its workload.
 
     namespace of the driver   Service, Secret and NetworkPolicy of the gateway
     namespace of the workers  Secrets driver-ca and driver-tls; the driver's key in the ConfigMap
-                              adopted-drivers, which the workers mount as a part of their drivers
-    cluster                   ClusterRole and binding: the workers may serve this driver
+                              adopted-drivers, which the workers mount as part of their drivers
+    cluster                   ClusterRole and binding: the workers are allowed to serve this driver
 
-Every object is made if it is missing, so making them may be cut off and repeated. None of them
-lets anybody call the driver before its pods have a gateway. What somebody else made under such a
-name is used (a Secret, of cert-manager for example) or refused.
+Each object is created only if it is missing, so the command can be interrupted and repeated. None
+of them allows a call to the driver before its pods have a gateway. An existing object of the same
+name from another source is used (a Secret, for example from cert-manager) or refused.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def central_of(kube: KubeResources, installation: Installation) -> Central | Non
 
 
 def _port(kube: KubeResources, namespace: str) -> int:
-    """Where the workers' own policy lets them connect to."""
+    """The port that the NetworkPolicy of the workers allows them to connect to."""
     try:
         found = kube.get(POLICIES, "worker-drivers", namespace=namespace)
     except NotFoundError:
@@ -94,10 +94,10 @@ class Surroundings:
     """The objects of one driver.
 
     Attributes:
-        kube: the API server, with the user's rights.
-        driver: its name.
-        namespace: of its workload.
-        central: the workers.
+        kube: the API server, with the user's permissions.
+        driver: name of the driver.
+        namespace: namespace of its workload.
+        central: the central workers.
     """
 
     kube: KubeResources
@@ -107,16 +107,16 @@ class Surroundings:
 
     @property
     def name(self) -> str:
-        """Of Service, Secret and policy."""
+        """Name of Service, Secret and NetworkPolicy."""
         return gateway.name_of(self.driver)
 
     @property
     def role(self) -> str:
-        """Of ClusterRole and binding."""
+        """Name of ClusterRole and binding."""
         return f"csi-fleet-adopted-{self.name.removeprefix('csi-fleet-')}"
 
     def objects(self, workload: JsonObject) -> list[tuple[Resource, JsonObject]]:
-        """All but the Secrets and the entry."""
+        """All objects except the Secrets and the entry."""
         port = self.central.port
         own = {gateway.LABEL: self.name}
         workers = {
@@ -129,7 +129,7 @@ class Surroundings:
             {"from": [workers], "ports": [{"protocol": "TCP", "port": port}]}
         ]
         if not self._is_isolated(workload):
-            # A policy closes every port that no policy opens: the others stay as they are.
+            # A policy closes all ports that no policy opens, so keep the other ports open.
             ingress.append({"ports": _all_but(port)})
         return [
             (
@@ -196,7 +196,7 @@ class Surroundings:
         ]
 
     def shown(self, workload: JsonObject, entry: JsonObject) -> list[JsonObject]:
-        """Every object for people: keys are made when they are written."""
+        """All objects for display, without keys: those are generated when they are written."""
         secrets = [
             {**self._secret(place, name, {}), "data": dict.fromkeys(keys, "(made by adopt)")}
             for place, name, keys in (
@@ -209,7 +209,7 @@ class Surroundings:
         return [*secrets, *(one for _, one in self.objects(workload)), self._entries(entry)]
 
     def needs(self) -> Iterator[Finding]:
-        """What stands in the way: other people's objects, a driver that is listed already."""
+        """Report what prevents an adoption: foreign objects, or a driver that is already listed."""
         for resource, name, place in (
             (SERVICES, self.name, self.namespace),
             (POLICIES, self.name, self.namespace),
@@ -258,7 +258,7 @@ class Surroundings:
                 )
 
     def make(self, workload: JsonObject, entry: JsonObject) -> list[str]:
-        """Make what is missing, the entry last; says what was written."""
+        """Create what is missing, the entry last; returns what was written."""
         written = self._certificates()
         for resource, item in self.objects(workload):
             if self._apply(resource, item):
@@ -270,7 +270,7 @@ class Surroundings:
         return written
 
     def remove(self) -> list[str]:
-        """Take away what `make` made for this driver; says what was removed."""
+        """Remove what `make` created for this driver; returns what was removed."""
         removed = []
         found = self._find(paths.CONFIG_MAPS, ADOPTED, self.central.namespace)
         if self._key in ((found or {}).get("data") or {}):
@@ -297,12 +297,12 @@ class Surroundings:
     # Certificates.
 
     def _certificates(self) -> list[str]:
-        """The authority, the workers' certificate, the gateway's; what is old is made again."""
+        """Create authority and certificates of workers and gateway; renew expiring ones."""
         here, written = self.central.namespace, list[str]()
         if self._find(paths.SECRETS, CLIENT, here) and not self._find(
             paths.SECRETS, AUTHORITY, here
         ):
-            return written  # the user's own, as `needs` checked
+            return written  # provided by the user; `needs` has checked it
         authority = self._find(paths.SECRETS, AUTHORITY, here)
         if authority is None:
             certificate, key = certificates.make_authority("csi-fleet drivers")
@@ -339,7 +339,7 @@ class Surroundings:
 
     @property
     def _key(self) -> str:
-        """Of the ConfigMap: one for each driver, so that nobody writes over another's."""
+        """The driver's own key in the ConfigMap, so that no command overwrites another's entry."""
         return f"{self.name}.yaml"
 
     def _entries(self, entry: JsonObject) -> JsonObject:
@@ -354,15 +354,15 @@ class Surroundings:
             self._create(paths.CONFIG_MAPS, wanted)
         elif ((found.get("data") or {}).get(self._key)) == wanted["data"][self._key]:
             return False
-        # Another command may have made the ConfigMap a moment ago, with its own driver alone.
+        # Another command may have just created the ConfigMap with only its own driver.
         place = self.kube.get(paths.CONFIG_MAPS, ADOPTED, namespace=self.central.namespace)
         self.kube.merge(paths.CONFIG_MAPS, place, {"data": wanted["data"]})
         return True
 
     def _touch(self) -> None:
-        """Let the kubelets look at the workers' volumes now, not within a minute.
+        """Make the kubelets refresh the workers' volumes now instead of within a minute.
 
-        They do so when a pod changes; where we may not change it, it takes that minute.
+        They do so when a pod changes. Without permission to change pods, it takes that minute.
         """
         note = {_TOUCHED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         try:
@@ -391,7 +391,7 @@ class Surroundings:
             return None
 
     def _create(self, resource: Resource, item: JsonObject) -> JsonObject:
-        """The object as it is; somebody else may have made it a moment ago."""
+        """Create the object; if it has just been created by someone else, return that one."""
         try:
             return self.kube.create(resource, item)
         except AlreadyExistsError:
@@ -414,7 +414,7 @@ class Surroundings:
         return True
 
     def _is_isolated(self, workload: JsonObject) -> bool:
-        """Whether a policy closes the pods' ports already, so that ours only opens one more."""
+        """Return True if another policy already closes the pods' ports, so ours only opens one."""
         labels = workload["spec"]["template"]["metadata"].get("labels") or {}
         for one in self.kube.list(POLICIES, namespace=self.namespace):
             spec = one.get("spec") or {}
@@ -426,7 +426,7 @@ class Surroundings:
 
 
 def is_served(tools: Tools, central: Central, driver: str) -> bool | None:
-    """Whether a worker is connected to the driver, asked in a pod of csi-fleet; None: not known."""
+    """Return True if a worker is connected to the driver, asked in a pod; None if unknown."""
     config = tools.settings.kube.kubeconfig
     flags = [f"--kubeconfig={config}"] if config else []
     try:
@@ -449,13 +449,13 @@ def is_served(tools: Tools, central: Central, driver: str) -> bool | None:
 
 
 def rights_of(central: Central) -> JsonObject:
-    """A pod in the shape that `migrate` asks the rights of: the workers' account."""
+    """The workers' account as a pod, for the permission check of `migrate`."""
     metadata = {"name": "worker", "namespace": central.namespace}
     return {"metadata": metadata, "spec": {"serviceAccountName": "worker", "containers": []}}
 
 
 def secrets_hint(central: Central, driver: str) -> Finding:
-    """What only the user can decide: which Secrets the workers may read."""
+    """A hint about what only the user can decide: which Secrets the workers may read."""
     return Finding(
         "rights",
         WARN,
@@ -479,7 +479,7 @@ def _place(resource: Resource, item: JsonObject) -> str:
 
 
 def _names(text: str) -> set[str]:
-    """Of the drivers in a drivers file, as far as it can be read."""
+    """Names of the drivers in a drivers file; empty if it is unreadable."""
     try:
         found: Any = yaml.safe_load(text)
         return {str(one["name"]) for one in found["drivers"] or ()}
@@ -488,7 +488,7 @@ def _names(text: str) -> set[str]:
 
 
 def _all_but(port: int) -> list[JsonObject]:
-    """Every port of every protocol but that one of TCP."""
+    """All ports of all protocols except this TCP port."""
     found: list[JsonObject] = []
     for protocol in _PROTOCOLS:
         spans = [(1, port - 1), (port + 1, _LAST_PORT)] if protocol == "TCP" else [(1, _LAST_PORT)]
@@ -501,7 +501,7 @@ def _all_but(port: int) -> list[JsonObject]:
 
 
 def _covers(found: Any, wanted: Any) -> bool:
-    """Whether what is there has all that is wanted; the API server adds defaults."""
+    """Return True if `found` contains all of `wanted`; the API server adds defaults."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(
             _covers(found.get(name), value) for name, value in wanted.items()
@@ -516,7 +516,7 @@ def _covers(found: Any, wanted: Any) -> bool:
 
 
 def _selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
-    """As the API server reads a label selector."""
+    """Return True if the label selector matches, by the API server's rules."""
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
     return all(_holds(one, labels) for one in selector.get("matchExpressions") or ())

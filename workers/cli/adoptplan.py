@@ -1,19 +1,19 @@
-"""What adopting a driver's workload, and releasing it again, would change in it.
+"""Plans what adopting or releasing a driver's workload changes in it.
 
-Pure: objects in, one merge patch and findings out. The patch carries the record of what it takes
-away as an annotation of the workload, so that both are written by one request or not at all; who
-may forge it may change the containers as well. The workload itself is the only state: each step
-is planned from what it is now, so any step may be cut off and repeated.
+Pure: takes objects, returns one merge patch and findings. The patch stores a record of what it
+removes in an annotation of the workload, so one request writes both or neither. Whoever can forge
+the record can also change the containers. The workload is the only state and each step is planned
+from its current content, so any step can be interrupted and repeated.
 
     Go sidecars ---adopt---> worker + record ---release---> Go sidecars + mark ---> Go sidecars
 
-Two never work at once: the Lease keeps them apart where every sidecar has --leader-election. Where
-one has not, the pods of a Deployment are replaced with strategy Recreate, and `settle` puts its own
-strategy back when the new pods run.
+Both sides never work at once. If every sidecar has --leader-election, the Lease ensures this. If
+not, the Deployment's pods are replaced with strategy Recreate, and `settle` restores the original
+strategy once the new pods run.
 
-In central mode the new pods have a gateway in the place of the sidecars. Workers reach the driver
-through it alone, and with Recreate no pod has it before the last one with Go sidecars ended. A
-driver of which one replica may work at a time keeps Recreate until it is released.
+In central mode the new pods have a gateway instead of the sidecars. Workers reach the driver only
+through it, and with Recreate no pod has it before the last pod with Go sidecars has ended. A driver
+of which only one replica is allowed to work keeps Recreate until it is released.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LISTS: Final = ("containers", "initContainers")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user asked for."""
+    """What the user requested."""
 
     driver: str
     one_replica: bool = False
@@ -64,12 +64,12 @@ class Plan:
     """What to do next.
 
     Attributes:
-        findings: for people; with a `FAIL` nothing is to be done.
-        patch: a merge patch of the workload, None for nothing.
-        overlay: the same as a kustomization, for whoever renders the workload.
-        elects: programs whose Lease says who works.
-        is_moved: the containers are as wanted already.
-        entry: of the drivers file, in central mode.
+        findings: messages for people; if one is a `FAIL`, nothing must be done.
+        patch: a merge patch of the workload, None if nothing changes.
+        overlay: the same change as a kustomization, for users who render the workload.
+        elects: programs whose Lease decides which side works.
+        is_moved: the containers are already as requested.
+        entry: the driver's entry for the drivers file, in central mode.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -81,11 +81,11 @@ class Plan:
 
     @property
     def is_refused(self) -> bool:
-        """Whether something stands in the way."""
+        """True if a finding forbids the change."""
         return any(one.state == FAIL for one in self.findings)
 
     def say(self, check: str, state: str, text: str) -> None:
-        """One more finding."""
+        """Add a finding."""
         self.findings.append(Finding(check, state, text))
 
 
@@ -96,10 +96,10 @@ def place_of(workload: JsonObject) -> str:
 
 
 def record_of(workload: JsonObject) -> JsonObject | None:
-    """What the workload keeps of its sidecars; None without a record.
+    """The workload's record of its removed sidecars; None if it has none.
 
     Raises:
-        ValueError: somebody else wrote something there.
+        ValueError: the annotation does not contain a record.
     """
     text = (workload["metadata"].get("annotations") or {}).get(RECORD)
     if text is None:
@@ -111,12 +111,12 @@ def record_of(workload: JsonObject) -> JsonObject | None:
 
 
 def is_central(record: JsonObject | None) -> bool:
-    """Whether the record is of a driver that central workers serve."""
+    """Return True if the record is of a driver that central workers serve."""
     return (record or {}).get("as") == CENTRAL
 
 
 def adopt(workload: JsonObject, installation: Installation | Central, choice: Choice) -> Plan:
-    """One worker, or a gateway of central workers, in the place of the Go sidecars."""
+    """Plan to replace the Go sidecars by a worker, or by a gateway of central workers."""
     plan = Plan()
     record = _checked_record(workload, choice.driver, plan)
     if plan.is_refused:
@@ -209,7 +209,7 @@ def _built(
 
 
 def release(workload: JsonObject, choice: Choice) -> Plan:
-    """The Go sidecars as they were, in the place of the worker."""
+    """Plan to replace the worker by the original Go sidecars."""
     plan = Plan()
     record = _checked_record(workload, choice.driver, plan)
     if plan.is_refused:
@@ -243,9 +243,9 @@ def release(workload: JsonObject, choice: Choice) -> Plan:
 
 
 def settle(workload: JsonObject) -> JsonObject | None:
-    """What is left to do when the others work; None for nothing.
+    """What is left to do once the new side works; None if nothing is.
 
-    The workload gets its own strategy back, and after a release nothing is remembered.
+    The workload gets its own strategy back, and after a release the record is removed.
     """
     try:
         record = record_of(workload)
@@ -264,7 +264,7 @@ def settle(workload: JsonObject) -> JsonObject | None:
 
 
 def movable(workload: JsonObject) -> list[Sidecar]:
-    """The Go sidecars of the workload's pods that belong to a driver."""
+    """The Go sidecars in the workload's pods that work for one driver."""
     metadata, template = workload["metadata"], workload["spec"]["template"]
     pod = {
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
@@ -278,7 +278,7 @@ def movable(workload: JsonObject) -> list[Sidecar]:
 
 
 def patched(workload: JsonObject, patch: JsonObject) -> JsonObject:
-    """The workload as it would be, without what the API server adds."""
+    """The workload with the patch applied, without fields that the API server adds."""
     found: JsonObject = _merged(workload, patch)
     kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
     found["metadata"] = {key: found["metadata"][key] for key in kept if key in found["metadata"]}
@@ -287,7 +287,7 @@ def patched(workload: JsonObject, patch: JsonObject) -> JsonObject:
 
 
 def is_rolled_out(workload: JsonObject) -> bool:
-    """Whether all pods are of the newest template and ready."""
+    """Return True if all pods have the newest template and are ready."""
     spec, status = workload["spec"], workload.get("status") or {}
     if status.get("observedGeneration", 0) < workload["metadata"].get("generation", 0):
         return False
@@ -327,7 +327,7 @@ def _checked_record(workload: JsonObject, driver: str, plan: Plan) -> JsonObject
 
 
 def _is_of_mode(workload: JsonObject, record: JsonObject, choice: Choice, plan: Plan) -> bool:
-    """Whether the driver was adopted in the mode that is asked for; says so if not."""
+    """Return True if the driver was adopted in the requested mode; else add a finding."""
     mode = str(record.get("as") or WORKER)
     if mode != choice.mode:
         plan.say(
@@ -362,7 +362,7 @@ def _check_kind(workload: JsonObject, plan: Plan) -> None:
 def _check_names(
     workload: JsonObject, result: OneContainer, record: JsonObject | None, plan: Plan
 ) -> None:
-    """Names that the pod has already and that are not ours."""
+    """Check for containers and volumes of the pod whose names conflict with ours."""
     spec = workload["spec"]["template"]["spec"]
     if record is None and _worker(workload) is not None:
         plan.say(
@@ -415,7 +415,7 @@ def _check_replicas(workload: JsonObject, choice: Choice, plan: Plan, *, is_elec
 
 
 def _check_handover(workload: JsonObject, plan: Plan, *, is_by_lease: bool) -> None:
-    """Pods must be replaced without anybody's help, and in order where no Lease gives one."""
+    """Check that pods are replaced without help, and in order if no Lease enforces that."""
     spec = workload["spec"]
     if spec.get("paused"):
         plan.say(
@@ -458,7 +458,7 @@ def _undone(one: Undoer, does: str) -> str:
 
 
 def _refresh_image(workload: JsonObject, installation: Installation, plan: Plan) -> None:
-    """An adopted driver follows the version of the installation."""
+    """Update the image of an adopted driver's worker to that of the installation."""
     worker = _worker(workload) or {}
     where = f"{place_of(workload)} is adopted: container {NAME} works in the place of the sidecars"
     if worker.get("image") == installation.image:
@@ -475,7 +475,7 @@ def _refresh_image(workload: JsonObject, installation: Installation, plan: Plan)
 def _refresh_gateway(
     workload: JsonObject, record: JsonObject, central: Central, choice: Choice, plan: Plan
 ) -> None:
-    """An adopted driver's gateway and entry are made again from the recorded sidecars."""
+    """Rebuild gateway and entry of an adopted driver from the recorded sidecars."""
     earlier = Choice(**{**asdict(choice), "any_replica": bool(record.get("any_replica"))})
     before = _merged(workload, _releasing(workload, record))
     result = _built(before, movable(before), central, earlier)
@@ -555,8 +555,8 @@ def _recreate(
     *,
     is_by_lease: bool,
 ) -> None:
-    """Without a Lease the old pods end before the new ones start."""
-    if "strategy" in earlier:  # a move that was cut off has changed it
+    """Use strategy Recreate if no Lease ensures that the old pods stop first."""
+    if "strategy" in earlier:  # an interrupted move has already changed it
         record["strategy"] = earlier["strategy"]
     elif is_by_lease or workload["kind"] != "Deployment":
         return
@@ -572,7 +572,7 @@ def _recreate(
 def _template(
     template: JsonObject, result: OneContainer, names: set[str], volumes: Sequence[str]
 ) -> JsonObject:
-    """Of the pods, with the worker where the first sidecar was."""
+    """The pod template with the worker in the place of the first sidecar."""
     spec = template["spec"]
     containers: list[JsonObject] = []
     for one in spec["containers"]:
@@ -594,7 +594,7 @@ def _template(
 
 
 def _removed(spec: JsonObject, names: set[str]) -> list[JsonObject]:
-    """The containers as they stand, each with its place in a list without the worker."""
+    """The containers as they are, each with its index in its list without the worker."""
     return [
         {"list": one, "index": index, "container": copy.deepcopy(container)}
         for one in _LISTS
@@ -613,7 +613,7 @@ def _releasing(workload: JsonObject, record: JsonObject) -> JsonObject:
     lists = {name: copy.deepcopy(_without_worker(pod, name)) for name in _LISTS}
     there = {one["name"] for each in lists.values() for one in each}
     for one in sorted(record["removed"], key=lambda each: each["index"]):
-        # Somebody who put it back by himself wants it so.
+        # A sidecar that someone already restored is kept as it is.
         if one["container"]["name"] not in there:
             lists[one["list"]].insert(one["index"], one["container"])
     ours = set(record.get("volumes") or ())
@@ -635,7 +635,7 @@ def _releasing(workload: JsonObject, record: JsonObject) -> JsonObject:
     is_elected = len(record.get("elects") or ()) == len(programs)
     is_by_lease = is_elected and not is_central(record)
     _recreate(workload, changed, kept, record, is_by_lease=is_by_lease)
-    # Until the end it names the driver: between two holders no Lease leads to the workload.
+    # Keep the driver's name until the end: while no Lease is held, only it leads to the workload.
     return {"metadata": {"annotations": {RECORD: _text(kept)}}, "spec": changed}
 
 
@@ -644,7 +644,7 @@ def _text(record: JsonObject) -> str:
 
 
 def _overlay(workload: JsonObject, found: Sequence[Sidecar], result: OneContainer) -> str:
-    """A kustomization that makes the same change in what a chart or a repository renders."""
+    """A kustomization with the same change, for a workload that a chart or repository renders."""
     spec = workload["spec"]["template"]["spec"]
     names = {one.container["name"] for one in found}
     lists: JsonObject = {
@@ -674,7 +674,7 @@ def _overlay(workload: JsonObject, found: Sequence[Sidecar], result: OneContaine
 
 
 def _merged(target: Any, patch: Any) -> Any:
-    """RFC 7386."""
+    """Apply a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     result = dict(target) if isinstance(target, dict) else {}

@@ -1,6 +1,6 @@
-"""`csi-fleet audit`: leaked volumes and snapshots, and objects without one.
+"""`csi-fleet audit`: finds leaked volumes and snapshots, and objects that lost theirs.
 
-Deletes only what is confirmed.
+Deletes only with confirmation.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How one kind of thing in the storage, and the object that stands for it, are called."""
+    """The names of one kind of thing in the storage, and of its object in the cluster."""
 
     thing: str
     owner: str
@@ -56,7 +56,7 @@ SNAPSHOTS: Final = Words("snapshot", "content")
 
 
 def run(tools: Tools) -> int:
-    """The command; 0 when nothing is wrong, 1 when something was found."""
+    """Run the command; 0 if nothing is wrong, 1 if something was found."""
     check_confirmed(tools.settings.tool)
     client, driver = connect(tools)
     try:
@@ -80,10 +80,10 @@ def run(tools: Tools) -> int:
 
 
 def check_confirmed(tool: ToolSettings) -> None:
-    """Before anything is asked and waited for.
+    """Check the confirmation before anything is read or waited for.
 
     Raises:
-        ConfigError: --delete without its --confirm, and nobody is there who could be asked.
+        ConfigError: --delete is given without its --confirm, and there is no terminal.
     """
     if tool.confirm == tool.delete or (not tool.confirm and terminal.can_ask()):
         return
@@ -92,7 +92,7 @@ def check_confirmed(tool: ToolSettings) -> None:
 
 
 def as_fields(driver: str, report: Report, snapshots: Report, obstacle: str) -> dict[str, Any]:
-    """The report for programs."""
+    """The report as data, for programs."""
     return {
         "driver": driver,
         "orphans": report.orphans,
@@ -112,10 +112,10 @@ def as_fields(driver: str, report: Report, snapshots: Report, obstacle: str) -> 
 
 
 def connect(tools: Tools) -> tuple[CsiClient, str]:
-    """The driver it is about, which must be able to list its volumes.
+    """Connect to the driver, which must be able to list its volumes.
 
     Raises:
-        ConfigError: it is not there or cannot.
+        ConfigError: the driver does not answer, is another one, or lists no volumes.
     """
     settings, wanted = tools.settings.driver, tools.settings.tool.driver
     spec = drivertools.the_one(settings, wanted)
@@ -145,7 +145,7 @@ def connect(tools: Tools) -> tuple[CsiClient, str]:
 def audit(
     tools: Tools, client: CsiClient, driver: str, *, has_snapshots: bool
 ) -> tuple[Report, Report]:
-    """Two looks, the grace time apart, at volumes and at snapshots."""
+    """Look twice, the grace time apart, at volumes and at snapshots."""
     looks: list[Callable[[Tools, CsiClient, str], Look]] = [look]
     if has_snapshots:
         looks.append(snapshotaudit.look)
@@ -172,7 +172,7 @@ def audit(
 
 
 def look(tools: Tools, client: CsiClient, driver: str) -> Look:
-    """One look; the order of the reads is what makes it safe."""
+    """Take one look; the order of the reads makes the comparison safe."""
     at = time.time()
     listed = {
         entry.volume.volume_id: entry.volume.capacity_bytes
@@ -217,7 +217,7 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
 
 
 def _is_here(tools: Tools, record: Mapping[str, Any]) -> bool:
-    """Whether the attempt may have made a volume in this driver's storage."""
+    """Return True if the attempt may have created a volume in this driver's storage."""
     node = tools.settings.node
     try:
         return not node.enabled or Key.parse(str(record.get("key"))).node in {"", node.node_name}
@@ -226,14 +226,14 @@ def _is_here(tools: Tools, record: Mapping[str, Any]) -> bool:
 
 
 def _segments(tools: Tools, client: CsiClient) -> Mapping[str, str]:
-    """Of the driver's node in node deployment; {}: it has the volumes of all PVs."""
+    """Topology of the driver's node in node deployment; else {}, which matches all PVs."""
     if not tools.settings.node.enabled:
         return {}
     return client.node_info().accessible_topology.segments
 
 
 def delete(tools: Tools, client: CsiClient, report: Report, snapshots: Report) -> int:
-    """Deletes one listed volume or snapshot after its id was given twice."""
+    """Delete one reported volume or snapshot after its id was given twice."""
     tool = tools.settings.tool
     kinds = [
         words
@@ -263,7 +263,7 @@ def delete(tools: Tools, client: CsiClient, report: Report, snapshots: Report) -
 
 
 def forget(tools: Tools, report: Report) -> int:
-    """Drops the record of one stranded attempt: its volume is somebody's by hand now."""
+    """Drop the record of one stranded attempt; its volume is now up to the user."""
     name = tools.settings.tool.forget
     if name not in report.stranded:
         raise ConfigError(
@@ -271,7 +271,7 @@ def forget(tools: Tools, report: Report) -> int:
             exit_code=1,
         )
     intents = IntentStore(tools.redis)
-    # The copies first: one alone would bring its record back.
+    # Delete the ConfigMap copies first, because a copy restores its intent.
     for copy, (domain, record) in _copies(tools).items():
         if volume_of(domain, record) == name:
             tools.kube.delete_config_map(tools.settings.kube.namespace, copy)
@@ -283,7 +283,7 @@ def forget(tools: Tools, report: Report) -> int:
 
 
 def show(driver: str, report: Report) -> None:
-    """The report on volumes for a person."""
+    """Print the report on volumes."""
     _show_tables(VOLUMES, report)
     if report.stranded:
         rows = [[name, *why] for name, why in sorted(report.stranded.items())]
@@ -298,7 +298,7 @@ def show(driver: str, report: Report) -> None:
 
 
 def show_snapshots(driver: str, report: Report, obstacle: str) -> None:
-    """The report on snapshots for a person."""
+    """Print the report on snapshots."""
     if obstacle:
         terminal.write(f"driver {driver}: snapshots are not audited, {obstacle}")
         return
@@ -330,7 +330,7 @@ def _show_tables(words: Words, report: Report) -> None:
 
 
 def _copies(tools: Tools) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Attempts that only a ConfigMap remembers: its name -> domain and record."""
+    """Attempts that are copied to ConfigMaps: ConfigMap name -> (lock name, intent)."""
     found: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for one in tools.kube.list_config_maps(tools.settings.kube.namespace, LABEL_INTENT):
         raw, name = (one.get("data") or {}).get(FIELD_RECORD, ""), one["metadata"]["name"]
@@ -339,7 +339,7 @@ def _copies(tools: Tools) -> dict[str, tuple[str, Mapping[str, Any]]]:
         except msgspec.DecodeError:
             continue
         if isinstance(record, dict):
-            domain = name.removeprefix(NAME_PREFIX)  # an attempt in flight, whoever's
+            domain = name.removeprefix(NAME_PREFIX)  # an open attempt, even with an unreadable key
             with suppress(ValueError):
                 domain = Key.parse(str(record.get("key"))).record_name
             found[name] = domain, record
@@ -347,13 +347,13 @@ def _copies(tools: Tools) -> dict[str, tuple[str, Mapping[str, Any]]]:
 
 
 def volume_of(domain: str, record: Mapping[str, Any]) -> str:
-    """The name of the volume that an attempt may have made; each node may have made one."""
+    """Name of the volume that an attempt may have created, "@" and the node if it has one."""
     named, _, node = domain.partition("@")
     volume = str(record.get("volume") or named)
     return f"{volume}@{node}" if node else volume
 
 
 def _handle(volume: JsonObject, driver: str) -> str | None:
-    """The volume's id if it is one of this driver's."""
+    """The volume's id if it belongs to this driver, else None."""
     name, handle = storage_of(volume)
     return handle or None if name == driver else None

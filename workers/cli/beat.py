@@ -1,4 +1,4 @@
-"""`csi-fleet beat`: celery-redbeat, the fall-back clock. Doubled, late or dead, it does no harm."""
+"""`csi-fleet beat`: celery-redbeat, a fallback clock. Two of them, or none, do no harm."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _log = get_logger(__name__)
 
 
 def run(settings: Settings) -> int:
-    """The command; returns the exit code. Ends with 1 when Redis goes, to be started again."""
+    """Run the command; returns 1 if Redis is lost, so that the process is restarted."""
     app = make_app(settings)
     app.conf.update(beat_settings(settings))
     signal.signal(signal.SIGTERM, _stop)
-    import_module("redbeat.schedulers")  # its receiver, which makes the lock, comes before ours
+    import_module("redbeat.schedulers")  # its receiver creates the lock, so it must come first
     beat_init.connect(without_scripts)
     mark_ready(settings, "beat.ready")
     ask_redis(settings)
     beat: Any = app.Beat(loglevel="WARNING", redirect_stdouts=False, quiet=True, pidfile=None)
-    # Its own would write the schedule first, for as long as Redis does not answer.
+    # Celery's own handler would first write the schedule, and block while Redis is away.
     beat.install_sync_handler = lambda _: None
     try:
         beat.run()
@@ -43,9 +43,10 @@ def run(settings: Settings) -> int:
 
 
 def without_scripts(sender: Any = None, **_: Any) -> None:
-    """Lets the scheduler's lock do with commands what it does with scripts of its own.
+    """Replace the scripts of the scheduler's lock by commands.
 
-    Who may load scripts can stop Redis with one that never ends (SEC-5), so beat may not.
+    Permission to load scripts allows blocking Redis with a script that never ends, so beat is not
+    given that permission.
     """
     lock = sender.scheduler.lock
     if lock is not None:
@@ -53,12 +54,12 @@ def without_scripts(sender: Any = None, **_: Any) -> None:
 
 
 def extend(keys: Any, args: Any, client: Any) -> int:
-    """Move the end of a lock that is ours: redbeat's script, watched instead of atomic."""
+    """Extend our lock, like redbeat's script, but with WATCH instead of atomically."""
     return _if_ours(client, keys[0], args[0], "pexpire", int(args[1]))
 
 
 def release(keys: Any, args: Any, client: Any) -> int:
-    """Give a lock back that is ours."""
+    """Release our lock."""
     return _if_ours(client, keys[0], args[0], "delete")
 
 
@@ -70,7 +71,7 @@ def _if_ours(client: Any, name: str, token: Any, command: str, *args: int) -> in
             return 0
         pipe.multi()
         getattr(pipe, command)(name, *args)
-        # Raises WatchError, a RedisError, when the lock changed hands meanwhile.
+        # Raises WatchError, a RedisError, if the lock's owner changed meanwhile.
         return int(pipe.execute()[0])
 
 

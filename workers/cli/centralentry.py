@@ -1,8 +1,8 @@
-"""What a driver's Go sidecars become in central mode: a gateway in its pod, and an entry.
+"""Builds what replaces a driver's Go sidecars in central mode: a gateway and an entry.
 
-Pure: containers in; a container, an entry of the drivers file and messages out. Arguments are read
-with each sidecar's own flags. What the entry can say is written there where the central workers'
-own value is another one; what it cannot say must be as the central workers have it.
+Pure: takes containers; returns a container, an entry of the drivers file, and messages. Arguments
+are parsed with each sidecar's own flags. Where a sidecar's value differs from the central workers'
+value, the entry sets it. What an entry cannot set must be equal in both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.spec import Spec
 
-# Of the process, of no driver: the central workers keep their own.
+# Flags of the process, not of a driver: the central workers keep their own values.
 _OF_PROCESS: Final = frozenset(
     {
         *("csi-address", "feature-gates", "version", "kubeconfig", "master", "v", "vmodule"),
@@ -46,15 +46,15 @@ _TLS_FOLDER: Final = "/etc/csi-fleet/driver-tls"
 
 @dataclass(frozen=True, slots=True)
 class Central:
-    """The central workers of an installation, and the workload that is to be served by them.
+    """The central workers of an installation.
 
     Attributes:
-        namespace: of the workers.
-        image: of csi-fleet.
-        pull_policy: "" for the cluster's default.
-        arguments: of a worker.
-        controllers: what it runs, as `CSI_FLEET_CONTROLLERS` has it.
-        port: that the workers may connect to.
+        namespace: namespace of the workers.
+        image: image of csi-fleet.
+        pull_policy: pull policy of the image, "" for the cluster's default.
+        arguments: arguments of a worker.
+        controllers: the controllers of a worker, in the format of `CSI_FLEET_CONTROLLERS`.
+        port: the port that the workers are allowed to connect to.
     """
 
     namespace: str
@@ -72,10 +72,10 @@ class Central:
 
 @dataclass(slots=True)
 class Entered(OneContainer):
-    """The result.
+    """The result of building gateway and entry.
 
     Attributes:
-        entry: of the drivers file.
+        entry: the driver's entry for the drivers file.
     """
 
     entry: JsonObject = field(default_factory=dict)
@@ -90,7 +90,7 @@ def build(
     central: Central,
     is_any_replica: bool = False,
 ) -> Entered:
-    """Make gateway and entry that replace these containers."""
+    """Build the gateway and the entry that replace these containers."""
     result = Entered()
     given = read_all(sidecars, result)
     if result.problems or not given:
@@ -122,7 +122,7 @@ def build(
         **_flags(given, line, central, result),
     }
     if is_any_replica and any(one.spec.name == "attacher" for one in given):
-        # A driver that chooses device names was written for one caller.
+        # A driver that chooses device names was written for a single caller.
         result.entry["limits"] = {"attach": {"per": "node"}, "detach": {"per": "node"}}
     if pod_spec.get("hostNetwork"):
         result.notes.append(
@@ -134,7 +134,7 @@ def build(
 
 
 def text_of_entry(entry: JsonObject) -> str:
-    """The drivers file with this entry alone."""
+    """A drivers file with only this entry."""
     return yaml.safe_dump({"drivers": [entry]}, sort_keys=False)
 
 
@@ -161,7 +161,7 @@ def _check_controllers(given: Sequence[Given], central: Central, result: Entered
 def _check_gates(
     given: Sequence[Given], line: CommandLine, central: Central, result: Entered
 ) -> None:
-    """Gates are the process's: what a sidecar was told must hold for the central workers too."""
+    """Check that the central workers have the sidecars' gates, which apply to a whole process."""
     for one in given:
         told = one.value("feature-gates")
         known = [*COMMON_GATES, *(gate for spec in one.specs for gate in spec.gates)]
@@ -180,7 +180,7 @@ def _check_gates(
 def _flags(
     given: Sequence[Given], line: CommandLine, central: Central, result: Entered
 ) -> JsonObject:
-    """The fields `flags` and `controllers`: where a sidecar's value is not the workers' own."""
+    """The fields `flags` and `controllers`: the sidecars' values that differ from the workers'."""
     own: JsonObject = {}
     controllers: dict[str, JsonObject] = {}
     for one in given:
@@ -209,7 +209,7 @@ def _flags(
 
 
 def _own_flags(one: Given) -> Iterator[tuple[Spec, Flag]]:
-    """What the sidecar has for itself, without what is of the process or without effect."""
+    """Yield the sidecar's flags, without flags of the process and ignored flags."""
     for spec in one.specs:
         for flag in spec.flags:
             if flag.name not in _OF_PROCESS and not flag.ignored:
@@ -217,7 +217,7 @@ def _own_flags(one: Given) -> Iterator[tuple[Spec, Flag]]:
 
 
 def _is_same(one: Given, spec: Spec, flag: Flag, line: CommandLine) -> bool:
-    """Whether the central workers have the sidecar's value for all drivers."""
+    """Return True if the central workers use the sidecar's value for all drivers."""
     if spec not in line.flags.specs:
         return False
     theirs = line.flags.own(spec, line.values, line.explicit)[flag.name]
@@ -240,7 +240,7 @@ def _note_capacity(given: Sequence[Given], result: Entered) -> None:
 def _container(
     given: Sequence[Given], pod_spec: JsonObject, central: Central, result: Entered
 ) -> JsonObject:
-    """The gateway has the socket as the first sidecar has it, and its user."""
+    """The gateway's container; it mounts the socket and has the user of the first sidecar."""
     found = socket(given, result)
     if not found:
         return {}
@@ -268,7 +268,7 @@ def _container(
 
 
 def _mode(pod_spec: JsonObject, result: Entered) -> int:
-    """The Secret is for the gateway alone, so the user that it runs as may read it there."""
+    """File mode of the Secret: only the gateway mounts it, so its user is allowed to read it."""
     of_pod = pod_spec.get("securityContext") or {}
     own: dict[str, Any] = result.container.get("securityContext") or {}
     user = own.get("runAsUser", of_pod.get("runAsUser"))
@@ -276,7 +276,7 @@ def _mode(pod_spec: JsonObject, result: Entered) -> int:
 
 
 def _check(result: Entered) -> None:
-    """The workers' own reader has the last word."""
+    """Check the entry with the parser that the workers use."""
     if result.problems:
         return
     here = {name: value for name, value in result.entry.items() if name != "tls"}

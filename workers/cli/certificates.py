@@ -1,4 +1,4 @@
-"""Certificates of the drivers' mutual TLS: an authority, and what it signs, for ten years."""
+"""Creates an authority and certificates for the drivers' mutual TLS, valid for ten years."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LIFE: Final = timedelta(days=3650)
-# Of the life: what has less left is made again.
+# A certificate with less than a third of its lifetime left is renewed.
 _LEFT_SHARE: Final = 3
 _SKEW: Final = timedelta(hours=1)
 _MOST_CHARACTERS: Final = 64
@@ -24,7 +24,7 @@ CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 
 
 def make_authority(name: str) -> tuple[bytes, bytes]:
-    """Certificate and key of a new authority, PEM."""
+    """Create an authority; returns its certificate and key as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
     certificate = (
@@ -39,10 +39,10 @@ def make_authority(name: str) -> tuple[bytes, bytes]:
 def sign(
     authority: bytes, authority_key: bytes, names: Sequence[str], use: x509.ObjectIdentifier
 ) -> tuple[bytes, bytes]:
-    """Certificate and key for these DNS names and this use alone, PEM.
+    """Create a certificate for these DNS names and this use only; returns it and its key as PEM.
 
     Raises:
-        ValueError: authority or key cannot be read.
+        ValueError: authority or key cannot be parsed.
     """
     issuer = x509.load_pem_x509_certificate(authority)
     signer = serialization.load_pem_private_key(authority_key, None)
@@ -66,7 +66,7 @@ def sign(
 
 
 def is_good(certificate: bytes, authority: bytes, name: str, now: datetime | None = None) -> bool:
-    """Whether the authority signed it for that name, and it lasts a third of its life at least."""
+    """Return True if the authority signed it for `name` and a third of its lifetime is left."""
     try:
         found = x509.load_pem_x509_certificate(certificate)
         found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))

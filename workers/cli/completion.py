@@ -21,7 +21,7 @@ _ABOUT_OBJECTS: Final = frozenset({Command.EXPLAIN, Command.RETRY})
 
 
 def run(tools: Tools) -> int:
-    """The command. `eval "$(csi-fleet completion bash)"` in the shell's start file uses it."""
+    """Print the script; `eval "$(csi-fleet completion bash)"` in the shell's start file uses it."""
     arguments = tools.settings.arguments
     if len(arguments) != 1 or arguments[0] not in SHELLS:
         raise ConfigError(f"give one of {', '.join(SHELLS)}")
@@ -30,7 +30,7 @@ def run(tools: Tools) -> int:
 
 
 def flags() -> dict[str, Flag]:
-    """Every flag of every controller, by the names it can have."""
+    """Every flag of every controller, by each of its names."""
     found: dict[str, Flag] = {}
     for text in (*(spec.name for spec in catalogue.SPECS if not spec.part_of), catalogue.ALL):
         found |= flag_set(catalogue.choose(text)).flags
@@ -38,13 +38,13 @@ def flags() -> dict[str, Flag]:
 
 
 def objects(command: Command) -> str:
-    """The sorts of object a command is about, separated by blanks."""
+    """The kinds of object that a command takes, separated by spaces."""
     further = tuple(WHOLES) if command is Command.EXPLAIN else ()
     return " ".join([*nouns.nouns(), *further]) if command in _ABOUT_OBJECTS else ""
 
 
 def words(command: Command) -> str:
-    """Flags and objects a command takes, separated by blanks."""
+    """The flags and objects that a command takes, separated by spaces."""
     known = [f"--{name}" for name, flag in sorted(flags().items()) if command in flag.commands]
     extra = objects(command) or (" ".join(SHELLS) if command is Command.COMPLETION else "")
     return " ".join([extra, *known]).strip()

@@ -1,7 +1,7 @@
 """`csi-fleet conformance --endpoint unix:///csi/csi.sock`: checks a live CSI driver.
 
-Needs no cluster and no Redis. Exit code 0 when nothing breaks, 1 when something does, 2 for a
-command line that cannot work.
+Needs neither a cluster nor Redis. Exit code 0 if the driver passes, 1 if it does not, 2 if the
+command line is invalid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONNECT_SECONDS: Final = 10.0
 
 
 def run(settings: Settings) -> int:
-    """The command; prints the report and returns the exit code."""
+    """Run the command: print the report and return the exit code."""
     tool = settings.tool
     if not tool.endpoint.startswith(("unix://", "tcp://", "/")):
         wrong = f"--endpoint {tool.endpoint}" if tool.endpoint else "--endpoint is needed"

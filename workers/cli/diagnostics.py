@@ -1,6 +1,7 @@
-"""Metrics and probes of a whole `csi-fleet run`; a process alone serves its own (process.py).
+"""Serves metrics and probes of a whole `csi-fleet run`; other processes serve their own.
 
-The supervisor serves the figures of all its children and asks Redis for the lanes at each scrape.
+The supervisor serves the metrics of all its children and reads the driver queues from Redis at
+each scrape. See `workers.process` for the other processes.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ def serve_run(
     live: Callable[[], str],
     ready: Callable[[], str],
 ) -> DiagnosticsServer:
-    """The endpoint of `csi-fleet run`: the sum of its children.
+    """Serve the endpoint of `csi-fleet run`: the sum of its children.
 
     Raises:
-        ConfigError: nobody can listen there.
+        ConfigError: the address cannot be listened on.
     """
     shown = Exposition(shared, lanes(settings, redis_url))
     checks = guarded(settings, Checks(live=live, ready=ready))
@@ -41,7 +42,7 @@ def serve_run(
 
 
 def shared_metrics(directory: Path) -> SharedMetrics:
-    """The folder through which the children of a run export."""
+    """Prepare the folder through which the children of a run export metrics."""
     shared = SharedMetrics(directory / METRICS_FOLDER)
     shared.prepare()
     return shared

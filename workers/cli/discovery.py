@@ -1,4 +1,4 @@
-"""Which gates does the API server leave on?"""
+"""Finds the feature gates that the API server supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 
 
 def discovered_gates(settings: Settings, kube: KubeResources) -> FeatureGates:
-    """P-703: attributes classes are off where the API server does not serve them."""
+    """Turn VolumeAttributesClass off if the API server does not serve it (P-703)."""
     try:
         served: bool | None = kube.is_served(paths.ATTRIBUTES_CLASSES)
     except ApiError as error:

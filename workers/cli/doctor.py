@@ -1,4 +1,4 @@
-"""`csi-fleet doctor`: is everything there that csi-fleet needs? Each check is one line."""
+"""`csi-fleet doctor`: checks everything that csi-fleet needs, and prints a line per check."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OK: Final = "ok"
 WARN: Final = "warn"
 FAIL: Final = "FAIL"
 SKEW_SECONDS: Final = 2.0
-# Shares of Redis' memory, as workers/queue/lua/lib.lua has them.
+# Percentages of Redis' memory, equal to those in workers/queue/lua/lib.lua.
 SCARCE_PERCENT: Final = 60
 FULL_PERCENT: Final = 90
 OLDEST_REDIS: Final = (6, 2)
@@ -40,7 +40,7 @@ ACCESS_REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview"
 )
 
-# What the engine itself needs, in the system's own namespace.
+# What the engine itself needs, in the namespace of its records.
 OWN: Final = Permission("", ("configmaps",), ("get", "list", "create", "patch", "delete"), "copies")
 
 
@@ -57,12 +57,12 @@ Check: TypeAlias = "Callable[[Tools], Iterator[Finding]]"
 
 
 def run(tools: Tools) -> int:
-    """The command; 1 when something fails that csi-fleet cannot work without."""
+    """Run the command; 1 if a check fails whose subject csi-fleet cannot work without."""
     return show(tools, "doctor", list(findings(tools)))
 
 
 def show(tools: Tools, title: str, found: list[Finding]) -> int:
-    """Print what was found; the exit code."""
+    """Print the findings; returns the exit code."""
     if tools.is_data:
         items = [{"check": one.check, "state": one.state, "text": one.text} for one in found]
         tools.write(title.title().replace(" ", ""), {"items": items})
@@ -76,7 +76,7 @@ def show(tools: Tools, title: str, found: list[Finding]) -> int:
 
 
 def findings(tools: Tools) -> Iterator[Finding]:
-    """Every check; one that cannot be made is a failure, not the end."""
+    """Run every check; a check that cannot be run is a failure, and the others still run."""
     checks: tuple[tuple[str, Check], ...] = (
         ("versions", versions),
         ("api server", api_server),
@@ -88,10 +88,10 @@ def findings(tools: Tools) -> Iterator[Finding]:
     said: set[str] = set()
     is_away = False
     for name, check in checks:
-        if is_away and check is system:  # it would wait for Redis once more
+        if is_away and check is system:  # it would wait for Redis again
             continue
         for one in _tried(tools, name, check):
-            # A Redis or an API server that is away fails each check; it is told once.
+            # An unavailable Redis or API server fails several checks, but is reported once.
             if one.state != FAIL or one.text not in said:
                 yield one
             said.add(one.text)
@@ -106,7 +106,7 @@ def _tried(tools: Tools, name: str, check: Check) -> Iterator[Finding]:
 
 
 def versions(_: Tools) -> Iterator[Finding]:
-    """What this program consists of."""
+    """Versions of csi-fleet and its libraries."""
     parts = (f"{name} {version(name)}" for name in ("celery", "redis", "grpcio", "kubernetes"))
     yield Finding(
         "versions",
@@ -127,7 +127,7 @@ def api_server(tools: Tools) -> Iterator[Finding]:
 
 
 def rights(tools: Tools) -> Iterator[Finding]:
-    """What this account may do, asked of the API server one by one."""
+    """Check the account's permissions with one question each to the API server."""
     lacking: dict[str, dict[str, None]] = {FAIL: {}, WARN: {}}
     asked: dict[tuple[str, str, str, str], bool] = {}
     own = tools.settings.kube.namespace
@@ -169,7 +169,7 @@ def _may(tools: Tools, verb: str, group: str, resource: str, namespace: str) -> 
 
 
 def redis_settings(tools: Tools) -> Iterator[Finding]:
-    """Version, eviction, persistence and clock of Redis."""
+    """Check version, eviction, memory, role, persistence and clock of Redis."""
     facts = read_redis(tools.redis)
     parts = tuple(int(part) for part in facts["version"].split(".")[:2] if part.isdigit())
     yield Finding(
@@ -206,7 +206,7 @@ def redis_settings(tools: Tools) -> Iterator[Finding]:
 
 
 def system(tools: Tools) -> Iterator[Finding]:
-    """Living parts and served drivers."""
+    """Check living processes and served drivers."""
     watchers = [one for one in tools.presence.alive() if one.role == "watcher"]
     workers = tools.presence.workers()
     yield Finding("watchers", OK if watchers else FAIL, f"{len(watchers)} alive")
@@ -240,12 +240,12 @@ def system(tools: Tools) -> Iterator[Finding]:
 
 
 def _chosen(tools: Tools) -> tuple[str, ...]:
-    """The controllers that `--controllers` names; none that was not asked for."""
+    """The controllers named by `--controllers`; none if the flag was not given."""
     return tools.settings.chosen if "controllers" in tools.settings.explicit else ()
 
 
 def drivers(tools: Tools) -> Iterator[Finding]:
-    """The handshake with each --csi-address, and each driver of --drivers-file, that was given."""
+    """Check the handshake with each driver given by --csi-address or --drivers-file."""
     if {"csi-address", "drivers-file"} & tools.settings.explicit:
         for spec in drivertools.given(tools.settings.driver):
             yield _handshake(spec)

@@ -1,7 +1,7 @@
-"""Which driver does a command talk to, and how? That of --csi-address, or one of the drivers file.
+"""Selects and connects the driver of a command: by --csi-address or from the drivers file.
 
-The file is the workers' own: name, endpoint, mutual TLS and time-outs are checked as they check
-them, and a certificate is told to be wrong in their words.
+The file is the workers' own. Name, endpoint, mutual TLS and timeouts are checked as the workers
+check them, and a bad certificate is reported in the same words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONNECT_SECONDS: Final = 5.0
 
 
 def given(settings: DriverSettings) -> list[DriverSpec]:
-    """The drivers that the command line names, those of the file first.
+    """The drivers given on the command line, those of the file first.
 
     Raises:
         ConfigError: the drivers file is unusable.
@@ -33,11 +33,11 @@ def given(settings: DriverSettings) -> list[DriverSpec]:
 
 
 def the_one(settings: DriverSettings, name: str) -> DriverSpec:
-    """The driver that a command is about.
+    """The one driver that a command is about.
 
     Args:
-        settings: the command line's.
-        name: of `--driver`, "" if none was given.
+        settings: the settings of the command line.
+        name: the value of `--driver`, "" if none was given.
 
     Raises:
         ConfigError: there is none, or more than one.
@@ -57,7 +57,7 @@ def the_one(settings: DriverSettings, name: str) -> DriverSpec:
 
 
 def open_client(spec: DriverSpec, timeout_seconds: float) -> CsiClient:
-    """A client that begins to connect; `timeout_seconds` unless the file has the driver's own.
+    """A client that starts to connect; the file's own timeout outweighs `timeout_seconds`.
 
     Raises:
         ConfigError: the endpoint or a TLS file is unusable.

@@ -1,4 +1,4 @@
-"""Which Leases does a worker process run for, and what follows in it from whose they are?"""
+"""Runs for the Leases of a worker process, and reacts when they change hands."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ if TYPE_CHECKING:
 
 
 class Elections:
-    """The Leases of a drop-in replacement, a Lease for each controller and driver (F-020, M-020).
+    """The Leases of a worker that replaces Go sidecars, one per controller and driver.
+
+    Spec: F-020, M-020.
 
     Args:
-        settings: of the process.
+        settings: settings of the process.
         specs: the controllers that run here.
         fleet: the drivers.
-        consumers: fetch no tickets of a driver whose keys may not be worked on here.
-        queue: its lanes are paused while a stranger holds a Lease.
-        redis: of the queue.
-        metrics: where the gauges are.
+        consumers: stop fetching messages of a driver whose keys must not be worked on here.
+        queue: its driver queues are paused while another installation holds a Lease.
+        redis: connection to the queue's Redis.
+        metrics: holds the gauges.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Elections:
         self._fleet = fleet
         self._consumers = consumers
         leader, kube, presence = settings.leader, settings.kube, Presence(redis)
-        # A client of their own: no request may take longer than the holder has time.
+        # A separate client: no request must outlast the holder's deadline.
         client = KubeClient.from_settings(
             kube.kubeconfig,
             kube.master,
@@ -87,11 +89,11 @@ class Elections:
         self._leased = frozenset(kind for kinds in leased for kind in kinds)
 
     def may_work(self, kind: str, queue_name: str) -> bool:
-        """Whether keys of that kind and driver may be worked on here at this moment."""
+        """Return True if this process is now allowed to work on keys of that kind and driver."""
         return kind not in self._leased or self.leadership.may_work(kind, queue_name)
 
     def step(self) -> None:
-        """Look after every Lease once; before anything is admitted.
+        """Check every Lease once, before any key is admitted.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -99,22 +101,22 @@ class Elections:
         self.leadership.step(self._candidates())
 
     def start(self) -> None:
-        """Keep the Leases until `stop`."""
+        """Keep the Leases in the background until `stop`."""
         self.leadership.start(self._candidates)
 
     def check(self) -> str:
-        """Say which Lease of ours is overdue; "" for none (F-022)."""
+        """Return which of our Leases is overdue; "" if none is (F-022)."""
         return self.leadership.check()
 
     def stop(self) -> None:
-        """Give back what is held, if we are the last; call after the last work ended."""
+        """Release our Leases if no other worker uses them; call it after all work has ended."""
         self.leadership.stop()
 
     def _candidates(self) -> list[Candidate]:
         return candidates(self._specs, self._fleet.drivers())
 
     def _follow(self, candidate: Candidate, is_back: bool) -> None:
-        """What may be worked on has changed: calls that may not run end, tickets go elsewhere."""
+        """React to a gained or lost Lease: stop calls that are no longer allowed, move messages."""
         driver = self._fleet.driver_of(candidate.queue_name)
         if driver is not None:
             driver.client.recheck()
@@ -123,9 +125,9 @@ class Elections:
 
 
 def candidates(specs: Iterable[Spec], drivers: Iterable[Driver]) -> list[Candidate]:
-    """A Lease for each controller that has one and each of its drivers.
+    """One Lease for each controller that has Leases and each of its drivers.
 
-    What comes along with a controller is under its Lease too.
+    The Lease also covers the parts of the controller.
     """
     names = [(one.queue_name, one.name) for one in drivers]
     return [

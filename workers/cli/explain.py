@@ -1,4 +1,4 @@
-"""`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: what blocks it, and what happened.
+"""`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: shows cause and history of an object.
 
 `explain driver|class|namespace NAME` is in `wholes.py`.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(tools: Tools) -> int:
-    """The command; 0, or 1 when there is no such object or Redis could not be asked."""
+    """Run the command; 1 if the object does not exist or Redis does not answer, else 0."""
     if (whole := wholes.named(tools.settings.arguments)) is not None:
         return wholes.run(tools, *whole)
     word, namespace, name = named_object(

@@ -1,4 +1,4 @@
-"""What do the controllers and Redis say of one object? For `explain`, `pending` and the page."""
+"""Combines what controllers and Redis report of one object, for `explain`, `pending`, `/fleet`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.nouns import Noun
 
-# Nothing is known of a reason: perhaps nobody saw it. What is uploading, the driver is asked about.
+# Causes without a known reason, possibly because no process saw the object. `uploading` is left
+# out: the driver reports its progress.
 _UNSEEN: Final = (NO_REASON - {"uploading"}) | {
     "not-queued",
     "change-unseen",
@@ -27,12 +28,12 @@ ABSENT: Final = frozenset({"not-found", "quota"})
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is known of an object.
+    """The explanation of an object.
 
     Attributes:
         found: the answer of the controller that knows most.
-        cause: its cause, with what keeps watchers and workers from seeing the object.
-        problem: why Redis could not be asked, "" if it could.
+        cause: its cause, with anything that keeps watchers and workers from seeing the object.
+        problem: why Redis did not answer, "" if it did.
     """
 
     found: Explained
@@ -44,7 +45,7 @@ def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
     """Explain one object.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show it.
+        ApiError: the API server does not answer, or refuses to show an object.
     """
     noun = nouns.nouns()[word]
     try:
@@ -75,7 +76,7 @@ def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer
 
 
 def unseen(tools: Tools, cause: Cause) -> Cause:
-    """With what keeps watchers and workers from seeing the object, if nothing else is known."""
+    """Add what keeps watchers and workers from seeing the object, if the reason is unknown."""
     if cause.code not in _UNSEEN:
         return cause
     troubles = tools.presence.troubles()
@@ -93,10 +94,10 @@ def unseen(tools: Tools, cause: Cause) -> Cause:
 
 
 def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explained]:
-    """What each controller says that has to do with the object.
+    """The answers of all controllers that work on the object.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show it.
+        ApiError: the API server does not answer, or refuses to show an object.
         QueueUnavailable: Redis does not answer.
     """
     found, rest = [], []
@@ -113,7 +114,7 @@ def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explain
 
 
 def best(found: list[Explained]) -> Explained:
-    """The answer to show: the first about a problem, else about work under way, else the first."""
+    """The answer to show: the first problem, else the first with known work, else the first."""
     problems = [one for one in found if one.cause.is_problem]
     busy = [one for one in found if one.state is not None and one.state.is_known]
     return (problems or busy or found)[0]

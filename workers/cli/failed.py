@@ -1,4 +1,4 @@
-"""`csi-fleet failed`: what keeps failing or was given up, and why; `--replay` tries it again."""
+"""`csi-fleet failed`: lists keys that fail or were given up, and why; `--replay` retries them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 _HEAD: Final = ("KIND", "OBJECT", "DRIVER", "FAILURES", "NEXT", "WHY")
 _WIDTH: Final = 100
-# In place of the time of giving up: not by a count of failures, and not forgotten after a week.
+# Stored instead of the time of giving up: a stranded attempt has no such time and never expires.
 FOR_GOOD: Final = -1.0
 
 
 def run(tools: Tools) -> int:
-    """The command. Arguments, and -n, are namespaces to show; none shows all."""
+    """Run the command. Arguments and -n select namespaces; without them all are shown."""
     tool = tools.settings.tool
     driver = tool.driver
     namespaces = {*tools.settings.arguments, *([tool.namespace] if tool.namespace else [])}
@@ -32,7 +32,7 @@ def run(tools: Tools) -> int:
         if driver in {"", one.key.driver_name} and (not namespaces or one.key.tenant in namespaces)
     ]
     if driver and not found:
-        knowndrivers.served(tools, driver)  # raises for a name that is a mistake
+        knowndrivers.served(tools, driver)  # raises if the name is unknown
     now = read_clock(tools.redis).shown_now
     if tools.is_data:
         tools.write("Failed", {"items": [_json(one) for one in found]})
@@ -51,7 +51,7 @@ def run(tools: Tools) -> int:
 
 
 def items(tools: Tools) -> list[dict[str, object]]:
-    """All that fails or was given up, for programs.
+    """All keys that fail or were given up, for programs.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -60,7 +60,7 @@ def items(tools: Tools) -> list[dict[str, object]]:
 
 
 def _stranded(tools: Tools) -> list[FailedKey]:
-    """Attempts without claim that wait for an operator; `csi-fleet audit` says more."""
+    """Attempts without a claim that need an operator; `csi-fleet audit` shows details."""
     return [
         FailedKey(one.key, fails=0, due=0.0, abandoned_at=FOR_GOOD, error=one.problem)
         for one in stranded(IntentStore(tools.redis).all().items())

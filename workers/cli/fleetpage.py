@@ -1,6 +1,6 @@
-"""The page `/fleet` as HTML: what `status`, `pending` and `explain` found, and nothing of its own.
+"""Renders the page `/fleet` as HTML, from what `status`, `pending` and `explain` found.
 
-Text alone: no script, one style sheet. Whatever comes from the cluster is escaped.
+It uses no script and one style sheet. Everything that comes from the cluster is escaped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workers.explain.timeline import Entry
 
 EXAMPLES: Final = 5
-# Rows of the list of all that waits; a browser shows that many at once.
+# Most rows in the list of waiting objects, so that browsers stay responsive.
 MOST_ROWS: Final = 2000
 WHOLES: Final = ("driver", "class", "namespace")
 _STATES: Final = {"ok": "good", "standby": "calm", "paused": "calm", "failing": "warn"}
@@ -33,14 +33,14 @@ _STATES: Final = {"ok": "good", "standby": "calm", "paused": "calm", "failing": 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the page shows, read at one moment.
+    """The data of the page, read at one moment.
 
     Attributes:
-        at: seconds since 1970.
-        report: of `status`; {} where Redis does not answer.
-        groups: of `pending`.
-        missed: what could not be looked at, with the reason.
-        notes: what keeps the page from knowing more: problem, cause, remedy.
+        at: Unix time.
+        report: result of `status`; {} if Redis does not answer.
+        groups: result of `pending`.
+        missed: kinds that could not be listed, with the reason.
+        notes: why the page may be incomplete: problem, cause, remedy.
     """
 
     at: float
@@ -51,7 +51,7 @@ class Snapshot:
 
 
 def overview(root: str, shot: Snapshot) -> str:
-    """The first page."""
+    """Render the first page."""
     count = sum(len(group.members) for group in shot.groups)
     lines = driver_lines(shot.report) if shot.report else []
     problems = [*shot.notes, *shot.report.get("problems", ())]
@@ -70,7 +70,7 @@ def overview(root: str, shot: Snapshot) -> str:
 
 
 def waiting(root: str, shot: Snapshot, only: Mapping[str, str]) -> str:
-    """All that waits, an object a line, those of one cause or of one driver."""
+    """Render all waiting objects, one per line, or those of one cause or driver."""
     chosen = [
         (group, one)
         for group in shot.groups
@@ -106,7 +106,7 @@ def explained(
     groups: Sequence[Group] = (),
     notes: Sequence[str] = (),
 ) -> str:
-    """Cause, remedy and history of one object, or of a driver, a class or a namespace."""
+    """Render cause, remedy and history of an object, or of a driver, a class or a namespace."""
     style = "warn" if cause.is_problem else "good"
     parts = [
         _notes(notes),
@@ -128,7 +128,7 @@ def explained(
 
 
 def failed(root: str, title: str, problem: str, at: float) -> str:
-    """What was asked for cannot be said."""
+    """Render a page that reports why the requested page is not available."""
     return _page(root, title, f"<h2>{_text(title)}</h2>{_notes([problem])}", at)
 
 
@@ -220,13 +220,13 @@ def _system(report: dict[str, Any]) -> str:
 
 
 def _about(root: str, one: Waiting) -> str:
-    """The class or the driver that a cause is about, as a link."""
+    """The class or driver that a cause is about, as a link; "" if none."""
     word, _, name = one.about.partition(" ")
     return f"{word} {_object(root, word, name, is_named=True)}" if name else ""
 
 
 def _object(root: str, word: str, name: str, *, is_named: bool = False) -> str:
-    """The name, as a link where it can be explained."""
+    """The name, as a link if `explain` knows its kind."""
     shown = _text(name if is_named or word in WHOLES else f"{word} {name}")
     if word not in nouns.nouns() and word not in WHOLES:
         return shown
@@ -245,7 +245,7 @@ def _missed(missed: Mapping[str, str]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int]) -> str:
-    """Cells are HTML; on a narrow screen each names its column."""
+    """A table of HTML cells; on a narrow screen each cell shows its column's name."""
     heads = "".join(
         f'<th scope="col"{_number(at, numbers)}>{name}</th>' for at, name in enumerate(head)
     )
@@ -284,7 +284,7 @@ def _time(at: float) -> str:
 
 
 def _text(text: str) -> str:
-    """Text of the cluster as HTML: nothing in it is markup or an unseen character."""
+    """Escape text from the cluster: it contains neither markup nor invisible characters."""
     return escape(plain(text))
 
 

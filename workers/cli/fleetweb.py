@@ -1,7 +1,7 @@
-"""The page `/fleet` in Flower's web server, behind its login: it reads, and changes nothing.
+"""The read-only page `/fleet` in Flower's web server, behind its login.
 
-A page is what `status`, `pending` and `explain` print, for it calls them. It is read at most each
-few seconds, for all who look. Flower knows no plug-ins: its list of handlers is extended.
+It shows what `status`, `pending` and `explain` print, and calls their code. All visitors share one
+reading, at most a few seconds old. Flower has no plug-ins, so its list of handlers is extended.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _HEADERS: Final = {
 
 
 class NoAccount:
-    """The API server for a page without an account: it shows nothing."""
+    """Replaces the API server's client if there is no account: it refuses all requests."""
 
     def get(self, path: str, query: Any = None, **_: Any) -> Any:
-        """Refuse."""
+        """Refuse the request."""
         del path, query
         raise ForbiddenError(403, "Forbidden", "Flower has no account at the API server")
 
@@ -64,10 +64,10 @@ class NoAccount:
 
 
 class Fleet:
-    """What the pages show, read when somebody looks.
+    """Reads what the pages show, on demand.
 
     Args:
-        settings: of Flower.
+        settings: settings of Flower.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -86,7 +86,7 @@ class Fleet:
         self._fresh_until = 0.0  # of time.monotonic
 
     def snapshot(self) -> Snapshot:
-        """All that the first page shows; whoever asks at the same time waits for one reading."""
+        """Data of the first page; concurrent callers share one reading."""
         with self._lock:
             known = self._known
             if known is None or time.monotonic() >= self._fresh_until:
@@ -117,10 +117,10 @@ class Fleet:
         )
 
     def explain(self, root: str, word: str, name: str) -> tuple[int, str]:
-        """The status and the page of one object.
+        """HTTP status and page of one object.
 
         Raises:
-            ConfigError: it is named in a way that nothing is.
+            ConfigError: word or name do not name an object.
         """
         now, title = time.time(), f"{word} {name}"
         if word in wholes.WHOLES:
@@ -155,19 +155,19 @@ def _away(error: object) -> str:
 
 
 class _Handler(BaseHandler):  # type: ignore[misc]  # Flower has no types
-    """A page: computed beside the event loop, with headers that let it load nothing foreign."""
+    """A page computed off the event loop, with headers that forbid foreign content."""
 
     def initialize(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
     @property
     def root(self) -> str:
-        """What Flower's addresses begin with."""
+        """The prefix of Flower's URLs."""
         prefix = str(self.application.options.url_prefix or "").strip("/")
         return f"/{prefix}" if prefix else ""
 
     async def show(self, make: Callable[[], tuple[int, str]], title: str) -> None:
-        """Answer with a page, or with what keeps it from being made."""
+        """Respond with the page, or with the error that prevented it."""
         try:
             code, page = await IOLoop.current().run_in_executor(_READERS, make)
         except (ApiError, QueueUnavailable) as error:
@@ -189,7 +189,7 @@ class Overview(_Handler):
 
     @web.authenticated
     async def get(self) -> None:
-        """The first page."""
+        """Respond with the first page."""
         await self.show(
             lambda: (200, fleetpage.overview(self.root, self.fleet.snapshot())), "Fleet"
         )
@@ -200,7 +200,7 @@ class Pending(_Handler):
 
     @web.authenticated
     async def get(self) -> None:
-        """All that waits; `cause` and `about` choose."""
+        """Respond with all waiting objects; the parameters `cause` and `about` filter them."""
         only = {
             name: self.get_query_argument(name)
             for name in ("cause", "about")
@@ -216,7 +216,7 @@ class Explained(_Handler):
 
     @web.authenticated
     async def get(self, word: str, name: str) -> None:
-        """Cause, remedy and history."""
+        """Respond with cause, remedy and history."""
         name = unquote(name)
         await self.show(lambda: self.fleet.explain(self.root, word, name), f"{word} {name}")
 
@@ -226,7 +226,7 @@ class Find(_Handler):
 
     @web.authenticated
     async def get(self) -> None:
-        """Lead to the object's page; a claim needs no word."""
+        """Redirect to the object's page; for a claim the word `pvc` is optional."""
         words = self.get_query_argument("object", "").split()
         if len(words) == 1:
             words = words[0].split("/", 1) if words[0].count("/") > 1 else ["pvc", *words]
@@ -248,13 +248,13 @@ class Style(_Handler):
 
     @web.authenticated
     async def get(self) -> None:
-        """The style sheet."""
+        """Respond with the style sheet."""
         self.set_header("Content-Type", "text/css; charset=utf-8")
         self.finish(fleetpage.STYLE)
 
 
 def install(settings: Settings) -> None:
-    """Add the pages to those of the Flower that this process starts."""
+    """Add these pages to the Flower of this process."""
     handed = {"fleet": Fleet(settings)}
     urls.handlers[:0] = [
         web.url(r"/fleet/?", Overview, handed),

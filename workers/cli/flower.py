@@ -1,4 +1,4 @@
-"""`csi-fleet flower`: Flower on our broker, read-only, with bounded memory and a login."""
+"""`csi-fleet flower`: runs Flower on our broker, read-only, with bounded memory and a login."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_SECONDS: Final = 5.0
 
 
 def arguments(settings: Settings) -> list[str]:
-    """Flower's own options (for memory, pickles, logins, stale workers)."""
+    """Options for Flower: memory, pickles, logins, stale workers."""
     flower = settings.flower
     found = [
         f"--address={flower.address}",
@@ -58,9 +58,9 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def tls_options(url: str) -> dict[str, object] | None:
-    """What Flower's own Redis client needs for rediss://; it reads no TLS file from the query.
+    """Options of Flower's own Redis client for rediss://; it ignores TLS files in the query.
 
-    Returns None for a connection without TLS. Celery's connections take the URL as it is.
+    Returns None for a connection without TLS. Celery's connections use the URL unchanged.
     """
     parts = urlsplit(url)
     if parts.scheme != "rediss":
@@ -71,12 +71,12 @@ def tls_options(url: str) -> dict[str, object] | None:
 
 
 class Restarter:
-    """Ends this process once a file that is read at its start alone says something else.
+    """Ends this process when a file changes that is read only at the start.
 
-    Whoever started it starts it again; nothing else needs Flower meanwhile.
+    The process's parent restarts it; no other process needs Flower meanwhile.
 
     Args:
-        files: those that are given, of any number.
+        files: paths of the files; empty ones are ignored.
         end: ends the process.
     """
 
@@ -86,12 +86,12 @@ class Restarter:
         self._known = self._contents()
 
     def watch(self) -> None:
-        """Look each few seconds from now on, on a thread of its own."""
+        """Start a thread that checks the files periodically."""
         Loop("flower-files", self.step).start()
 
     def step(self) -> float:
-        """Look once; returns the seconds until the next look."""
-        # A file that is missing is being replaced.
+        """Check once; returns the seconds until the next check."""
+        # A missing file is being replaced.
         if any(
             found not in (None, known)
             for found, known in zip(self._contents(), self._known, strict=True)
@@ -105,7 +105,7 @@ class Restarter:
 
 
 def hashed(path: Path) -> bytes | None:
-    """A digest of a file, None while there is none."""
+    """Digest of a file, None if it is missing."""
     try:
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError:
@@ -113,17 +113,17 @@ def hashed(path: Path) -> bytes | None:
 
 
 def files(settings: Settings) -> list[str]:
-    """What was read at the start and may be changed."""
+    """The files that are read at the start and may change."""
     flower, redis = settings.flower, settings.redis
     authority = dict(parse_qsl(urlsplit(redis.url).query)).get("ssl_ca_certs", "")
     return [redis.password_file, authority, *flower.tls, *flower.secret_files]
 
 
 def check_free(address: str, port: int) -> None:
-    """Before Flower fails there with a traceback.
+    """Check that the address is free; otherwise Flower would fail with a traceback.
 
     Raises:
-        ConfigError: nobody can listen there, exit code 1.
+        ConfigError: it cannot be listened on; the exit code is 1.
     """
     try:
         places = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM)
@@ -140,10 +140,10 @@ def check_free(address: str, port: int) -> None:
 
 
 def run(settings: Settings) -> int:
-    """The command; returns the exit code after a signal.
+    """Run the command; returns the exit code after a signal.
 
     Raises:
-        ConfigError: nobody can listen at its address.
+        ConfigError: its address cannot be listened on.
     """
     check_free(settings.flower.address, settings.flower.port)
     Restarter(files(settings), lambda: os.kill(os.getpid(), signal.SIGTERM)).watch()
@@ -153,6 +153,6 @@ def run(settings: Settings) -> int:
     app.set_default()
     if options := tls_options(settings.redis.url):
         app.conf.broker_use_ssl = options
-    start: Any = app.start  # it returns, whatever its type says
+    start: Any = app.start  # its type says that it does not return, but it does
     start(["--quiet", "flower", *arguments(settings)])
     return 0

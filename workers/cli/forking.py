@@ -1,9 +1,9 @@
-"""Starting the parts of a run without importing everything again in each of them.
+"""Starts the parts of a run by forking, so that they need not import everything again.
 
 Python needs more than half a second of CPU to import what watcher, worker and beat share. The
-supervisor imports it once and forks: each part starts at once and shares that memory. Only done
-while the supervisor has a single thread and has connected to nothing; a part that is started again
-later gets a new interpreter, as does every part once the supervisor serves HTTP.
+supervisor imports it once and forks, so each part starts at once and shares that memory. It forks
+only while it has a single thread and no connections. A part that is restarted later gets a new
+interpreter, and so does every part once the supervisor serves HTTP.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# By name: the supervisor decides nothing that these modules know.
+# Names only: the supervisor itself does not use these modules.
 WATCHER: Final = "watcher.__main__"
 WORKERS: Final = ("workers.cli.worker", "workers.cli.beat")
 POLL_SECONDS: Final = 0.02
 
 
 def preload(*names: str) -> None:
-    """Imports what a part needs and keeps it out of the garbage collector's way."""
+    """Import what the parts need, and exempt it from garbage collection."""
     gc.disable()
     for name in names:
         importlib.import_module(name)
@@ -40,19 +40,19 @@ def preload(*names: str) -> None:
 
 
 def is_possible() -> bool:
-    """True while a fork copies everything there is: one thread."""
+    """Return True if a fork copies the whole process: it has a single thread."""
     return hasattr(os, "fork") and threading.active_count() == 1
 
 
 class ForkedProcess:
-    """A forked part, with the part of subprocess.Popen's interface that the supervisor uses."""
+    """A forked part, with those methods of subprocess.Popen that the supervisor uses."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Exit code if it has ended, negative for a signal; else None."""
+        """The exit code if the part has ended, negative for a signal; else None."""
         if self.returncode is None:
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -61,10 +61,10 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits for the end.
+        """Wait until the part ends.
 
         Raises:
-            subprocess.TimeoutExpired: it still runs.
+            subprocess.TimeoutExpired: it is still running.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
@@ -74,11 +74,11 @@ class ForkedProcess:
         return code
 
     def terminate(self) -> None:
-        """SIGTERM, unless it has ended."""
+        """Send SIGTERM, unless the part has ended."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL, unless it has ended."""
+        """Send SIGKILL, unless the part has ended."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -87,12 +87,12 @@ class ForkedProcess:
 
 
 def fork(argv: Sequence[str], env: Mapping[str, str], prepare: Callable[[], None]) -> ForkedProcess:
-    """Runs `python -m argv[0] argv[1:]` in a fork of this process, in a session of its own.
+    """Run `python -m argv[0] argv[1:]` in a fork of this process, in its own session.
 
     Args:
-        argv: module, then its arguments.
+        argv: the module, then its arguments.
         env: added to the environment of the part.
-        prepare: called in the part before anything else.
+        prepare: called first in the part.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -106,9 +106,7 @@ def _become(argv: Sequence[str], env: Mapping[str, str], prepare: Callable[[], N
     code = 1
     try:
         os.setsid()
-        with contextlib.suppress(
-            OSError
-        ):  # what `ps -o comm` shows: a fork keeps its parent's line
+        with contextlib.suppress(OSError):  # the name in `ps -o comm`: a fork keeps its parent's
             Path("/proc/self/comm").write_text(" ".join(a for a in argv[:2] if a[:1] != "-"))
         prepare()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -117,7 +115,7 @@ def _become(argv: Sequence[str], env: Mapping[str, str], prepare: Callable[[], N
         code = importlib.import_module(f"{argv[0]}.__main__").main(argv[1:])
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:  # noqa: BLE001 - nothing above this frame may run in the part
+    except BaseException:  # noqa: BLE001 - no code above this frame must run in the part
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Does anybody know a driver of that name? A mistyped one must not pass for one without work."""
+"""Checks a driver's name, so that a mistyped name does not look like a driver without work."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def served(tools: Tools, driver: str) -> dict[str, dict[str, object]]:
-    """The records of a driver by queue name: one, or one per node; none while nobody serves it.
+    """The registrations of a driver by queue name (several with one per node); {} if unserved.
 
     Raises:
-        ConfigError: nobody knows this name, so it is a mistake: the right one would go on.
+        ConfigError: neither workers, queue nor storage classes know the name.
     """
     records = tools.registry.alive()
     found = {name: one for name, one in sorted(records.items()) if one.get("name") == driver}
@@ -34,12 +34,12 @@ def served(tools: Tools, driver: str) -> dict[str, dict[str, object]]:
 
 
 def shown(names: dict[str, dict[str, object]]) -> str:
-    """The served drivers in a line."""
+    """The served drivers in one line."""
     return ", ".join(named(names)) or "none"
 
 
 def _provisioners(tools: Tools) -> set[str]:
-    """Those that classes name; nothing when the API server cannot be asked: a pause must work."""
+    """Provisioners of the storage classes; none if the API server fails: pausing must work then."""
     try:
         return {str(one.get("provisioner")) for one in tools.kube.list(paths.STORAGE_CLASSES)}
     except (ApiError, ConfigError):

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""`kubectl csi-fleet explain pvc shop/data`: the tools from a laptop with nothing but a kubeconfig.
+"""`kubectl csi-fleet explain pvc shop/data`: runs the tools from a machine with a kubeconfig only.
 
-An executable called `kubectl-csi_fleet` is a plug-in of kubectl. It finds a pod of the installation
-and runs the command there (`kubectl exec`), where Redis, its password and certificate are at hand;
-`migrate`, `adopt` and `release` run here, with the user's rights. No library but Python's own: the
-file works alone.
+kubectl runs an executable named `kubectl-csi_fleet` as a plug-in. It finds a pod of the
+installation and runs the command there (`kubectl exec`), where Redis, its password and certificate
+are available. `migrate`, `adopt` and `release` run locally, with the user's permissions. The file
+imports only the standard library, so it works alone.
 
-Anybody may label a pod, so a pod counts only in a namespace that an administrator made csi-fleet's
-(`trusted`), or that -n names. What the pod's program writes is data: it gets no terminal, and its
-control characters are spelled out.
+Any user may be able to label a pod. So a pod counts only in a namespace that an administrator gave
+to csi-fleet (`trusted`) or that -n names. The output of the pod's program is not trusted: it gets
+no terminal, and its control characters are escaped.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, TextIO
 
-# Pods with a container of ours; k8s/ and docs/migration.md put it on each of them.
+# Pods with a csi-fleet container; k8s/ and docs/migration.md put the label on each of them.
 SELECTOR: Final = "csi-fleet.io/redis-client=true"
 NAME_LABEL: Final = "app.kubernetes.io/name"
-# Namespaces with this label are drivers' (docs/install.md); the manifests and the chart put the
-# other one on the namespace of records, whose name is the installation's and this ending.
+# Namespaces with the first label belong to drivers (docs/install.md). The manifests and the chart
+# put the second on the namespace of records, named after the installation with this ending.
 DRIVERS_LABEL: Final = ("csi-fleet.io/drivers", "true")
 PART_LABEL: Final = ("app.kubernetes.io/part-of", "csi-fleet")
 RECORDS_ENDING: Final = "-records"
@@ -40,15 +40,15 @@ COMMANDS: Final = (
     *("doctor", "shadow", "migrate", "adopt", "release", "audit", "version"),
     "support-bundle",
 )
-# Those that ask where csi-fleet's own objects are.
+# Commands that need to know the namespace of csi-fleet's own objects.
 PLACED: Final = ("pause", "resume", "drain", "doctor")
-# They read and write what no pod of csi-fleet may.
+# Commands that need permissions which no pod of csi-fleet has.
 HERE: Final = ("migrate", "adopt", "release")
-# Parts whose Redis user or service account may do less than a worker's.
+# Parts whose Redis user or service account has fewer permissions than a worker's.
 LESSER: Final = ("beat", "flower", "watcher")
-# What writes pauses, which the admission policy keeps from the accounts of workers.
+# Commands that write pauses, which the admission policy forbids to the accounts of workers.
 PAUSING: Final = ("pause", "resume", "drain")
-# Control and format characters, other line ends, halves of a pair.
+# Unicode categories: control and format characters, line separators, lone surrogates.
 _UNSEEN: Final = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 _OF_KUBECTL: Final = ("--context", "--kubeconfig", "--cluster", "--user", "--as")
 _USAGE: Final = f"""\
@@ -66,12 +66,12 @@ drivers are searched), and kubectl's {", ".join(_OF_KUBECTL)}.
 
 
 class PluginError(Exception):
-    """One line for the user."""
+    """An error that is reported to the user in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A running container of ours; `arguments` are what its tools need to be told besides."""
+    """A running container of csi-fleet; `arguments` are added for the `PLACED` commands."""
 
     namespace: str
     pod: str
@@ -120,10 +120,10 @@ def split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
 
 
 def pods(flags: list[str], namespace: str) -> list[dict[str, Any]]:
-    """The pods that have the label, in the namespace, else in all that `trusted` names.
+    """The pods with the label, in `namespace`, or in all namespaces that `trusted` returns.
 
     Raises:
-        PluginError: kubectl is not there or says no.
+        PluginError: kubectl is missing or fails.
     """
     where = [f"--namespace={namespace}"] if namespace else ["--all-namespaces"]
     found = asked(flags, "pods", f"--selector={SELECTOR}", *where)
@@ -137,7 +137,7 @@ def asked(flags: list[str], *what: str) -> list[dict[str, Any]]:
     """The items of `kubectl get`.
 
     Raises:
-        PluginError: kubectl is not there or says no.
+        PluginError: kubectl is missing or fails.
     """
     command = [kubectl(), *flags, "get", *what, "-o", "json"]
     try:
@@ -151,7 +151,7 @@ def asked(flags: list[str], *what: str) -> list[dict[str, Any]]:
 
 
 def trusted(namespaces: list[dict[str, Any]]) -> set[str]:
-    """The namespaces of csi-fleet and of its drivers, by labels that only administrators write."""
+    """The namespaces of csi-fleet and its drivers, by labels that only administrators can write."""
     found = set()
     for one in namespaces:
         name, labels = one["metadata"]["name"], one["metadata"].get("labels") or {}
@@ -163,10 +163,10 @@ def trusted(namespaces: list[dict[str, Any]]) -> set[str]:
 
 
 def choose(items: list[dict[str, Any]], command: str) -> Place:
-    """A worker that is ready, else another part of csi-fleet; a watcher for what writes pauses.
+    """Choose a ready worker, else another part of csi-fleet; a watcher to write pauses.
 
     Raises:
-        PluginError: there is none, or they are in several namespaces.
+        PluginError: there is no such pod, or there are pods in several namespaces.
     """
     watchers = [one for one in items if _part_of(one) == "watcher"]
     if command in PAUSING and watchers:
@@ -197,11 +197,11 @@ def choose(items: list[dict[str, Any]], command: str) -> Place:
 
 
 def place_of(item: dict[str, Any]) -> Place | None:
-    """The pod's container that knows Redis."""
+    """The pod's container that is configured for Redis, None if there is none."""
     metadata = item["metadata"]
     for container in item["spec"]["containers"]:
         if any(one["name"] == REDIS_VARIABLE for one in container.get("env") or ()):
-            # Where pauses are kept, if not in the pod's own namespace.
+            # The namespace of pauses, if it is not the pod's own.
             given = [*(container.get("command") or ()), *(container.get("args") or ())]
             kept = tuple(one for one in given if one.startswith("--namespace="))
             return Place(metadata["namespace"], metadata["name"], container["name"], kept)
@@ -209,7 +209,7 @@ def place_of(item: dict[str, Any]) -> Place | None:
 
 
 def rank_of(item: dict[str, Any], place: Place) -> int:
-    """Ready workers first."""
+    """Sort key of a pod: workers first, and among equal parts those that are ready."""
     name = _part_of(item)
     states = (item.get("status") or {}).get("containerStatuses") or ()
     is_ready = any(one["name"] == place.container and one.get("ready") for one in states)
@@ -217,12 +217,12 @@ def rank_of(item: dict[str, Any], place: Place) -> int:
 
 
 def _part_of(item: dict[str, Any]) -> str:
-    """Watcher, beat, flower or worker."""
+    """The part that the pod runs: watcher, beat, flower or worker."""
     return str((item["metadata"].get("labels") or {}).get(NAME_LABEL, ""))
 
 
 def run(flags: list[str], place: Place, command: list[str]) -> int:
-    """The command in that container; a file of `-f` goes there through standard input."""
+    """Run the command in the container; a file of `-f` is sent through standard input."""
     command, file = with_standard_input(command)
     argv = [
         *(kubectl(), *flags, "exec", *(["--stdin"] if file else [])),
@@ -239,7 +239,7 @@ def run(flags: list[str], place: Place, command: list[str]) -> int:
 
 
 def shown(argv: list[str], opened: IO[bytes]) -> int:
-    """Run a program, write what it writes with control characters spelled out; its exit code."""
+    """Run a program and copy its output with control characters escaped; returns its exit code."""
     with subprocess.Popen(  # noqa: S603 - the user's kubectl
         argv, stdin=opened, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     ) as child:
@@ -252,7 +252,7 @@ def shown(argv: list[str], opened: IO[bytes]) -> int:
         try:
             for one in copies:
                 one.join()
-        except KeyboardInterrupt:  # kubectl has heard it too
+        except KeyboardInterrupt:  # kubectl has received it too
             child.wait()
             return 130
         code = child.wait()
@@ -260,7 +260,7 @@ def shown(argv: list[str], opened: IO[bytes]) -> int:
 
 
 def _copy(child: subprocess.Popen[bytes], source: IO[bytes], target: TextIO) -> None:
-    """All of one stream as it comes; the program ends when nobody reads the copy any more."""
+    """Copy a stream as it arrives; if the output is closed, terminate the program."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="backslashreplace")
     encoding = target.encoding or "utf-8"
     try:
@@ -277,10 +277,10 @@ def _write(target: TextIO, text: str, encoding: str) -> None:
 
 
 def plain(text: str) -> str:
-    """The text with control, direction and line separating characters spelled out.
+    """The text with control, direction and line separator characters escaped.
 
-    Names and messages are other people's: on a terminal they must not move the cursor, change
-    colours or hide what stands before them (SEC-9).
+    Names and messages come from other users. On a terminal they must not move the cursor, change
+    colours or hide the text before them.
     """
     return "".join(
         one if one in "\n\t" or unicodedata.category(one) not in _UNSEEN
@@ -290,10 +290,10 @@ def plain(text: str) -> str:
 
 
 def here(flags: list[str], command: list[str]) -> int:
-    """The command on this machine, with the cluster and the login that kubectl would take.
+    """Run the command on this machine, with the cluster and login that kubectl would use.
 
     Raises:
-        PluginError: the package is not installed here, or kubectl says no.
+        PluginError: the package is not installed here, or kubectl fails.
     """
     program = shutil.which("csi-fleet")
     if program is None:
@@ -313,7 +313,7 @@ def here(flags: list[str], command: list[str]) -> int:
 
 
 def with_standard_input(command: list[str]) -> tuple[list[str], str]:
-    """`-f FILE` of dry-run names a file of the laptop: it is sent as `-f -`."""
+    """Replace `-f FILE` of dry-run by `-f -`, because FILE is on this machine; returns both."""
     for index, one in enumerate(command):
         name, equals, value = one.partition("=")
         if command[0] == "dry-run" and name in {"-f", "--filename"}:
@@ -326,7 +326,7 @@ def with_standard_input(command: list[str]) -> tuple[list[str], str]:
 
 
 def kubectl() -> str:
-    """The program, another one by KUBECTL."""
+    """The kubectl program; the variable KUBECTL overrides it."""
     return os.environ.get("KUBECTL", "kubectl")
 
 

@@ -1,7 +1,7 @@
-"""`csi-fleet migrate check --driver=D [NAMESPACE/POD]`: what would moving a driver over change?
+"""`csi-fleet migrate check --driver=D [NAMESPACE/POD]`: checks what moving a driver would change.
 
-Reads only. The driver's Go sidecars are found by their Leases, or in the pod that is named; their
-arguments are read as our commands would read them.
+It only reads. The driver's Go sidecars are found by their Leases or in the named pod. Their
+arguments are parsed as csi-fleet's commands would parse them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
 
 
 def run(tools: Tools) -> int:
-    """The command; 1 when something stands in the way."""
+    """Run the command; 1 if something prevents the move."""
     words, driver = list(tools.settings.arguments), tools.settings.tool.driver
     if (
         words[:1] != ["check"]
@@ -54,7 +54,7 @@ def run(tools: Tools) -> int:
 
 
 def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
-    """Everything there is to say. What cannot be checked fails: a gate opens for what it saw."""
+    """All findings. A check that cannot be made fails: callers use the exit code as a gate."""
     leases = Holders({}, {}, is_known=False)
     try:
         leases = holders(tools, driver)
@@ -64,7 +64,7 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
         tools.kube.get(CSI_DRIVERS, driver)
         yield Finding("driver", OK, f"CSIDriver {driver} is there")
     except NotFoundError:
-        # CSI drivers may do without; then a Lease of that name shows that there is one.
+        # CSI drivers need no such object; then a Lease of that name shows that one exists.
         state = WARN if leases.go or leases.ours else FAIL
         yield Finding("driver", state, f"there is no CSIDriver {driver}: is the name right?")
     except RefusedError as error:
@@ -97,11 +97,11 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Who holds a Lease of the driver now: program -> NAMESPACE/POD.
+    """The current holders of the driver's Leases: program -> NAMESPACE/POD.
 
     Attributes:
-        go: the Go sidecars.
-        ours: csi-fleet.
+        go: Leases held by Go sidecars.
+        ours: Leases held by csi-fleet.
         is_known: False if Leases could not be read.
     """
 
@@ -111,10 +111,10 @@ class Holders:
 
 
 def holders(tools: Tools, driver: str) -> Holders:
-    """Read the Leases.
+    """Read the holders of the driver's Leases.
 
     Raises:
-        ApiError: they cannot be read.
+        ApiError: Leases cannot be read.
     """
     programs = {
         spec.lease_name(driver): spec.program
@@ -133,7 +133,7 @@ def holders(tools: Tools, driver: str) -> Holders:
 
 
 def looked_at(tools: Tools, pod: str, holding: list[str]) -> tuple[list[Sidecar], list[Finding]]:
-    """The sidecars in the pod that is named, else in those that hold Leases; and what failed."""
+    """The sidecars in the named pod, else in the pods that hold Leases; and what failed."""
     found: list[Sidecar] = []
     problems: list[Finding] = []
     for place in [pod] if pod else holding:
@@ -148,14 +148,14 @@ def looked_at(tools: Tools, pod: str, holding: list[str]) -> tuple[list[Sidecar]
 
 
 def _read_by_ours(environment: dict[str, str | None]) -> dict[str, str]:
-    """What of a sidecar's variables counts with us: where the pod is, as the flags need it."""
+    """Those of a sidecar's variables that csi-fleet's flags read: where the pod is."""
     names = ("NODE_NAME", "POD_NAME", "POD_NAMESPACE", "NAMESPACE")
     found = {name: environment[name] for name in names if name in environment}
     return {name: "elsewhere" if value is None else value for name, value in found.items()}
 
 
 def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
-    """Are its arguments ours too?"""
+    """Check whether csi-fleet accepts the sidecar's arguments."""
     program, arguments, unknown = sidecar.spec.program, sidecar.arguments(), sidecar.unknown()
     count = len(sidecar.given())
     if sidecar.is_ours():
@@ -179,7 +179,7 @@ def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
 
 
 def _labels_of_namespace(tools: Tools, name: str) -> JsonObject | None:
-    """None when we may not look, which is no finding."""
+    """The namespace's labels; None without permission to read it, which is not reported."""
     try:
         return tools.kube.get(NAMESPACES, name)["metadata"].get("labels") or {}
     except ApiError:
@@ -189,9 +189,9 @@ def _labels_of_namespace(tools: Tools, name: str) -> JsonObject | None:
 def of_pod(
     pod: JsonObject, of_namespace: JsonObject | None, *, is_moved: bool
 ) -> Iterator[Finding]:
-    """What the pod and its namespace lack for a container of ours: before the move a list to do.
+    """Check what the pod and its namespace lack for a csi-fleet container.
 
-    Once a container is ours, what is missing is an error.
+    Before the move a gap is a warning. Once a container is csi-fleet's, it is an error.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     lacks = []
@@ -225,7 +225,7 @@ def of_pod(
 
 
 def of_rights(tools: Tools, sidecar: Sidecar) -> Iterator[Finding]:
-    """What the pod's service account may not do that the controller needs."""
+    """Check which permissions of the controller the pod's service account lacks."""
     namespace = sidecar.pod["metadata"]["namespace"]
     name = sidecar.pod["spec"].get("serviceAccountName") or "default"
     user = f"system:serviceaccount:{namespace}:{name}"
@@ -254,10 +254,10 @@ def _wanted(rule: Permission) -> Iterator[tuple[str, str]]:
 
 
 def may(tools: Tools, user: str, attributes: Mapping[str, str]) -> bool:
-    """Whether RBAC allows an account that, in the terms of a SubjectAccessReview.
+    """Return True if RBAC allows `attributes` of a SubjectAccessReview to an account.
 
     Raises:
-        ApiError: the API server does not answer, or this user may not ask.
+        ApiError: the API server does not answer, or the caller is not allowed to ask.
     """
     body: dict[str, Any] = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind}
     body |= {"metadata": {}, "spec": {"user": user, "resourceAttributes": dict(attributes)}}
@@ -266,7 +266,7 @@ def may(tools: Tools, user: str, attributes: Mapping[str, str]) -> bool:
 
 
 def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> Iterator[Finding]:
-    """Does csi-fleet work on what a Go sidecar works on? `found`: the containers looked at."""
+    """Check if csi-fleet and a Go sidecar do the same work; `found`: the checked sidecars."""
     if not tools.settings.redis.url:
         yield Finding(
             "both", WARN, "not checked: name csi-fleet's Redis to ask who serves the driver"
@@ -326,7 +326,7 @@ def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> It
 
 
 def _is_served(tools: Tools, driver: str) -> bool:
-    """Whether csi-fleet serves the driver already; False where its Redis cannot say."""
+    """Return True if csi-fleet already serves the driver; False if its Redis does not answer."""
     if not tools.settings.redis.url:
         return False
     try:
@@ -336,7 +336,7 @@ def _is_served(tools: Tools, driver: str) -> bool:
 
 
 def _standing_by(tools: Tools, driver: str, records: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """The programs whose work here waits for a Lease that another one holds.
+    """Programs whose work in csi-fleet waits for a Lease that another program holds.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -353,7 +353,7 @@ def _standing_by(tools: Tools, driver: str, records: Mapping[str, Mapping[str, A
 
 
 def _serving(records: Mapping[str, Mapping[str, Any]], driver: str) -> Iterator[tuple[str, Spec]]:
-    """Queue name and controller of all that work for the driver here."""
+    """Queue name and controller of everything in csi-fleet that serves the driver."""
     for queue_name, record in records.items():
         if record.get("name") == driver:
             for spec in catalogue.specs(record.get("controllers") or ()):
@@ -362,7 +362,7 @@ def _serving(records: Mapping[str, Mapping[str, Any]], driver: str) -> Iterator[
 
 
 def _by_lease(program: str, holder: str, ours: str | None) -> str:
-    """What is wrong when a Go sidecar works at what csi-fleet serves."""
+    """Describe the problem of a Go sidecar that works on what csi-fleet serves."""
     if ours is None:
         return (
             f"{holder} holds the Lease of {program}: end one of them, or give csi-fleet "

@@ -1,8 +1,8 @@
-"""One worker container that does what several Go sidecars of one pod do.
+"""Builds one worker container that replaces several Go sidecars of a pod.
 
-Pure: containers in, a container and messages out. Arguments are read with each sidecar's own flags
-and written with the flags of `csi-fleet worker --controllers=...`; what cannot be said in one
-container is a problem, never a guess.
+Pure: takes containers; returns a container and messages. Arguments are parsed with each sidecar's
+own flags and written with the flags of `csi-fleet worker --controllers=...`. What one container
+cannot express is reported as a problem, never guessed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ LOGIN_FOLDER: Final = "/run/csi-fleet-redis/login"
 # Measured (docs/performance.md): a worker with four controllers takes 55 to 80 MiB.
 RESOURCES: Final = {"requests": {"cpu": "20m", "memory": "160Mi"}, "limits": {"memory": "384Mi"}}
 
-# As the kubelet reads them: `$$` stands for a dollar.
+# Variables as the kubelet parses them: `$$` stands for a dollar sign.
 _VARIABLE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
-# Flags of one process with one value each. The sidecars share the API server's patience, so their
-# rates add up; of times and verbosity the largest serves all.
+# Flags with one value per process. The sidecars' request rates to the API server add up; of times
+# and verbosity the largest value is used.
 _ADDED: Final = {"kube-api-qps": 5.0, "kube-api-burst": 10.0}
 _LARGEST: Final = frozenset(
     {
@@ -52,7 +52,7 @@ _LARGEST: Final = frozenset(
 _ANY: Final = frozenset({"leader-election", "enable-pprof", "automaxprocs"})
 _FIRST: Final = frozenset({"http-endpoint", "metrics-address", "metrics-path", "logging-format"})
 _APART: Final = frozenset({"csi-address", "feature-gates", "version"})
-# What the container of a sidecar has and ours takes over, is handled by name, or does not need.
+# Fields of a sidecar's container that are taken over, handled explicitly, or not needed.
 _TAKEN: Final = frozenset(
     {
         *("name", "image", "imagePullPolicy", "command", "args", "env", "envFrom", "volumeMounts"),
@@ -64,7 +64,7 @@ _TAKEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a worker beside a driver needs to know of the csi-fleet it belongs to."""
+    """What a worker in a driver's pod needs to know of its installation."""
 
     namespace: str
     image: str
@@ -74,21 +74,21 @@ class Installation:
 
     @property
     def has_ca(self) -> bool:
-        """Whether Redis' authority comes from the ConfigMap redis-ca."""
+        """True if Redis' CA certificate comes from the ConfigMap redis-ca."""
         return CA_FOLDER in self.redis_url
 
 
 @dataclass(slots=True)
 class OneContainer:
-    """The result.
+    """The result of `build`.
 
     Attributes:
-        container: the worker; of no use while there are problems.
-        label: that the pod gets.
-        volumes: what it mounts that the pod does not have.
-        elects: the programs with --leader-election.
-        problems: why this cannot be one container, with a remedy each.
-        notes: what will be otherwise than before.
+        container: the worker; unusable while there are problems.
+        label: the label that the pod gets.
+        volumes: volumes of the container that the pod does not have.
+        elects: programs with --leader-election.
+        problems: why this cannot be one container, each with a remedy.
+        notes: what will differ from before.
     """
 
     container: JsonObject = field(default_factory=dict)
@@ -101,7 +101,7 @@ class OneContainer:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One sidecar: what it is, its container, its arguments read as it reads them."""
+    """One sidecar: its spec, its container and its parsed arguments."""
 
     spec: Spec
     container: JsonObject
@@ -126,7 +126,7 @@ def build(
     installation: Installation,
     secret: str,
 ) -> OneContainer:
-    """Make the worker that replaces these containers, the provisioner's first."""
+    """Build the worker that replaces these containers; the provisioner's comes first."""
     result = OneContainer()
     given = read_all(sidecars, result)
     if result.problems or not given:
@@ -159,7 +159,7 @@ def build(
 
 
 def read_all(sidecars: Sequence[tuple[Spec, JsonObject]], result: OneContainer) -> list[Given]:
-    """Read the sidecars' arguments, the provisioner's first; what cannot be read is a problem."""
+    """Parse the sidecars' arguments, the provisioner's first; failures become problems."""
     order = {spec.name: index for index, spec in enumerate(catalogue.SPECS)}
     given = [
         one
@@ -215,14 +215,14 @@ def _is_of_sidecar(line: CommandLine, name: str) -> bool:
 
 
 def _words(container: JsonObject) -> list[str]:
-    """The arguments, with the variables written out whose values the container itself has."""
+    """The arguments, with those variables expanded whose values the container itself defines."""
     known = _literals(container)
     words = [*(container.get("command") or [])[1:], *(container.get("args") or [])]
     return [_expanded(str(one), known, container) for one in words]
 
 
 def _literals(container: JsonObject) -> dict[str, str]:
-    """The variables with a plain value, as the kubelet makes them one after the other."""
+    """Variables with a plain value, expanded in order as the kubelet does."""
     known: dict[str, str] = {}
     for one in container.get("env") or ():
         known.pop(one["name"], None)
@@ -232,7 +232,7 @@ def _literals(container: JsonObject) -> dict[str, str]:
 
 
 def _expanded(text: str, known: Mapping[str, str], container: JsonObject) -> str:
-    """Write known variables out; a `$(NAME)` that the kubelet would leave gets a second dollar."""
+    """Expand known variables; a `$(NAME)` that the kubelet would keep gets a second dollar sign."""
     names = {one["name"] for one in container.get("env") or ()}
 
     def replaced(match: re.Match[str]) -> str:
@@ -252,7 +252,7 @@ def _references(text: str) -> set[str]:
 
 
 def _arguments(given: Sequence[Given], result: OneContainer) -> list[str]:
-    """Of `csi-fleet worker`, for what all the sidecars were told."""
+    """The arguments of `csi-fleet worker` that combine those of all sidecars."""
     controllers = ",".join(one.spec.name for one in given)
     return [
         f"--controllers={controllers}",
@@ -264,7 +264,7 @@ def _arguments(given: Sequence[Given], result: OneContainer) -> list[str]:
 
 
 def socket(given: Sequence[Given], result: OneContainer) -> list[str]:
-    """The address as the first container sees it; the others must mean the same file."""
+    """The address as the first container sees it; all containers must mean the same file."""
     addresses = [one.value("csi-address") for one in given]
     if any(len(one) != 1 for one in addresses):
         result.problems.append(
@@ -285,7 +285,7 @@ def socket(given: Sequence[Given], result: OneContainer) -> list[str]:
 
 
 def _place(container: JsonObject, address: str) -> tuple[str, str]:
-    """Volume and path in it of a socket; the address itself where no volume is mounted."""
+    """Volume of a socket and its path therein; ("", path) if it is in no volume."""
     path = address.removeprefix("unix://")
     mounts = container.get("volumeMounts") or ()
     inside = [one for one in mounts if f"{path}/".startswith(one["mountPath"].rstrip("/") + "/")]
@@ -298,7 +298,7 @@ def _place(container: JsonObject, address: str) -> tuple[str, str]:
 
 
 def _gates(given: Sequence[Given], result: OneContainer) -> list[str]:
-    """Each gate once; controllers that read it must agree on it."""
+    """Each gate once; the controllers that read it must agree on its value."""
     merged: dict[str, bool] = {}
     for one in given:
         merged |= one.value("feature-gates")
@@ -326,7 +326,7 @@ def _gates(given: Sequence[Given], result: OneContainer) -> list[str]:
 
 
 def _common(given: Sequence[Given], result: OneContainer) -> list[str]:
-    """The flags that all sidecars have alike, with one value for the process."""
+    """The flags that all sidecars share, with one value for the process."""
     own = {flag.name for one in given for spec in one.specs for flag in spec.flags}
     names = [
         name
@@ -339,7 +339,7 @@ def _common(given: Sequence[Given], result: OneContainer) -> list[str]:
         values = [one.value(name) for one in given]
         if name in _ADDED:
             told = [one.value(name) if one.has(name) else _ADDED[name] for one in given]
-            # 0 and less have meanings of their own, which do not add up.
+            # Values of 0 or less have special meanings and do not add up.
             total = sum(told) if min(told) > 0 else min(told)
             found.append(f"--{name}={total:g}")
         elif name in _LARGEST:
@@ -369,7 +369,7 @@ def _common(given: Sequence[Given], result: OneContainer) -> list[str]:
 def _first(
     name: str, texts: Sequence[str], given: Sequence[Given], result: OneContainer
 ) -> list[str]:
-    """A value of which one process has one, and whose loss is told."""
+    """The first value of a flag that a process has only once; a note lists dropped values."""
     whole = [text for text in texts if text]
     if not whole:
         return []
@@ -388,7 +388,7 @@ def _first(
 
 
 def _own(given: Sequence[Given]) -> list[str]:
-    """The flags of single controllers, with the controller's name where they could be another's."""
+    """The flags of single controllers, prefixed with the controller's name where ambiguous."""
     merged = flag_set([spec for one in given for spec in one.specs])
     owners: dict[str, list[Given]] = {}
     for one in given:
@@ -436,7 +436,7 @@ def text_of(one: Given, name: str) -> str:
 
 
 def _check(arguments: Sequence[str], given: Sequence[Given], result: OneContainer) -> None:
-    """Our own reader has the last word."""
+    """Check the arguments with the parser that the worker uses."""
     environ = {
         entry["name"]: "elsewhere" if entry.get("valueFrom") else str(entry.get("value") or "")
         for one in given
@@ -468,7 +468,7 @@ def _environment(given: Sequence[Given], result: OneContainer) -> list[JsonObjec
             name = entry["name"]
             if found.setdefault(name, entry) == entry:
                 continue
-            # A value that only its own arguments name is written out there.
+            # A variable that only the sidecar's own arguments use is expanded there.
             if name in literals and not found[name].get("valueFrom"):
                 left_out.add(name)
                 continue
@@ -499,7 +499,7 @@ def _environment(given: Sequence[Given], result: OneContainer) -> list[JsonObjec
 
 
 def _only_argument(one: Given, name: str) -> bool:
-    """Whether the container has no such variable, or needs it for its arguments alone."""
+    """Return True if the container lacks the variable, or uses it only in its arguments."""
     container = one.container
     words = [*(container.get("command") or [])[1:], *(container.get("args") or [])]
     has = any(entry["name"] == name for entry in container.get("env") or ())
@@ -538,7 +538,7 @@ def _redis_mounts(installation: Installation) -> list[JsonObject]:
 def _volumes(
     pod_spec: JsonObject, security: JsonObject, secret: str, installation: Installation
 ) -> list[JsonObject]:
-    """The Secret is for our container alone, so the user that it runs as may read it there."""
+    """The volumes; only our container mounts the Secret, so its user is allowed to read it."""
     of_pod = pod_spec.get("securityContext") or {}
     user = security.get("runAsUser", of_pod.get("runAsUser"))
     mode = 0o440 if user == 0 or of_pod.get("fsGroup") is not None else 0o444
@@ -548,9 +548,9 @@ def _volumes(
 
 
 def security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) -> JsonObject:
-    """The user that reached the socket reaches it again, with no more than it had.
+    """Run as the user that could reach the socket, with no more privileges than before.
 
-    The Go sidecars' images run as root where nothing else is said, ours does not.
+    The Go sidecars' images run as root by default; csi-fleet's image does not.
     """
     found: JsonObject = copy.deepcopy(container.get("securityContext") or {})
     of_pod = pod_spec.get("securityContext") or {}
@@ -566,7 +566,7 @@ def security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) 
         return found
     found.setdefault("allowPrivilegeEscalation", False)
     found.setdefault("readOnlyRootFilesystem", True)
-    # Root needs it for a socket that belongs to another user.
+    # Root needs the capability for a socket that belongs to another user.
     found.setdefault(
         "capabilities", {"drop": ["ALL"], **({"add": ["DAC_OVERRIDE"]} if user == 0 else {})}
     )
@@ -574,7 +574,7 @@ def security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) 
 
 
 def _serve_http(given: Sequence[Given], container: JsonObject, result: OneContainer) -> None:
-    """Port and liveness probe of the sidecar whose endpoint is the worker's."""
+    """Take port and liveness probe from the sidecar whose endpoint the worker serves."""
     name = next(
         (one for one in ("http-endpoint", "metrics-address") if any(g.value(one) for g in given)),
         "",

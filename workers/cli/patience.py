@@ -1,7 +1,7 @@
-"""A command that waits says on what: after two seconds of silence, then each five.
+"""Reports what a waiting command waits for: after two seconds, then every five.
 
-What is waited for is read off the stack of the thread that runs the command: whose adapter it is
-in. So no adapter has to know of it, and a command that sleeps on purpose says nothing.
+It finds out from the stack of the command's thread, by the adapter that the thread is in. So no
+adapter needs to support it, and a command that sleeps on purpose reports nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ADAPTERS: Final = {
 
 @contextmanager
 def patience(command: str) -> Iterator[None]:
-    """While the command runs, a line on standard error for each wait that lasts."""
+    """While the command runs, write a line to standard error for each long wait."""
     done = threading.Event()
     thread = threading.Thread(
         target=_watch, args=(command, threading.get_ident(), done), daemon=True, name="patience"
@@ -53,7 +53,7 @@ def _watch(command: str, ident: int, done: threading.Event) -> None:
 
 
 def waited_for(frame: FrameType | None) -> str:
-    """Whose answer the code of a frame waits for, "" for nobody's."""
+    """The name of the adapter that a frame's code waits for, "" if it waits for none."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         for package, what in _ADAPTERS.items():

@@ -1,7 +1,7 @@
-"""`csi-fleet pause`, `resume` and `drain`: stop the work for a driver or a storage class.
+"""`csi-fleet pause`, `resume` and `drain`: stop and resume work for a driver or a storage class.
 
-The truth is a ConfigMap (`workers.kube.pauserecord`). The command writes it and then mirrors it in
-Redis, where it holds at once. Without a Redis URL the watcher mirrors it some seconds later.
+The source of truth is a ConfigMap (`workers.kube.pauserecord`). The command writes it and mirrors
+it to Redis, where it takes effect at once. Without a Redis URL a watcher does that within seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POLL_SECONDS: Final = 0.5
 
 
 def run(tools: Tools) -> int:
-    """The command; `drain` ends with 1 when work still runs after --wait."""
+    """Run the command; `drain` returns 1 if work still runs after --wait."""
     tool, command = tools.settings.tool, tools.settings.command
     if tool.driver and tool.storage_class:
         raise ConfigError("give --driver or --class, not both")
@@ -52,7 +52,7 @@ def run(tools: Tools) -> int:
     _mirror(tools, _record(tools, kind, name, _end_ms(tools))[1])
     if kind == CLASS:
         if has_redis:
-            # By then every worker has read it: a claim that is made after our word is not begun.
+            # By then every worker has read the pause, so no later claim is started.
             time.sleep(CLASS_CACHE_SECONDS)
         terminal.write(f"class {name} is paused; attempts in progress are finished")
         return 0
@@ -62,13 +62,13 @@ def run(tools: Tools) -> int:
 
 
 def _record(tools: Tools, kind: str, name: str, until_ms: int | None) -> tuple[bool, Recorded]:
-    """Write a pause, or its end when `until_ms` is None."""
+    """Record a pause, or its end if `until_ms` is None."""
     record, reason = record_of(tools), tools.settings.tool.reason
     change = record.change(kind, name, reason, until_ms)
     try:
         return record.apply(change)
     except ForbiddenError as error:
-        # Where the admission policy is installed a worker's account is not allowed to say pauses.
+        # The admission policy, if installed, forbids a worker's account to record pauses.
         patch = shlex.quote(json.dumps({"data": change}))
         raise ConfigError(
             f"nothing is changed: {error}. Do it with an account of yours that may: "
@@ -79,7 +79,7 @@ def _record(tools: Tools, kind: str, name: str, until_ms: int | None) -> tuple[b
 
 
 def _end_ms(tools: Tools) -> int:
-    """When the pause ends by the clock of Redis' host; 0 for never."""
+    """When the pause ends, in milliseconds by the clock of Redis' host; 0 for never."""
     seconds = tools.settings.tool.for_seconds
     now = read_clock(tools.redis).shown_now if tools.settings.redis.url else time.time()
     return round((now + seconds) * 1000) if seconds else 0
@@ -93,7 +93,7 @@ def _mirror(tools: Tools, state: Recorded) -> None:
 
 
 def drain(tools: Tools, names: list[str]) -> int:
-    """Waits until nothing of the drivers runs."""
+    """Wait until no call of the drivers runs; returns 1 if --wait is over first."""
     end, before = time.monotonic() + tools.settings.tool.wait_seconds, -1
     while True:
         left = sum(tools.pauses.draining(name) for name in names)
@@ -109,10 +109,10 @@ def drain(tools: Tools, names: list[str]) -> int:
 
 
 def queue_names_of(tools: Tools, driver: str) -> list[str]:
-    """Queue names of a driver: one, or one per node. One that is not served can be paused too.
+    """Queue names of a driver, several with one per node. A driver without workers can be paused.
 
     Raises:
-        ConfigError: nobody knows this name.
+        ConfigError: the name is unknown.
     """
     if found := knowndrivers.served(tools, driver):
         return list(found)
@@ -134,10 +134,10 @@ def _check_class(tools: Tools, name: str) -> None:
 
 
 def record_of(tools: Tools) -> PauseRecord:
-    """The ConfigMap in the namespace that the workers look into.
+    """The pause record in the namespace that the workers read.
 
     Raises:
-        ConfigError: nobody says which one that is.
+        ConfigError: the namespace is unknown.
     """
     settings = tools.settings
     if "namespace" in settings.explicit:

@@ -1,7 +1,7 @@
-"""`csi-fleet pending`: all that waits, grouped by its cause; the causes are explain's.
+"""`csi-fleet pending`: lists all waiting objects, grouped by their cause from `explain`.
 
-Every object that may wait is explained, over lists that are read once and Redis read in pieces, so
-that two thousand claims are a matter of seconds. Keys of objects that are gone come from Redis.
+Every object that may wait is explained. Objects are listed once and Redis is read in batches, so
+that two thousand claims take seconds. Keys of deleted objects come from Redis.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
 EXAMPLES: Final = 3
-# In `-o wide`, and for programs.
+# Number of examples in `-o wide` and for programs.
 MANY_EXAMPLES: Final = 20
-# Causes that are about a class, not about its driver.
+# Causes that concern a class, not its driver.
 _OF_CLASS: Final = frozenset(
     {"class-missing", "static-class", "class-paused", "secret-missing", "unknown-provisioner"}
 )
@@ -46,15 +46,15 @@ _CODE: Final = re.compile(r"code = (\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One object that waits.
+    """One waiting object.
 
     Attributes:
         word: its noun.
-        name: with its namespace, if it has one.
-        cause: why.
-        driver: the driver that it waits for, "" where none is known.
-        storage_class: of a claim, "" where it names none.
-        since: seconds since 1970; 0 where it is not known.
+        name: its name, with its namespace if it has one.
+        cause: why it waits.
+        driver: the driver that it waits for, "" if unknown.
+        storage_class: the class of a claim, "" if it names none.
+        since: when it began to wait, Unix time; 0 if unknown.
     """
 
     word: str
@@ -66,7 +66,7 @@ class Waiting:
 
     @property
     def about(self) -> str:
-        """The class or the driver that its cause is about."""
+        """The class or driver that the cause concerns, "" if there is none."""
         if self.cause.code in _OF_CLASS:
             return f"class {self.storage_class}" if self.storage_class else ""
         return f"driver {self.driver}" if self.driver else ""
@@ -74,21 +74,21 @@ class Waiting:
 
 @dataclass(slots=True)
 class Group:
-    """Objects that wait for one cause, the one that waits longest first."""
+    """Objects that wait for the same cause, the longest waiting first."""
 
     members: list[Waiting] = field(default_factory=list)
 
     @property
     def oldest(self) -> Waiting:
-        """Its text and advice stand for all."""
+        """The member whose text and advice are shown for the whole group."""
         return self.members[0]
 
     def examples(self, count: int) -> list[str]:
-        """The first of them, by noun and name."""
+        """The first `count` members, by noun and name."""
         return [f"{one.word} {one.name}" for one in self.members[:count]]
 
     def command(self) -> str:
-        """What to run next."""
+        """The command to run next."""
         first = self.oldest
         if first.cause.advice.startswith("csi-fleet resume"):
             return first.cause.advice
@@ -98,7 +98,7 @@ class Group:
 
 
 class ReadOnce:
-    """A command's connections whose answers are read once; takes the place of `Tools`."""
+    """Replaces `Tools` with connections that read each answer only once."""
 
     def __init__(self, tools: Tools, namespace: str) -> None:
         self.settings = tools.settings
@@ -108,12 +108,12 @@ class ReadOnce:
 
     @cached_property
     def registry(self) -> Answers:
-        """Served drivers."""
+        """The registry of drivers, read once."""
         return Answers(alive=Records(self._tools.registry.alive()))
 
     @cached_property
     def presence(self) -> Answers:
-        """Living processes."""
+        """The living processes, read once."""
         presence = self._tools.presence
         return Answers(
             alive=presence.alive(), workers=presence.workers(), troubles=presence.troubles()
@@ -121,12 +121,12 @@ class ReadOnce:
 
     @cached_property
     def pauses(self) -> Answers:
-        """Pauses of classes."""
+        """The pauses of classes, read once."""
         return ClassPauses(self._tools.pauses.classes())
 
 
 class Answers:
-    """Answers of methods that take no argument, by their name."""
+    """Has a method without arguments for each keyword, which returns that value."""
 
     def __init__(self, **known: Any) -> None:
         self._known = known
@@ -149,13 +149,13 @@ class ClassPauses(Answers):
 
 
 def run(tools: Tools) -> int:
-    """The command; 0 also when much waits: it is a list, no check."""
+    """Run the command; always 0 if it could read, because it is a list and no check."""
     tool = tools.settings.tool
     if tool.namespace and tool.all_namespaces:
         raise ConfigError("give -n NAMESPACE or -A, not both")
     found, missed = gather(tools, tool.namespace, tool.driver)
     if not found and tool.driver:
-        knowndrivers.served(tools, tool.driver)  # raises for a name that is a mistake
+        knowndrivers.served(tools, tool.driver)  # raises if the name is unknown
     groups = grouped(found)
     if tools.is_data:
         tools.write("Pending", as_fields(groups, missed))
@@ -173,13 +173,13 @@ def run(tools: Tools) -> int:
 def gather(
     tools: Tools, namespace: str = "", driver: str = "", storage_class: str = ""
 ) -> tuple[list[Waiting], dict[str, str]]:
-    """Everything that waits, and what could not be looked at, with the reason.
+    """All waiting objects, and the kinds that could not be listed, with the reason.
 
     Args:
         tools: the connections.
-        namespace: only what is in it, or is for a claim of it.
-        driver: only what waits for it.
-        storage_class: only what is of this class.
+        namespace: only objects in it, or for a claim in it; "" for all.
+        driver: only objects that wait for it; "" for all.
+        storage_class: only objects of this class; "" for all.
 
     Raises:
         ApiError: the API server does not answer.
@@ -196,7 +196,7 @@ def gather(
     ]
     found: list[Waiting] = []
     for is_loaded in (False, True):
-        # The first round says which keys it needs.
+        # The first round collects the keys that it needs.
         if is_loaded:
             once.redis.load()
         found = [_explained(once, noun, item) for noun, item in wanted]
@@ -224,7 +224,7 @@ def _explained(once: Any, noun: nouns.Noun, item: JsonObject) -> Waiting:
     asked = metadata.get("deletionTimestamp") or metadata.get("creationTimestamp") or ""
     is_bound = (item.get("status") or {}).get("phase") == "Bound"
     since = stamp(asked)
-    if is_bound and not metadata.get("deletionTimestamp"):  # a change, which is younger
+    if is_bound and not metadata.get("deletionTimestamp"):  # it waits for a more recent change
         since = answer.state.since if answer.state is not None else 0.0
     return Waiting(
         noun.word,
@@ -245,7 +245,7 @@ def _driver_of_class(once: Any, name: str) -> str:
 
 
 def _is_in(once: Any, item: JsonObject, namespace: str) -> bool:
-    """Whether an object is in the namespace, or for a claim or snapshot that is."""
+    """Return True if an object is in the namespace, or is for a claim or snapshot in it."""
     own = item["metadata"].get("namespace")
     if not namespace or own:
         return own == namespace or not namespace
@@ -263,7 +263,7 @@ def _is_in(once: Any, item: JsonObject, namespace: str) -> bool:
 def _known_to_redis_alone(
     tools: Tools, seen: set[tuple[str, str]], namespace: str
 ) -> Iterator[Waiting]:
-    """Failing work on what was not looked at: objects that are gone, and work without an object."""
+    """Failing work on objects that were not listed: deleted objects, or no object at all."""
     for one in failed_keys(tools.redis):
         kind = catalogue.kinds().get(one.key.kind)
         word = (kind.noun if kind is not None else "") or one.key.kind
@@ -282,7 +282,7 @@ def _known_to_redis_alone(
 
 
 def grouped(found: Iterable[Waiting]) -> list[Group]:
-    """The groups: problems before what goes on by itself, then the largest first."""
+    """Group by cause: problems first, then states that resolve themselves; largest first."""
     groups: dict[tuple[str, ...], Group] = {}
     for one in found:
         code = _CODE.search(one.cause.text)
@@ -297,7 +297,7 @@ def grouped(found: Iterable[Waiting]) -> list[Group]:
 
 
 def show(groups: list[Group], where: str, examples: int) -> None:
-    """The groups for a person, a paragraph each."""
+    """Print the groups, one paragraph each."""
     now, count = time.time(), sum(len(one.members) for one in groups)
     causes = f"{len(groups)} cause{'s' if len(groups) > 1 else ''}"
     terminal.write(f"{count} wait{where}, for {causes}")
@@ -320,13 +320,13 @@ def show(groups: list[Group], where: str, examples: int) -> None:
 
 
 def show_missed(missed: Mapping[str, str]) -> None:
-    """What could not be looked at, a line each."""
+    """Print the kinds that could not be listed, one per line."""
     for name, why in missed.items():
         terminal.write(f"! {name} are not looked at: {why}")
 
 
 def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:
-    """The groups for a program."""
+    """The groups as data, for programs."""
     return {
         "waiting": sum(len(one.members) for one in groups),
         "groups": [

@@ -1,4 +1,4 @@
-"""Child processes of the supervisor: start, restart with back-off, stop in order."""
+"""Starts the supervisor's child processes, restarts them with back-off, and stops them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 RESTART_BASE_SECONDS = 1.0
 RESTART_CAP_SECONDS = 30.0
-# A part tells each 5 s that it lives.
+# A part reports every 5 s that it is alive.
 SILENT_SECONDS = 120.0
 
 
 def die_with_parent() -> None:
-    """In a child just before exec: asks Linux for SIGKILL when the supervisor dies."""
+    """Call in a child just before exec: Linux then kills it when the supervisor dies."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -37,10 +37,10 @@ class Child:
     """One part of the system as a child process.
 
     Attributes:
-        name: watcher, worker, beat or flower; also the name in messages.
+        name: watcher, worker, beat or flower; also shown in messages.
         argv: arguments after `python -m`.
-        ready: True once the part has said that it works; an exit before that is fatal.
-        live: where it keeps saying what hangs in it; None or no such file: it says nothing.
+        ready: whether the part has reported that it works; an exit before that is fatal.
+        live: file in which it reports which thread hangs; None or no such file: no report.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Child:
     _complaint: str = ""
 
     def start(self) -> None:
-        """Starts the process in a session of its own, so that a signal to us is not one to it."""
+        """Start the process in its own session: signals to the supervisor do not reach it."""
         self.process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
             [sys.executable, "-m", *self.argv],
             env={**os.environ, **self.env},
@@ -65,16 +65,16 @@ class Child:
         )
 
     def fork(self) -> None:
-        """As `start`, but out of this process, which has imported everything already."""
+        """Like `start`, but fork this process, which has already imported everything."""
         self.process = forking.fork(self.argv, self.env, die_with_parent)
 
     def exit_code(self) -> int | None:
-        """Exit code if it has ended, else None; a signal gives 128 + its number."""
+        """The exit code if it has ended, else None; a signal gives 128 plus its number."""
         code = None if self.process is None else self.process.poll()
         return code if code is None or code >= 0 else 128 - code
 
     def hangs(self) -> str:
-        """Which thread of it hangs, or that it says nothing any more; "" for none."""
+        """What hangs in the part, or that it is silent; "" if it is well."""
         try:
             told = self.live.stat().st_mtime_ns if self.live is not None else 0
             if told != self._told:
@@ -82,14 +82,14 @@ class Child:
                 self._told, self._told_at = told, time.monotonic()
         except FileNotFoundError:
             return ""
-        # By our own clock, which stands still while the machine sleeps.
+        # CLOCK_MONOTONIC stops while the machine is suspended.
         silent = time.monotonic() - self._told_at
         if not self._complaint and told and silent > SILENT_SECONDS:
             return f"silent for {silent:.0f} s"
         return self._complaint
 
     def schedule_restart(self) -> float:
-        """Plans the next start with exponential back-off; returns its delay in seconds."""
+        """Plan the next start with exponential back-off; returns the delay in seconds."""
         delay = min(RESTART_BASE_SECONDS * 2.0 ** min(self.failures, 10), RESTART_CAP_SECONDS)
         self.failures += 1
         self.process = None
@@ -99,19 +99,19 @@ class Child:
         return delay
 
     def terminate(self) -> None:
-        """Asks the process to stop."""
+        """Ask the process to stop."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
 
     def kill(self) -> None:
-        """Ends the process at once."""
+        """Kill the process and wait for its end."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
 
 def stop_all(children: list[Child], *, grace_seconds: float) -> None:
-    """Stops the parts together and waits; what is left after the grace time is killed."""
+    """Stop all parts together and wait; those that outlast the grace time are killed."""
     for child in children:
         child.terminate()
     end = time.monotonic() + grace_seconds

@@ -1,4 +1,4 @@
-"""`csi-fleet retry pvc NAMESPACE/NAME` or `pv NAME`: the next attempt now, with a clean slate."""
+"""`csi-fleet retry pvc NAMESPACE/NAME` or `pv NAME`: retries now and clears earlier failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.queue.intents import IntentStore
 from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key, claim_key, volume_key
 from workers.translate.claims import claim_class_name, provisioner_annotation, selected_node
 
-# What the provisioner itself finds the key of, known to Redis or not.
+# Their keys are derived from the objects, whether Redis knows them or not.
 _PROVISIONED: Final = frozenset({"pvc", "pv"})
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class NotServedError(ConfigError):
 
 
 def run(tools: Tools) -> int:
-    """The command; 0 when the key was queued."""
+    """Run the command; 0 if keys were queued or nothing needs a retry."""
     kind, namespace, name = named_object(
         tools.settings.arguments, "retry", given=tools.settings.tool.namespace
     )
@@ -64,7 +64,7 @@ def _told_queued(kind: str, name: str) -> int:
 
 
 def _retry_known(tools: Tools, kind: str, namespace: str, name: str) -> int:
-    """All keys about an object that wait, fail or were worked on lately, of any controller."""
+    """Queue all keys for an object that wait, fail or have a history, of any controller."""
     shown = f"{namespace}/{name}" if namespace else name
     try:
         keys = _known(tools, kind, namespace, name)
@@ -86,7 +86,7 @@ def _known(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
 
 
 def _others(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
-    """Queue the keys of other controllers about a claim or volume, such as a resize."""
+    """Queue other controllers' keys for a claim or volume, such as a resize; returns them."""
     known, own = _known(tools, kind, namespace, name), {KIND_CLAIMS, KIND_VOLUMES}
     found = [key for key in known if key.kind not in own]
     for key in found:
@@ -95,7 +95,7 @@ def _others(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
 
 
 def _orphans(tools: Tools, claim: str) -> list[Key]:
-    """Keys of attempts that outlived a claim of that name."""
+    """Keys of attempts that outlived a claim of this name."""
     found = []
     for record in IntentStore(tools.redis).all().values():
         with suppress(ValueError):
@@ -105,14 +105,14 @@ def _orphans(tools: Tools, claim: str) -> list[Key]:
 
 
 def is_settled(tools: Tools, kind: str, namespace: str, name: str) -> bool:
-    """Whether an object is bound and stays."""
+    """Return True if an object is bound and not being deleted."""
     one = tools.kube.get_claim(namespace, name) if kind == "pvc" else tools.kube.get_volume(name)
     is_bound = (one.get("status") or {}).get("phase") == "Bound"
     return is_bound and not one["metadata"].get("deletionTimestamp")
 
 
 def retry_now(tools: Tools, key: Key) -> None:
-    """Drops failures, memo and delay of a key and makes it ready."""
+    """Drop failures, state and delay of a key and queue it."""
     tools.queue.forget([key])
     tools.queue.add([key])
 

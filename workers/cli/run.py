@@ -1,9 +1,9 @@
 """`csi-fleet run`: the whole system as one foreground program.
 
-A supervisor without logic of its own: Redis (embedded unless --redis-url), watcher, workers
-and beat as child processes. A part that fails while starting ends the program with that part's
-exit code (F-014); a part that dies later is started again with back-off, the embedded Redis too
-(empty: everything comes back from the objects). SIGTERM stops all of it cleanly.
+A supervisor without logic of its own. It runs Redis (embedded unless --redis-url), watcher,
+workers and beat as child processes. If a part fails while starting, the program ends with that
+part's exit code (F-014). A part that dies later is restarted with back-off. So is the embedded
+Redis, which starts empty: its content is rebuilt from the objects. SIGTERM stops all cleanly.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 TICK_SECONDS: Final = 0.05
-# How often the embedded Redis is asked whether it lives, and how many questions in a row it may
-# leave open: 30 s. Counted, because time goes on while this process is stopped together with it.
+# How often the embedded Redis is pinged, and how many pings in a row it may miss: 30 s. Pings are
+# counted, because time passes while this process and Redis are stopped together.
 ASK_SECONDS: Final = 5.0
 MOST_UNANSWERED: Final = 6
-# Flags of the endpoint; `run` serves it itself, for its parts cannot share a port.
+# Flags of the HTTP endpoint; `run` serves it itself, because its parts cannot share a port.
 SERVER_FLAGS: Final = frozenset(
     {"http-endpoint", "metrics-address", "metrics-path", "enable-pprof"}
 )
 GRACE_SECONDS: Final = 20.0
-# As workers.process has it, without loading it.
+# Copied from workers.process, to avoid importing it.
 LIVE_FILE: Final = "live"
-# As workers.queue.fellows has it, without loading it.
+# Copied from workers.queue.fellows, to avoid importing it.
 INSTALLATION_VARIABLE: Final = "CSI_FLEET_INSTALLATION"
 BROKER_VARIABLE: Final = "CSI_FLEET_REDIS_BROKER_USERNAME"
-# As workers.observability.exposition has it, without loading it.
+# Copied from workers.observability.exposition, to avoid importing it.
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def arguments_for(command: Command, argv: Sequence[str]) -> list[str]:
-    """The given flags that a part accepts too; flags of other parts are left out.
+    """The given flags that a part accepts; flags of other parts are left out.
 
-    Works on the spelling the user gave, so values are never parsed twice. Both `--f=v` and `--f v`
-    are handled; booleans take `=` only, as in Go.
+    It keeps the user's spelling, so values are not parsed twice. It handles `--f=v` and `--f v`;
+    booleans only take `=`, as in Go.
     """
     flags = flag_set(catalogue.choose(controllers_of(argv, os.environ)))
     kept: list[str] = []
@@ -80,7 +80,7 @@ def arguments_for(command: Command, argv: Sequence[str]) -> list[str]:
 
 
 class Supervisor:
-    """The parts of one run."""
+    """The parts of one run, and how they are kept running."""
 
     def __init__(self, settings: Settings, argv: Sequence[str], directory: Path) -> None:
         self.settings = settings
@@ -96,26 +96,26 @@ class Supervisor:
         self.http: DiagnosticsServer | None = None
 
     def start(self) -> None:
-        """Starts Redis and the parts; returns at once."""
+        """Start Redis and the parts; returns without waiting for the parts."""
         url = self.settings.redis.url_with_credentials()
         if not url:
             self.redis, url = embedded_redis.start(self.directory)
         env = {"CSI_FLEET_REDIS_URL": url}
         if self.redis is not None:
             env[INSTALLATION_VARIABLE] = embedded_redis.name_of(self.directory)
-        # Of the flag and the variable the one that holds; the parts would take the variable.
+        # Set the effective value; the parts would otherwise read the variable, not the flag.
         env["KUBECONFIG"] = self.settings.kube.kubeconfig
         if self.settings.http.endpoint:
             env[MULTIPROCESS_VARIABLE] = self.serve(url)
-        # Beat keeps its schedule in Redis, and the watcher deletes there what nobody reads, both by
-        # the connection that sends their messages.
+        # Beat keeps its schedule in Redis and the watcher deletes unread replies there, both
+        # through the connection that sends their messages.
         with_broker = env | ({BROKER_VARIABLE: embedded_redis.BROKER} if self.redis else {})
         self.add("watcher", Command.WATCHER, ["watcher"], env)
         for index in range(self.settings.process.workers):
             self.add(f"worker-{index}", Command.WORKER, ["workers", "worker"], with_broker)
         watcher, *workers = self.children
-        # Redis and imports take their time side by side.
-        # The watcher lists the cluster while what only workers need is imported.
+        # Redis starts while modules are imported. The watcher lists the cluster while the modules
+        # that only workers need are imported.
         self.preload(forking.WATCHER)
         if self.redis is not None:
             embedded_redis.wait_ready(self.redis, self.directory)
@@ -126,19 +126,19 @@ class Supervisor:
         self.add("beat", Command.BEAT, ["workers", "beat"], env)
 
     def preload(self, *names: str) -> None:
-        """Imports for the parts that will be forked; none are while this process serves HTTP."""
+        """Import modules for forked parts; while this process serves HTTP, none are forked."""
         if self.http is None:
             forking.preload(*names)
 
     def begin(self, child: Child) -> None:
-        """First starts are forks of what is imported already, later ones new interpreters."""
+        """Fork the first start of a part if possible; start later ones as new interpreters."""
         if self.http is None and not child.failures and forking.is_possible():
             child.fork()
         else:
             child.start()
 
     def serve(self, redis_url: str) -> str:
-        """Starts the endpoint; returns the folder the parts export through."""
+        """Start the HTTP endpoint; returns the folder through which the parts export metrics."""
         from workers.cli import diagnostics  # noqa: PLC0415 - without it the supervisor stays small
 
         self.metrics = diagnostics.shared_metrics(self.directory)
@@ -148,31 +148,31 @@ class Supervisor:
         return str(self.metrics.directory)
 
     def check_live(self) -> str:
-        """What hangs in a part. One that died or hangs is started again by us."""
+        """Return what hangs in a part. The supervisor restarts parts that died or hang."""
         complaints = {child.name: child.hangs() for child in self.children}
         return "; ".join(f"{name}: {text}" for name, text in complaints.items() if text)
 
     def check_ready(self) -> str:
-        """Says which parts are not at work."""
+        """Return which parts are not ready; "" if all are."""
         names = [child.name for child in self.children if not child.ready]
         if self.redis is not None and (self.redis_unanswered > 1 or self.redis.poll() is not None):
             names.append("redis")
         return f"waiting for {', '.join(names)}" if names else ""
 
     def add(self, name: str, command: Command, module: list[str], env: dict[str, str]) -> None:
-        """Plans one part with a state directory of its own."""
+        """Plan one part with its own state directory."""
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
         flags = arguments_for(command, self.argv)
         state = [f"--state-dir={directory}"]
         live = directory / LIVE_FILE
-        # What a run before this one left here says nothing about this one.
+        # Files of an earlier run in this folder say nothing about this run.
         for old in (live, *directory.glob("*.ready")):
             old.unlink(missing_ok=True)
         self.children.append(Child(name, [*module, *flags, *state], env, live=live))
 
     def watch(self) -> int:
-        """Keeps the parts running until a signal; returns the exit code."""
+        """Keep the parts running until a signal; returns the exit code."""
         while not self.stopping:
             self.keep_redis()
             for child in self.children:
@@ -183,7 +183,7 @@ class Supervisor:
         return 0
 
     def keep_redis(self) -> None:
-        """Starts the embedded Redis again if it has ended, at most once a second, or hangs."""
+        """Restart the embedded Redis if it has ended (at most once a second) or hangs."""
         if self.redis is None:
             return
         if self.redis.poll() is None:
@@ -198,11 +198,11 @@ class Supervisor:
             code = self.redis.returncode
             _log.warning("ended, starting it again", process="redis", code=code, err=log)
             self.redis, _ = embedded_redis.start(self.directory)
-        except (OSError, ConfigError) as error:  # what ended it may last for a while
+        except (OSError, ConfigError) as error:  # the cause of its end may persist for a while
             _log.warning("not started, trying again", process="redis", err=error)
 
     def ask_redis(self, process: subprocess.Popen[bytes]) -> None:
-        """Ends the embedded Redis when it has been silent for too long; takes a second at most."""
+        """Kill the embedded Redis after too many missed pings; takes a second at most."""
         if time.monotonic() < self.redis_ask_at:
             return
         self.redis_ask_at = time.monotonic() + ASK_SECONDS
@@ -211,10 +211,10 @@ class Supervisor:
         if self.redis_unanswered == MOST_UNANSWERED:
             seconds = MOST_UNANSWERED * ASK_SECONDS
             _log.error("hangs and is started again", process="redis", silent_seconds=seconds)
-            process.kill()  # what cannot die now, in a freezer say, is not waited for
+            process.kill()  # do not wait: a frozen process cannot die now
 
     def look_after(self, child: Child) -> int | None:
-        """Starts, restarts or gives up one part; a code ends the whole program."""
+        """Start or restart one part; a returned exit code ends the whole program."""
         if child.process is None:
             if time.monotonic() >= child.next_start and self.may_start(child):
                 self.begin(child)
@@ -223,7 +223,7 @@ class Supervisor:
             child.ready = True
         code = child.exit_code()
         if code is None and (complaint := child.hangs()):
-            # It can't end in order; its leases run out, and others take over.
+            # It cannot shut down cleanly. Its leases expire, and other workers take over.
             _log.error("hangs and is started again", process=child.name, err=complaint)
             child.kill()
             code = child.exit_code()
@@ -238,18 +238,18 @@ class Supervisor:
         return None
 
     def may_start(self, child: Child) -> bool:
-        """Beat waits until the workers are up: their start is what a user waits for."""
+        """Return True if the part may start; beat waits for the workers, which users wait for."""
         if child.name != "beat":
             return True
         return all(other.ready for other in self.children if other is not child)
 
     def is_ready(self, child: Child) -> bool:
-        """True once the part has written its ready file; beat and watcher write theirs too."""
+        """Return True once the part has written its ready file."""
         directory = self.directory / child.name
         return any(directory.glob("*.ready"))
 
     def stop(self) -> None:
-        """Parts first, Redis last, so that every lease can be handed back."""
+        """Stop the parts first and Redis last, so that every lease can be released."""
         self.stopping = True
         stop_all(self.children, grace_seconds=GRACE_SECONDS)
         if self.http is not None:
@@ -259,7 +259,7 @@ class Supervisor:
 
 
 def run(settings: Settings, argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; returns the exit code."""
     folder = statefolder.take(settings)
     _log.info("files and Redis of this run", folder=str(folder.path))
     supervisor = Supervisor(settings, argv, folder.path)
@@ -279,5 +279,5 @@ def run(settings: Settings, argv: Sequence[str]) -> int:
 
 
 def replace_by_module(module: str, argv: Sequence[str]) -> NoReturn:
-    """Becomes `python -m module`: the same process id, so that signals arrive."""
+    """Become `python -m module` with the same process id, so that signals arrive."""
     os.execv(sys.executable, [sys.executable, "-m", module, *argv])  # noqa: S606 - our own module

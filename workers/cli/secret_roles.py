@@ -1,7 +1,7 @@
-"""`csi-fleet secret-roles`: Roles for exactly the Secrets that the cluster's classes name.
+"""`csi-fleet secret-roles`: prints Roles for exactly the Secrets that the cluster's classes name.
 
-Prints a Role and its RoleBinding per namespace for `kubectl apply -f -`, and changes nothing. To be
-run again when classes change; what it printed earlier and does not print any more goes with
+Prints a Role and its RoleBinding per namespace for `kubectl apply -f -`, and changes nothing. Run
+it again when classes change. Roles that are no longer printed are removed by
 `kubectl apply --prune -l csi-fleet.io/secret-roles=...`.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LABEL: Final = "csi-fleet.io/secret-roles"
 _RBAC: Final = "rbac.authorization.k8s.io"
-# Classes, the field with the driver, and whose namespaces a template may name.
+# Kind of class, its field with the driver, and the objects in whose namespaces templates resolve.
 _CLASSES: Final = (
     (paths.STORAGE_CLASSES, "provisioner", paths.CLAIMS, "storageClassName"),
     (paths.SNAPSHOT_CLASSES, "driver", paths.SNAPSHOTS, "volumeSnapshotClassName"),
@@ -44,7 +44,7 @@ _OBJECTS: Final = (
 
 
 def run(tools: Tools) -> int:
-    """The command; 0 also when no class names a Secret."""
+    """Run the command; 0 even if no class names a Secret."""
     settings = tools.settings.tool
     accounts = [_account(one) for one in settings.accounts]
     places = find(tools, settings.driver)
@@ -69,12 +69,12 @@ def _nothing(driver: str, known: set[str]) -> str:
 
 
 def _names(driver: str) -> set[str | None]:
-    """What classes call it."""
+    """The names by which classes refer to the driver."""
     return {driver, plugins.in_tree_name(driver)}
 
 
 def find(tools: Tools, driver: str) -> Places:
-    """The Secrets of one driver, or of all with ""."""
+    """The Secrets of one driver, or of all drivers if it is ""."""
     drivers = _names(driver) if driver else None
     places = Places()
     for resource, field, users, reference in _CLASSES:
@@ -100,7 +100,7 @@ def find(tools: Tools, driver: str) -> Places:
 def roles(
     places: Places, name: str, label: str, accounts: list[tuple[str, str]]
 ) -> Iterator[dict[str, Any]]:
-    """A Role and its RoleBinding per namespace, sorted."""
+    """A Role and its RoleBinding for each namespace, sorted."""
     subjects = [
         {"kind": "ServiceAccount", "name": account, "namespace": home} for home, account in accounts
     ]
@@ -126,7 +126,7 @@ def roles(
 
 
 def _all(tools: Tools, resource: Resource) -> Iterator[JsonObject]:
-    """Every object; none of a kind that the cluster does not have."""
+    """Every object of a kind; none if the cluster does not serve it."""
     try:
         yield from tools.kube.list(resource)
     except NotFoundError:

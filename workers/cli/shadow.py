@@ -1,4 +1,4 @@
-"""`csi-fleet shadow report`: how far a shadow agrees with the sidecar beside it."""
+"""`csi-fleet shadow report`: shows how far a shadow agrees with the sidecar next to it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SHOWN_DIFFERENCES: Final = 20
 
 
 def run(tools: Tools) -> int:
-    """The command; 0 when something was compared with each shadow and nothing differs, else 1."""
+    """Run the command; 0 if every shadow has compared something and nothing differs, else 1."""
     if tools.settings.arguments != ("report",):
         raise ConfigError("give `csi-fleet shadow report`, with --driver=NAME for one driver")
     driver = tools.settings.tool.driver
     report = gather(Shadows(tools.redis), driver)
     if driver not in ("", SYSTEM) and not any(one["counts"] for one in report.values()):
-        served(tools, driver)  # nothing was compared: is the name a mistake?
+        served(tools, driver)  # nothing was compared: raises if the name is unknown
     if tools.is_data:
         tools.write("ShadowReport", {"drivers": {k: _as_fields(v) for k, v in report.items()}})
     else:
@@ -40,7 +40,7 @@ def run(tools: Tools) -> int:
 
 
 def _problems(report: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Why nobody should move a driver by this report, a line each."""
+    """Why this report does not justify moving a driver, one line each."""
     if not report:
         yield "nothing was compared"
     for name, one in report.items():
@@ -51,7 +51,7 @@ def _problems(report: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def gather(shadows: Shadows, driver: str = "") -> dict[str, dict[str, Any]]:
-    """By driver: counts, agreement (0 to 1; None: nothing compared yet), differences, waiting."""
+    """By driver: counts, agreement (0 to 1, None if nothing was compared), differences, waiting."""
     names = [driver] if driver else shadows.drivers()
     found = {name: shadows.report(name) for name in names}
     for name, one in found.items():
@@ -62,7 +62,7 @@ def gather(shadows: Shadows, driver: str = "") -> dict[str, dict[str, Any]]:
 
 
 def show(report: dict[str, dict[str, Any]]) -> None:
-    """For people."""
+    """Print the report."""
     if not report:
         terminal.write("no shadow has compared anything here: is `--shadow` on, is it this Redis?")
         return
@@ -95,7 +95,7 @@ def show(report: dict[str, dict[str, Any]]) -> None:
 
 
 def _as_fields(one: dict[str, Any]) -> dict[str, Any]:
-    """A driver's report for programs."""
+    """A driver's report as data, for programs."""
     timed = {
         name: [note | {"at": rfc3339(note["at"])} for note in one[name]]
         for name in ("differences", "waiting")
@@ -104,7 +104,7 @@ def _as_fields(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _what(record: dict[str, Any]) -> str:
-    """What the sidecar has not done yet."""
+    """The expected change that the sidecar has not made yet."""
     if record["wanted"] is None:
         return "not deleted yet"
     return "not created yet" if record["base"] is None else "not changed yet"

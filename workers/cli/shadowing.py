@@ -1,4 +1,4 @@
-"""How a worker process becomes a shadow: both ports of effects, and who compares."""
+"""Turns a worker process into a shadow: replaces its effects and starts the comparison."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Shadowing:
-    """The shadow's part of a worker process; nothing at all without `--shadow`.
+    """The shadow's part of a worker process; does nothing without `--shadow`.
 
     Args:
-        client: the API client of the process, which says whether it is a shadow's.
+        client: the API client of the process; a `ShadowApi` makes the process a shadow.
     """
 
     def __init__(self, client: KubeClient) -> None:
@@ -35,13 +35,13 @@ class Shadowing:
 
     @property
     def make_client(self) -> Callable[..., WatchedClient]:
-        """Makes the client of a driver."""
+        """The factory for clients of drivers."""
         if isinstance(self._client, ShadowApi):
             return partial(ShadowClient, views=self._client.views)
         return WatchedClient
 
     def start(self, redis: RedisClient, metrics: Metrics, fleet: Fleet) -> None:
-        """Predictions are kept from now on."""
+        """Store predictions from now on."""
         if isinstance(self._client, ShadowApi):
             self._judge = self._client.views.store = Judge(
                 Shadows(redis),
@@ -51,7 +51,7 @@ class Shadowing:
             )
 
     def loops(self) -> list[Loop]:
-        """What goes round in the background."""
+        """The loops to run in the background."""
         if self._judge is None:
             return []
         return [Loop("shadow", self._judge.step)]

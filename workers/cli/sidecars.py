@@ -1,6 +1,6 @@
-"""The containers of a driver's pod that one of our controllers would replace.
+"""Finds the containers of a driver's pod that a csi-fleet controller can replace.
 
-Their arguments are read as the kubelet gives them to the process.
+Their arguments are read as the kubelet passes them to the process.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.spec import Spec
 
-# As the kubelet reads them: `$$` stands for a dollar.
+# Variables as the kubelet parses them: `$$` stands for a dollar sign.
 _VARIABLE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _ELECTS: Final = "leader-election"
 
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """A container of the driver's pod that one of our controllers would replace."""
+    """A container of the driver's pod that a csi-fleet controller can replace."""
 
     spec: Spec
     pod: JsonObject
@@ -32,12 +32,12 @@ class Sidecar:
 
     @property
     def place(self) -> str:
-        """For people."""
+        """Namespace, pod and container, for messages."""
         metadata = self.pod["metadata"]
         return f"{metadata['namespace']}/{metadata['name']}, container {self.container['name']}"
 
     def environment(self) -> dict[str, str | None]:
-        """The variables that the pod itself names; None for a value that stands elsewhere."""
+        """Variables of the container; None for values that the pod does not contain."""
         metadata, spec = self.pod["metadata"], self.pod["spec"]
         status = self.pod.get("status") or {}
         fields = {
@@ -59,7 +59,7 @@ class Sidecar:
         return found
 
     def _expanded(self, text: str, known: dict[str, str | None]) -> str | None:
-        """As the kubelet replaces variables; None if one of them stands elsewhere."""
+        """Expand variables as the kubelet does; None if a value is unknown."""
         is_elsewhere = bool(self.container.get("envFrom"))
         for name in filter(None, _VARIABLE.findall(text)):
             if (known[name] is None) if name in known else is_elsewhere:
@@ -68,20 +68,20 @@ class Sidecar:
         return _VARIABLE.sub(lambda m: "$" if m[1] is None else found.get(m[1], m[0]), text)
 
     def given(self) -> list[str]:
-        """Its arguments as the pod has them."""
+        """Its arguments, not expanded."""
         words = [*(self.container.get("command") or [])[1:], *(self.container.get("args") or [])]
         return [str(one) for one in words]
 
     def arguments(self) -> list[str]:
-        """As the process gets them, without those whose variables stand elsewhere."""
+        """Its arguments as the process gets them, without those with unknown variables."""
         return self._divided()[0]
 
     def unknown(self) -> list[str]:
-        """Those whose variables stand elsewhere, such as in a ConfigMap."""
+        """Its arguments with unknown variables, for example from a ConfigMap."""
         return self._divided()[1]
 
     def _divided(self) -> tuple[list[str], list[str]]:
-        """A flag goes with its value, which may be the word after it."""
+        """Known and unknown arguments; a flag stays with its value in the next word."""
         environment, known, unknown = self.environment(), list[str](), list[str]()
         for word in self.given():
             value = self._expanded(word, environment)
@@ -93,7 +93,7 @@ class Sidecar:
         return known, unknown
 
     def works_alone(self) -> bool | None:
-        """Whether it is a Go sidecar that works whoever else does; None if nobody can tell."""
+        """Return True for a Go sidecar without leader election; None if unknown."""
         has_ended = (self.pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
         if has_ended or self.is_ours():
             return False
@@ -104,7 +104,7 @@ class Sidecar:
         return not given or given[-1] in {"false", "f", "0"}
 
     def is_ours(self) -> bool:
-        """Moved already: our program in the container, whose name stays."""
+        """Return True if the container already runs csi-fleet, whatever its name."""
         command, image, _ = _programs(self.container)
         names = [one["name"] for one in self.container.get("env") or ()]
         words = self.container.get("args") or [""]
@@ -117,18 +117,18 @@ class Sidecar:
 
 
 def sidecars(tools: Tools, place: str) -> list[Sidecar]:
-    """The containers of a pod (`NAMESPACE/NAME`) that we have a controller for.
+    """The containers of a pod (`NAMESPACE/NAME`) that csi-fleet can replace.
 
     Raises:
         NotFoundError: there is no such pod.
-        ApiError: it cannot be read.
+        ApiError: the pod cannot be read.
     """
     namespace, _, name = place.partition("/")
     return sidecars_of(tools.kube.get(paths.PODS, name, namespace=namespace))
 
 
 def sidecars_of(pod: JsonObject) -> list[Sidecar]:
-    """Those of a pod, or of what has the shape of one."""
+    """The containers of a pod, or of an object shaped like a pod, that csi-fleet can replace."""
     lasting = (
         one
         for one in pod["spec"].get("initContainers") or ()
@@ -143,13 +143,13 @@ def sidecars_of(pod: JsonObject) -> list[Sidecar]:
 
 
 def _flag(word: str) -> tuple[str, str]:
-    """Name and value, "" for none."""
+    """Name and value of a flag; the value is "" if absent."""
     name, _, value = word.lstrip("-").partition("=")
     return name.partition(" ")[0], value
 
 
 def _programs(container: JsonObject) -> list[str]:
-    """What the container may be: its command's, its image's, its own name."""
+    """Names that may tell the program: of the command, the image and the container."""
     command = (container.get("command") or [""])[0].rpartition("/")[2]
     image = container["image"].rpartition("/")[2].partition("@")[0].partition(":")[0]
     return [command, image, container["name"]]

@@ -1,7 +1,7 @@
-"""The snapshots' half of `csi-fleet audit`: the driver's list, attempts in flight, contents.
+"""The snapshots' half of `csi-fleet audit`: the driver's list, open attempts, contents.
 
-The same two looks as for volumes, with contents in the place of PVs. An attempt is known from its
-content's annotation being-created, its key's mark, or the ConfigMap of a call that was slow.
+It takes the same two looks as for volumes, with contents instead of PVs. It knows an open attempt
+by its content's annotation being-created, its key's state, or the ConfigMap of a slow call.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.kube.paths import Resource
 
-# As the snapshotter's intents write them; importing it would load far more than this needs.
+# Part of the keys of the snapshotter's intents, whose module would load far more than needed.
 KINDS: Final = tuple(kind.name for kind in SPEC.kinds)
 _ANNOUNCED: Final = frozenset({ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED})
 
 
 def obstacle(tools: Tools, client: CsiClient) -> str:
-    """Why snapshots cannot be looked at, "" if they can.
+    """Why snapshots cannot be audited, "" if they can.
 
     Raises:
         CsiError: the driver does not answer.
@@ -52,7 +52,7 @@ def obstacle(tools: Tools, client: CsiClient) -> str:
 
 
 def look(tools: Tools, client: CsiClient, driver: str) -> Look:
-    """One look; the driver's list first, as for volumes."""
+    """Take one look; the driver's list is read first, as for volumes."""
     at = time.time()
     listed = {
         entry.snapshot.snapshot_id: entry.snapshot.size_bytes
@@ -68,7 +68,7 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
         for content in _contents(tools, resource, driver):
             name, meta = text(content, "metadata", "name"), content["metadata"]
             known = dict.fromkeys(handles_of(content), (name, meta["uid"]))
-            owners = {**known, **owners}  # a member's own content goes before its group's
+            owners = {**known, **owners}  # a member's own content outweighs its group's
             if node.enabled and node_of(content) != node.node_name:
                 elsewhere.add(name)
             if is_deleting(content):
@@ -86,7 +86,7 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
 
 
 def handles_of(content: Json) -> set[str]:
-    """The snapshots that a content, or the content of a group, stands for."""
+    """The snapshot ids of a content or of a group's content."""
     found = {text(content, "status", "snapshotHandle"), text(content, *_SOURCE, "snapshotHandle")}
     found |= {text(one, "snapshotHandle") for one in object_list(content, "status", _MEMBERS)}
     given = (content.get("spec") or {}).get("source", {}).get("groupSnapshotHandles") or {}
@@ -98,7 +98,7 @@ _MEMBERS: Final = "volumeSnapshotInfoList"
 
 
 def _contents(tools: Tools, resource: Resource, driver: str) -> Iterator[Json]:
-    """Contents of the driver; none where the group CRDs are not there."""
+    """Contents of the driver; none if their CRD is not installed."""
     if tools.kube.is_served(resource):
         for content in tools.kube.list(resource):
             if text(content, "spec", "driver") == driver:
@@ -106,7 +106,7 @@ def _contents(tools: Tools, resource: Resource, driver: str) -> Iterator[Json]:
 
 
 def _remembered(tools: Tools, driver: str) -> Iterator[str]:
-    """Names of contents, there or gone, whose last call has no known end."""
+    """Names of contents, existing or deleted, whose last call has an unknown outcome."""
     for key, mark in marks_of_driver(tools.redis, KINDS, driver).items():
         if mark.get("intent"):
             yield _content_name(key)

@@ -1,8 +1,8 @@
-"""Which folder does a `csi-fleet run` live in, alone, and where do the operator commands look?
+"""Chooses and locks the folder of a `csi-fleet run`; operator commands look there for its Redis.
 
-The named one; else the default, csi-fleet-<uid> in the temporary folder, where a command finds its
-Redis without a flag; else, while another run has that, one of its own. A lock on a file in it is
-held for life.
+It is the folder that was given; else the default, csi-fleet-<uid> in the temporary folder, where
+commands find Redis without a flag; else, while another run uses that, a new one. The run holds a
+lock on a file in it until it ends.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LOCK: Final = "run.lock"
 
 @dataclass(frozen=True, slots=True)
 class StateFolder:
-    """The folder of one run, locked.
+    """The locked folder of one run.
 
     Args:
         path: the folder.
         lock: descriptor of the locked file, which must stay open.
-        is_kept: whether it outlives the run.
+        is_kept: whether the folder is kept after the run.
     """
 
     path: Path
@@ -43,17 +43,17 @@ class StateFolder:
     is_kept: bool
 
     def close(self) -> None:
-        """Remove what is ours, then let others in."""
+        """Remove the folder unless it is kept, then release the lock."""
         if not self.is_kept:
             shutil.rmtree(self.path, ignore_errors=True)
         os.close(self.lock)
 
 
 def take(settings: Settings, environ: Mapping[str, str] = os.environ) -> StateFolder:
-    """The folder for this run.
+    """Choose and lock the folder for this run.
 
     Raises:
-        ConfigError: the named one cannot be made, or another run has it.
+        ConfigError: the given folder cannot be created, or another run uses it.
     """
     given = settings.process.state_dir if "state-dir" in settings.explicit else ""
     if given and not is_unwritable(Path(given)):
@@ -62,12 +62,12 @@ def take(settings: Settings, environ: Mapping[str, str] = os.environ) -> StateFo
 
 
 def is_unwritable(path: Path) -> bool:
-    """The image names one, which a container with a read-only root and no mount cannot write to."""
+    """Return True if writing fails: the image's default folder on a read-only root file system."""
     return path.is_dir() and not os.access(path, os.W_OK)
 
 
 def is_private(path: Path) -> bool:
-    """Whether nobody but us can have put something into this folder."""
+    """Return True if no other user can have put anything into this folder."""
     with contextlib.suppress(OSError):
         found = path.lstat()
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
@@ -114,14 +114,14 @@ def _random(parent: Path) -> StateFolder:
 
 
 def _locked(path: Path) -> int | None:
-    """The lock of a folder; None while another process has it.
+    """Lock a folder; None while another process holds the lock.
 
-    A POSIX lock: our children, which are forks, do not inherit it.
+    It is a POSIX lock, so forked children do not inherit it.
     """
     file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The run that had it may have removed the folder meanwhile.
+        # The run that held it may have removed the folder meanwhile.
         if (path / LOCK).stat().st_ino != os.fstat(file).st_ino:
             raise FileNotFoundError(str(path / LOCK))
         os.ftruncate(file, 0)

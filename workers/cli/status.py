@@ -1,4 +1,4 @@
-"""`csi-fleet status`: drivers, queues, ages, processes and Redis at a glance."""
+"""`csi-fleet status`: shows drivers, queues, ages, processes and Redis at a glance."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from workers.queue.limits import LaneStats
 
 WATCH_SECONDS: Final = 2.0
-# Processes named in a line; `--wide` names all.
+# Processes named in a line; `--wide` names all of them.
 _SHOWN_PROCESSES: Final = 3
-# After a loss of data watchers and workers are back by then: each speaks every 5 s.
+# Watchers and workers report every 5 s, so after a loss of data Redis knows them again by then.
 _BACK_SECONDS: Final = 15
 _HEAD: Final = ("DRIVER", "STATE", "READY", "RUNNING", "FAILING", "OLDEST")
 _WIDE_HEAD: Final = (
@@ -38,19 +38,19 @@ _WIDE_HEAD: Final = (
     "DELAYED",
     "OLDEST",
 )
-# Name of what belongs to no driver.
+# Shown instead of a driver's name for work without a driver.
 _SYSTEM: Final = "-"
 _NUMBERS_FROM: Final = 2
-# What a row's place is: what needs a person comes first.
+# Order of the rows: states that need action come first.
 _ORDER: Final = ("not served", "disconnected", "failing", "paused", "lease elsewhere", "ok")
-# The last one that holds is shown.
+# If several of these apply, the last one is shown.
 _PAUSES: Final = (("lease", "lease elsewhere"), ("driver", "disconnected"), ("operator", "paused"))
 
 
 def run(tools: Tools) -> int:
-    """The command; 0 when everything is well, 1 when something needs a look."""
+    """Run the command; 0 if all is well, 1 if something needs attention."""
     if driver := tools.settings.tool.driver:
-        knowndrivers.served(tools, driver)  # raises for a name that is a mistake
+        knowndrivers.served(tools, driver)  # raises if the name is unknown
     while True:
         try:
             report = gather(tools, tools.settings.tool.driver)
@@ -72,7 +72,7 @@ def run(tools: Tools) -> int:
 
 
 def gather(tools: Tools, only: str = "") -> dict[str, Any]:
-    """Everything `status` shows, for `-o json` too; ages in seconds.
+    """Everything that `status` shows, also for `-o json`; ages in seconds.
 
     Args:
         tools: the connections.
@@ -83,7 +83,7 @@ def gather(tools: Tools, only: str = "") -> dict[str, Any]:
     watchers, workers = tools.presence.alive(), tools.presence.workers()
     names = {unquote(lane.partition("|")[2]) for lane in stats} | records.keys()
     failing = failing_counts(tools.redis)
-    # What watchers see of a driver before anybody serves it has no lane.
+    # A driver with failing keys but no workers has no queue yet.
     names |= {name for name in failing if name} | ({only} if only else set())
     if only:
         names = {name for name in names if name.partition("@")[0] == only}
@@ -110,7 +110,7 @@ def gather(tools: Tools, only: str = "") -> dict[str, Any]:
 
 
 def problems(report: dict[str, Any]) -> list[str]:
-    """What needs a person, one line each."""
+    """What needs action, one line each."""
     found = []
     if not (report["watchers"] or is_new(report)):
         found.append("no watcher is alive: new claims are not seen")
@@ -134,7 +134,7 @@ def problems(report: dict[str, Any]) -> list[str]:
 
 
 def is_new(report: dict[str, Any]) -> bool:
-    """Whether Redis lost its data a moment ago, so that it does not know yet who works."""
+    """Return True if Redis lost its data recently and does not know all processes yet."""
     return bool(report["redis_age"] < _BACK_SECONDS)
 
 
@@ -142,7 +142,7 @@ def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[
     work: dict[str, Any] = {}
     pauses: dict[str, str] = {}
     ends: dict[str, float] = {}
-    # What people know: kinds of key about an object.
+    # Only kinds of key about an object, which users know.
     for kind in (one.name for one in catalogue.kinds().values() if one.noun):
         figures = stats.get(lane_name(kind, "" if name == _SYSTEM else name))
         if figures is None:
@@ -166,7 +166,7 @@ def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[
 
 
 def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
-    """The report for a person: what needs one, what is held, a line per driver, the system."""
+    """Print problems, pauses, a line per driver, and the state of the system."""
     terminal.write_lines((f"! {line}" for line in report["problems"]), style="bold yellow")
     held = list(_held(report))
     terminal.write_lines(held)
@@ -199,7 +199,7 @@ def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
 
 
 def _held(report: dict[str, Any]) -> Iterator[str]:
-    """What an operator or a Lease holds back, a line each; a driver's nodes together."""
+    """What an operator or a Lease pauses, one line each; a driver's nodes share a line."""
     lines: dict[tuple[str, str], int] = {}
     for name, driver in report["drivers"].items():
         if driver["state"].startswith(("paused", "lease elsewhere")):
@@ -214,14 +214,14 @@ def _held(report: dict[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class DriverLine:
-    """What `status` shows of one driver.
+    """The line of one driver in `status`.
 
     Attributes:
-        name: of the driver.
-        nodes: how many serve it, 1 for a driver that is served as a whole.
-        state: in a word or two.
-        why: the reason of that state, "" for none.
-        oldest: how long the first of `ready` has waited, in seconds.
+        name: name of the driver.
+        nodes: number of nodes that serve it, 1 for a driver without node deployment.
+        state: its state in one or two words.
+        why: the reason for the state, "" if none.
+        oldest: how long the first of the `ready` keys has waited, in seconds.
     """
 
     name: str
@@ -235,14 +235,14 @@ class DriverLine:
 
     @property
     def cells(self) -> list[object]:
-        """A row of the table."""
+        """The row of the table."""
         shown = f"{self.name} ({self.nodes} nodes)" if self.nodes > 1 else self.name
         oldest = duration(self.oldest) if self.oldest else "-"
         return [shown, self.state, self.ready, self.running, self.failing, oldest]
 
 
 def driver_lines(report: dict[str, Any]) -> list[DriverLine]:
-    """A line per driver, those on each node together; what needs a person comes first."""
+    """One line per driver, all its nodes together; states that need action come first."""
     parts: dict[str, list[dict[str, Any]]] = {}
     for name, driver in report["drivers"].items():
         parts.setdefault(name.partition("@")[0], []).append(driver)
@@ -259,20 +259,20 @@ def driver_lines(report: dict[str, Any]) -> list[DriverLine]:
         why = worst["state"].partition(": ")[2]
         line = DriverLine(name, len(nodes), word, why, ready, running, failing, oldest)
         is_idle = not (ready or running or failing)
-        # A driver that nobody serves and nobody waits for is no problem.
+        # An unserved driver that no key waits for is no problem.
         place = len(_ORDER) if state == "not served" and is_idle else _ORDER.index(state)
         rows.append(((place, is_idle, -oldest, name), line))
     return [line for _, line in sorted(rows, key=lambda one: one[0])]
 
 
 def _word(driver: dict[str, Any]) -> str:
-    """A driver's state in a word or two."""
+    """A driver's state in one or two words."""
     state = next((one for one in _ORDER if driver["state"].startswith(one)), "ok")
     return "failing" if state == "ok" and driver["failing"] else state
 
 
 def _show_kinds(report: dict[str, Any]) -> None:
-    """A line for each driver and kind of work."""
+    """Print one line for each driver and kind of work."""
     rows = [
         [
             name,

@@ -1,8 +1,8 @@
-"""`csi-fleet support-bundle`: a document with all that helps to find a fault, fit to be sent away.
+"""`csi-fleet support-bundle`: prints a document that helps to find a fault and can be sent away.
 
-It is text, so that its sender can read it before. It is made of what other commands print; whole
-objects are not in it, and no Secret is read. `scrubbed` replaces what looks like a login
-in the texts that drivers and people wrote.
+It is text, so its sender can read it first. It consists of other commands' output; it contains no
+whole objects, and no Secret is read. `scrubbed` replaces everything that looks like a credential in
+texts written by drivers and people.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
 
 KIND: Final = "SupportBundle"
-# Causes of which one object is explained with its history.
+# Number of causes for which one object is explained with its history.
 EXPLAINED: Final = 20
 FAILED: Final = 500
 HIDDEN: Final = "[hidden]"
@@ -43,7 +43,7 @@ _NAME: Final = rf"[\w.-]{{0,80}}?{_WORDS}[\w.-]{{0,80}}"
 # Go's %q escapes the quotes of a text within a text.
 _QUOTED: Final = r"\\+\".*?\\+\"|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
 _PATTERNS: Final = (
-    # A private key or a certificate, to its end or to the end of the text.
+    # A private key or certificate, up to its end or to the end of the text.
     (re.compile(r"-----BEGIN [\s\S]*?(?:-----END [A-Z0-9 ]+-----|\Z)"), HIDDEN),
     # The login of an address, with a scheme or without one.
     (re.compile(r"(?<=://)\S{1,256}@"), f"{HIDDEN}@"),
@@ -60,7 +60,7 @@ _PATTERNS: Final = (
         ),
         rf"\1{HIDDEN}",
     ),
-    # JSON web tokens, and whatever is as long and as random as a key.
+    # JSON web tokens, and strings as long and random as a key.
     (re.compile(r"\beyJ[\w-]{4,}\.[\w-]{4,}\.[\w-]*"), HIDDEN),
     (
         re.compile(r"(?<![\w/+])(?=[\w/+]*\d)(?=[\w/+]*[A-Z])(?=[\w/+]*[a-z])[\w/+]{32,}={0,2}"),
@@ -70,7 +70,7 @@ _PATTERNS: Final = (
 
 
 def run(tools: Tools) -> int:
-    """The command; 0 also when a part could not be read: the document says so.
+    """Run the command; 0 even if a part could not be read: the document says so.
 
     Raises:
         ConfigError: an argument was given.
@@ -87,7 +87,7 @@ def run(tools: Tools) -> int:
 
 
 def gather(tools: Tools) -> dict[str, Any]:
-    """Every part by its name."""
+    """Every part of the document, by its name."""
     groups: list[Group] = []
 
     def waiting() -> Any:
@@ -114,18 +114,18 @@ def gather(tools: Tools) -> dict[str, Any]:
 
 
 def secrets_of(tools: Tools) -> list[str]:
-    """What this command itself was given to log in with."""
+    """The credentials that this command itself was given."""
     redis = tools.settings.redis
     keys = (part for line in redis.record_keys for part in (line, *line.split()))
     return [one for one in (redis.password, redis.sentinel_password, *keys) if one]
 
 
 def scrubbed(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """A value without what looks like a login in its texts.
+    """Replace everything in a value's texts that looks like a credential.
 
     Args:
-        value: of a document.
-        secrets: texts that are replaced wherever they stand.
+        value: part of a document.
+        secrets: texts that are replaced wherever they occur.
     """
     known = sorted(secrets, key=len, reverse=True)
     if isinstance(value, dict):
@@ -148,12 +148,12 @@ def _scrubbed(text: str, secrets: list[str]) -> str:
 def _tried(part: Callable[[], Any]) -> Any:
     try:
         return part()
-    except Exception as error:  # noqa: BLE001 - what is broken is why somebody asks for it
+    except Exception as error:  # noqa: BLE001 - a broken part is the reason for a bundle
         return {"problem": f"{type(error).__name__}: {error}"}
 
 
 def _checked(tools: Tools) -> list[dict[str, str]]:
-    """What `doctor` found, up to a check that cannot be made at all."""
+    """The findings of `doctor`, up to a check that raises."""
     found = []
     try:
         for one in doctor.findings(tools):
@@ -165,7 +165,7 @@ def _checked(tools: Tools) -> list[dict[str, str]]:
 
 
 def _explained(tools: Tools, groups: list[Group]) -> Iterable[dict[str, Any]]:
-    """The object of each cause that waits longest, with its history."""
+    """The longest waiting object of each cause, explained with its history."""
     for group in groups[:EXPLAINED]:
         one = group.oldest
         if one.word not in nouns.nouns():
@@ -179,7 +179,7 @@ def _explained(tools: Tools, groups: list[Group]) -> Iterable[dict[str, Any]]:
 
 
 def _class(storage_class: Mapping[str, Any]) -> dict[str, Any]:
-    """A class without the values of its parameters, which may hold a login."""
+    """A class without the values of its parameters, which may contain credentials."""
     return {
         "name": storage_class["metadata"]["name"],
         "provisioner": storage_class.get("provisioner"),

@@ -1,8 +1,8 @@
 """Output: colours and tables on a terminal, plain lines in a pipe, JSON or YAML for programs.
 
-What programs read is a document: `apiVersion` (the schema's version), `kind`, and the command's
-fields. Within a version fields are added, never taken away. Times are RFC 3339 in UTC, `null` for
-none; durations end in `_seconds` or stand in seconds.
+Programs get a document: `apiVersion` (the schema's version), `kind`, and the command's fields.
+Within a version fields are added but never removed. Times are RFC 3339 in UTC, `null` for no time;
+durations are in seconds.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ _STYLES: Final = {
 
 
 def is_terminal() -> bool:
-    """Whether a person looks at standard output."""
+    """Return True if standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def write(text: str = "") -> None:
-    """One line to standard output."""
+    """Write one line to standard output."""
     sys.stdout.write(f"{plain(text)}\n")
 
 
 def write_json(value: Any) -> None:
-    """A JSON value to standard output."""
+    """Write a JSON value to standard output."""
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
 
 
 def document(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What a program reads: the fields of a command with their schema's version."""
+    """Build the document for programs: a command's fields with version and kind."""
     return {"apiVersion": API_VERSION, "kind": kind, **fields}
 
 
 def write_document(output: str, kind: str, fields: Mapping[str, Any]) -> None:
-    """A document to standard output, as `-o yaml` or `-o json` asks for it."""
+    """Write a document to standard output as YAML if `output` is yaml, else as JSON."""
     if output != "yaml":
         write_json(document(kind, fields))
         return
-    import yaml  # noqa: PLC0415 - a tenth of a second, and few ask for it
+    import yaml  # noqa: PLC0415 - takes a tenth of a second, and few use it
 
-    # As JSON has it, so that both say the same.
+    # Convert to JSON first, so that both formats have the same content.
     value = json.loads(json.dumps(document(kind, fields), default=str))
     yaml.safe_dump(value, sys.stdout, sort_keys=False, allow_unicode=False)
 
 
 def write_lines(lines: Iterable[str], *, style: str = "") -> None:
-    """Several lines; `style` colours them where a person looks."""
+    """Write several lines; `style` colours them on a terminal."""
     if style and is_terminal():
-        from rich.console import Console  # noqa: PLC0415 - only where a person looks
+        from rich.console import Console  # noqa: PLC0415 - only needed on a terminal
         from rich.text import Text  # noqa: PLC0415
 
         console = Console(highlight=False)
@@ -80,7 +80,7 @@ def write_lines(lines: Iterable[str], *, style: str = "") -> None:
 
 
 def write_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table: boxed on a terminal, columns apart by blanks otherwise (for grep and awk)."""
+    """Write a table: boxed on a terminal, else in columns separated by spaces (for grep, awk)."""
     texts = [[plain(str(cell)).replace("\n", " ") for cell in row] for row in rows]
     if is_terminal():
         from rich.console import Console  # noqa: PLC0415
@@ -101,12 +101,12 @@ def write_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]
 
 
 def write_rows(head: Sequence[str], rows: Sequence[Sequence[object]], *, numbers_from: int) -> None:
-    """One line a row, also on a narrow terminal: the first cell gives way, in its middle.
+    """Write each row in one line; on a narrow terminal the first cell is cut in its middle.
 
     Args:
         head: names of the columns.
-        rows: their cells.
-        numbers_from: columns from here on are numbers, at the right of their column.
+        rows: cells of the rows.
+        numbers_from: columns from this index on are numbers and right-aligned.
     """
     texts = [[plain(str(cell)).replace("\n", " ") for cell in row] for row in (head, *rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(head))]
@@ -131,7 +131,7 @@ def _shortened(text: str, width: int) -> str:
 
 
 def _coloured(cell: str) -> Text:
-    """A cell; one that tells a state has the state's colour."""
+    """A cell in the colour of the state that it shows, if any."""
     from rich.text import Text  # noqa: PLC0415
 
     style = _STYLES.get(cell.partition(":")[0].lower(), "")
@@ -139,17 +139,17 @@ def _coloured(cell: str) -> Text:
 
 
 def clear() -> None:
-    """An empty screen."""
+    """Clear the screen."""
     sys.stdout.write("\x1b[2J\x1b[H")
 
 
 def can_ask() -> bool:
-    """Whether a person can answer."""
+    """Return True if a person can answer a question."""
     return sys.stdin.isatty() and is_terminal()
 
 
 def ask(question: str) -> str:
-    """The answer of the person at the terminal, "" when there is none."""
+    """Ask the user at the terminal; returns "" if there is no terminal."""
     if not can_ask():
         return ""
     sys.stdout.write(question)

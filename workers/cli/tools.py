@@ -1,4 +1,4 @@
-"""The commands a person runs: which function does which, and what they share."""
+"""Runs the operator commands; holds their modules and the connections that they share."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ OUTPUTS: Final = frozenset({"", "text", "wide", *(DATA := ("json", "yaml"))})
 
 
 def run(command: Command, settings: Settings) -> int:
-    """One command; returns the exit code."""
+    """Run one command; returns the exit code."""
     if settings.tool.output not in OUTPUTS:
         raise ConfigError(f"-o {settings.tool.output}: give wide, json or yaml, or leave it out")
     module = import_module(f"workers.cli.{_MODULES[command]}")
@@ -69,7 +69,7 @@ def run(command: Command, settings: Settings) -> int:
             code = int(module.run(Tools(with_redis(settings))))
         sys.stdout.flush()
     except OSError as error:
-        # Python would write what is left, and complain once more, at its end.
+        # At exit Python would flush the rest and print the same error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # the reader (head, less) has seen enough
             return 0
@@ -78,13 +78,13 @@ def run(command: Command, settings: Settings) -> int:
 
 
 def with_redis(settings: Settings) -> Settings:
-    """The settings with the Redis of a `csi-fleet run` on this machine, if none was named."""
+    """Add the Redis of a `csi-fleet run` on this machine, if no URL was given."""
     if settings.redis.url:
         return settings
     directory, is_safe = Path(settings.process.state_dir), True
     if "state-dir" not in settings.explicit or is_unwritable(directory):
         directory = default_state_dir(os.environ)
-        # Others may have made a folder of that name.
+        # Another user may have created a folder of that name.
         is_safe = is_private(directory)
     if is_safe and (directory / SOCKET).exists():
         return replace(settings, redis=RedisSettings(url=url_of(directory)))
@@ -93,34 +93,34 @@ def with_redis(settings: Settings) -> Settings:
 
 @dataclass
 class Tools:
-    """Connections of one command, made when they are first used.
+    """Connections of one command, opened on first use.
 
     Attributes:
-        settings: of the command.
+        settings: settings of the command.
     """
 
     settings: Settings
 
     @property
     def is_data(self) -> bool:
-        """Whether a program reads the answer."""
+        """True if the output is for programs."""
         return self.settings.tool.output in DATA
 
     @property
     def is_wide(self) -> bool:
-        """Whether a person wants more columns."""
+        """True if more columns were requested."""
         return self.settings.tool.wide or self.settings.tool.output == "wide"
 
     def write(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Write the answer for a program."""
+        """Write the output for programs."""
         terminal.write_document(self.settings.tool.output, kind, fields)
 
     @cached_property
     def kube(self) -> KubeResources:
-        """The API server.
+        """Client of the API server.
 
         Raises:
-            ConfigError: no usable client configuration.
+            ConfigError: there is no usable client configuration.
         """
         kube = self.settings.kube
         client = KubeClient.from_settings(
@@ -133,10 +133,10 @@ class Tools:
 
     @cached_property
     def redis(self) -> RedisClient:
-        """The queue's Redis.
+        """Client of the queue's Redis.
 
         Raises:
-            ConfigError: it is not named.
+            ConfigError: no URL is given.
         """
         url = self.settings.redis.url_with_credentials()
         if not url:
@@ -144,17 +144,17 @@ class Tools:
                 "where is Redis? Give --redis-url or the variable CSI_FLEET_REDIS_URL, or "
                 "--state-dir of a running `csi-fleet run`"
             )
-        is_quick = self.settings.command is Command.EXPLAIN  # it has something to say without
+        is_quick = self.settings.command is Command.EXPLAIN  # it can answer without Redis
         return connect(
             url,
             password_file=self.settings.redis.password_file,
             socket_timeout_seconds=QUICK_SECONDS if is_quick else TIMEOUT_SECONDS,
-            # A person repeats a command; three times the time-out would be silence.
+            # Users repeat a command; with retries it would be silent for three timeouts.
             retries=0,
         )
 
     def publish(self, keys: Iterable[Key]) -> None:
-        """Sends tickets; most commands send none and need no Celery, half of their start."""
+        """Send messages. Most commands send none and need no Celery, which slows their start."""
         if tickets := list(keys):
             from workers.app import make_app, publisher  # noqa: PLC0415
 
@@ -162,15 +162,15 @@ class Tools:
 
     @cached_property
     def queue(self) -> WorkQueue:
-        """The queue, able to publish tickets."""
+        """The queue, able to publish messages."""
         return WorkQueue(self.redis, publish=self.publish)
 
     @cached_property
     def registry(self) -> DriverRegistry:
-        """Served drivers.
+        """Registered drivers.
 
-        By a clock that is only read: scripts write the queue's clock, which stands while every
-        process is dead, so the first look would find all of them alive.
+        It reads Redis' clock instead of the queue's. Only scripts advance the queue's clock, so
+        it stands still while all processes are dead, and a first look would find all drivers alive.
         """
         return DriverRegistry(self.redis, now_ms=lambda: read_clock(self.redis).now_ms)
 
@@ -197,15 +197,15 @@ def named_object(
     """Noun (`pvc`, `va`, ...), namespace and name from the arguments and `-n`.
 
     Args:
-        arguments: of the command.
-        command: for the examples.
-        only: the nouns that the command takes; all, if none are named.
-        also: an example of what it takes besides nouns.
+        arguments: arguments of the command.
+        command: its name, for the examples.
+        only: the nouns that the command takes; empty for all.
+        also: an example of another argument that the command takes.
         given: the namespace of `-n`.
-        further: words besides the nouns that the command takes.
+        further: words that the command takes besides nouns.
 
     Raises:
-        ConfigError: with an example.
+        ConfigError: the arguments name no object; the message contains an example.
     """
     words = list(arguments)
     if len(words) == 1 and words[0].count("/") in {1, 2}:
@@ -233,7 +233,7 @@ def named_object(
 def _no_object(
     words: list[str], command: str, only: frozenset[str], also: str, further: tuple[str, ...]
 ) -> str:
-    """What is wrong with the words, and what is wanted."""
+    """The error message: what is wrong with the words, and what is expected."""
     wrong = ""
     if len(words) > 2 and nouns.find(words[0]):
         wrong = f"{command} takes one object, not {' '.join(words[1:])!r}: "

@@ -1,6 +1,6 @@
-"""Who would undo a change of a workload, by what the workload itself says of its owners.
+"""Finds who would undo a change of a workload, from the workload's metadata.
 
-Pure. Some owners put their own version back at once, others when somebody applies it the next time.
+Pure. Some owners restore their version at once, others when a user applies it the next time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Undoer:
     """One owner.
 
     Attributes:
-        who: for people.
-        is_at_once: it undoes changes by itself.
-        remedy: how its own version gets the change.
+        who: its name for messages.
+        is_at_once: whether it undoes changes without a user.
+        remedy: how to make the change in its own version.
     """
 
     who: str
@@ -32,7 +32,7 @@ class Undoer:
 _RENDERED: Final = "put the printed patch into its kustomization"
 _POSTED: Final = "give `helm upgrade` the printed kustomization by --post-renderer"
 
-# Label or annotation, a value that it must have ("" for any), who, at once, remedy.
+# Label or annotation, its required value ("" for any), owner, whether at once, remedy.
 _SIGNS: Final = (
     ("argocd.argoproj.io/instance", "", "Argo CD application", True, _RENDERED),
     ("argocd.argoproj.io/tracking-id", "", "Argo CD application", True, _RENDERED),
@@ -59,7 +59,7 @@ _SIGNS: Final = (
         "apply the printed kustomization in place of the manifest",
     ),
 )
-# Field managers that reconcile, and leave no label where they are told to leave none.
+# Field managers that reconcile, even if they are configured to leave no label.
 _MANAGERS: Final = {
     "argocd-controller": ("Argo CD", _RENDERED),
     "kustomize-controller": ("Flux", _RENDERED),
@@ -69,7 +69,7 @@ _MANAGERS: Final = {
 
 
 def undoers(workload: JsonObject) -> list[Undoer]:
-    """Everybody who would undo a change, each once."""
+    """Everyone who would undo a change, without duplicates."""
     return list(dict.fromkeys(_found(workload)))
 
 

@@ -1,7 +1,7 @@
-"""`csi-fleet explain driver|class|namespace NAME`: why does nothing of it work, and what waits?
+"""`csi-fleet explain driver|class|namespace NAME`: explains what blocks it, and what waits.
 
-The cause of a whole is what holds all of it back (nobody serves the driver, the class is paused),
-else the cause for which most of it waits. All that waits follows, as `pending` groups it.
+The cause is one that blocks all of it (no worker serves the driver, the class is paused), else the
+cause for which most of its objects wait. All its waiting objects follow, grouped as in `pending`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _SAID: Final = frozenset({"NamespaceContentRemaining", "NamespaceFinalizersRemai
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What is known of a driver, a class or a namespace.
+    """The state of a driver, a class or a namespace.
 
     Attributes:
-        held: what holds all of it back, None for nothing.
-        facts: what it is, a sentence each.
-        groups: all of it that waits.
-        missed: what could not be looked at, with the reason.
-        is_there: False where there is no such object.
+        held: the cause that blocks all of it, None if there is none.
+        facts: what it is, one sentence each.
+        groups: all its waiting objects.
+        missed: kinds that could not be listed, with the reason.
+        is_there: False if there is no such object.
     """
 
     held: Cause | None
@@ -56,7 +56,7 @@ class Whole:
     is_there: bool = True
 
     def cause(self) -> Cause:
-        """The first cause of all."""
+        """The first cause."""
         if self.held is not None:
             return self.held
         count = sum(len(one.members) for one in self.groups)
@@ -71,7 +71,7 @@ class Whole:
 
 
 def run(tools: Tools, word: str, name: str) -> int:
-    """The command; 0, or 1 when there is no such object."""
+    """Run the command; 1 if there is no such object, else 0."""
     whole = WHOLES[word](tools, name)
     cause = unseen(tools, whole.cause())
     groups = whole.groups
@@ -94,7 +94,7 @@ def run(tools: Tools, word: str, name: str) -> int:
 
 
 def named(arguments: tuple[str, ...]) -> tuple[str, str] | None:
-    """The word and the name, None where the arguments are about something else.
+    """Word and name from the arguments, None if they name something else.
 
     Raises:
         ConfigError: the name is missing.
@@ -111,10 +111,10 @@ def named(arguments: tuple[str, ...]) -> tuple[str, str] | None:
 
 
 def of_driver(tools: Tools, name: str) -> Whole:
-    """What holds a driver's work back, and what of it waits.
+    """Explain what blocks a driver's work, and which objects wait for it.
 
     Raises:
-        ConfigError: nobody knows a driver of that name.
+        ConfigError: the driver's name is unknown.
     """
     records = knowndrivers.served(tools, name)
     groups, missed = _waiting(tools, driver=name)
@@ -122,7 +122,7 @@ def of_driver(tools: Tools, name: str) -> Whole:
 
 
 def of_class(tools: Tools, name: str) -> Whole:
-    """What holds a class's claims back, and which of them wait."""
+    """Explain what blocks a class's claims, and which of them wait."""
     try:
         storage_class = tools.kube.get_class(name)
     except NotFoundError:
@@ -172,7 +172,7 @@ def of_class(tools: Tools, name: str) -> Whole:
 
 
 def of_namespace(tools: Tools, name: str) -> Whole:
-    """What holds a namespace's claims and snapshots back, and which of them wait."""
+    """Explain what blocks a namespace's claims and snapshots, and which of them wait."""
     groups, missed = _waiting(tools, namespace=name)
     try:
         found = tools.kube.get(NAMESPACES, name)
@@ -187,7 +187,7 @@ def of_namespace(tools: Tools, name: str) -> Whole:
 
 
 def _no_namespace(tools: Tools, name: str, groups: list[Group]) -> Cause | None:
-    """There is none of that name; what is left of its work has causes of its own."""
+    """The cause if the namespace does not exist; None if it left work, which has causes."""
     if groups:
         return None
     try:
@@ -226,7 +226,7 @@ def _namespace_held(tools: Tools, name: str, found: JsonObject) -> Cause | None:
 
 
 def _held(tools: Tools, driver: str, controller: str = "") -> Cause | None:
-    """What holds everything of a driver back, or everything of one controller for it."""
+    """The cause that blocks all work for a driver, or all work of one controller for it."""
     records = tools.registry.alive()
     own = {name: one for name, one in records.items() if one.get("name") == driver}
     if not any(not controller or runs(one, controller) for one in own.values()):
@@ -242,7 +242,7 @@ def _held(tools: Tools, driver: str, controller: str = "") -> Cause | None:
     ]
     states = read_keys(tools.redis, [Key(kind.name, place, "") for kind, place in kinds])
     held = [queueing.paused(state) for state in states]
-    # A driver of which another program does a part works with the rest.
+    # If another program does one part of the work, the driver still works with the others.
     return held[0] if held and all(held) else None
 
 

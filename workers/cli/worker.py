@@ -1,8 +1,8 @@
 """`csi-fleet worker`: one worker process, from flags to a clean end.
 
-Start order is upstream's (F-010): the driver first, so that a wrong socket is told before anything
-else, then the API server and Redis, then Celery. SIGTERM lets running passes finish, then hands
-back every lease at once.
+The start order is that of the Go sidecars (F-010): the driver first, so that a wrong socket is
+reported before anything else, then API server and Redis, then Celery. On SIGTERM running reconciles
+finish, then all leases are released at once.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 READY_FILE: Final = "worker.ready"
-# How often a worker looks whether its limits are declared in this life of Redis.
+# How often a worker checks if its limits are declared in Redis' current epoch.
 LIMITS_SECONDS: Final = 0.25
 CONSUMER: Final = "consumer"
-# Celery tries to connect again each 2 to 30 s.
+# Longer than Celery's pauses before it reconnects, 2 to 30 s.
 CONSUMER_SECONDS: Final = 120.0
 
 
 class WorkerProcess:
-    """Everything one worker process holds."""
+    """Everything that one worker process holds."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -108,7 +108,7 @@ class WorkerProcess:
         self._kinds = [kind.name for spec in specs for kind in spec.kinds if kind.has_driver]
 
     def connect(self) -> None:
-        """API server, Redis, drivers; each with one clear line on failure (P-001)."""
+        """Connect to API server, Redis and drivers; a failure is reported in one line (P-001)."""
         settings = self.settings
         client = kube_client(settings, metrics=self.metrics, guard=guard_of_lease)
         self.client = client
@@ -157,11 +157,11 @@ class WorkerProcess:
         self.context = self.make_context(means, lasting)
         by_kind = {kind.name: one for one in self.controllers for kind in one.spec.kinds}
         register(self.app, self.context, by_kind, self.periodic)
-        # Last: what waits for the driver to be asked must not wait for our own start any more.
+        # Last: work that waits for a driver must not also wait for the rest of the start.
         self.connect_drivers()
 
     def make_parts(self, means: Means) -> dict[str, Any]:
-        """What the controllers keep in this process for themselves."""
+        """Build what the controllers keep in this process."""
         parts: dict[str, Any] = {}
         for controller in self.controllers:
             if isinstance(controller, KeepsParts):
@@ -169,7 +169,7 @@ class WorkerProcess:
         return parts
 
     def make_context(self, means: Means, lasting: Lasting) -> Context:
-        """What every pass is handed."""
+        """Build the context that every reconcile gets."""
         settings = self.settings
         following = NextTickets(self.consumers, self.seats, self.queue.await_ticket)
         return Context(
@@ -193,7 +193,7 @@ class WorkerProcess:
         )
 
     def connect_drivers(self) -> None:
-        """Drivers beside the process, plug-ins, and those of the drivers file."""
+        """Connect drivers on the same host, plug-ins, and drivers of the drivers file."""
         self.fleet.connect_all()
         self.refuse_unserved()
         if plugins_wanted := self.settings.driver.provisioners:
@@ -204,14 +204,14 @@ class WorkerProcess:
             self.central.start()
 
     def refuse_unserved(self) -> None:
-        """A worker that has nothing to do for the driver beside it says so and ends (R-004)."""
+        """End a worker whose controllers do not support its driver, with a message (R-004)."""
         for driver in self.fleet.drivers():
             if self.controllers and not any(one.serves(driver) for one in self.controllers):
                 spec = self.controllers[0].spec
                 raise ConfigError(spec.unserved, exit_code=spec.unserved_code)
 
     def make_events(self, client: KubeClient, redis: RedisClient, periods: Periods) -> Lasting:
-        """What users are told, and the look for holds that last."""
+        """Create the event recorder, and the check for claims that are blocked for long."""
         self.events = EventRecorder(
             client,
             on_drop=lambda reason: self.metrics.events_dropped.labels(reason).inc(),
@@ -225,7 +225,7 @@ class WorkerProcess:
         )
 
     def make_fleet(self, shared: Links) -> None:
-        """The drivers of this process and, in central mode, the file they come from."""
+        """Create the fleet of drivers and, in central mode, the reader of their file."""
         settings = self.settings
         self.fleet = Fleet(
             settings,
@@ -241,7 +241,7 @@ class WorkerProcess:
         )
 
     def elections(self, redis: RedisClient) -> Elections:
-        """The Leases of a drop-in replacement (F-020, M-020)."""
+        """Create the Leases of a worker that replaces Go sidecars (F-020, M-020)."""
         return Elections(
             self.settings,
             [controller.spec for controller in self.controllers],
@@ -253,11 +253,11 @@ class WorkerProcess:
         )
 
     def wake_heartbeat(self) -> None:
-        """The queue noticed that our leases are gone."""
+        """Wake the heartbeat, after the queue noticed that our leases are gone."""
         self.heartbeat.wake()
 
     def announce(self) -> None:
-        """Registers process and drivers; waits for a Redis that does not answer yet."""
+        """Register process and drivers; wait while Redis does not answer."""
         delay = 0.2
         while not self._stopped.is_set():
             try:
@@ -273,11 +273,12 @@ class WorkerProcess:
                 return
 
     def loops(self) -> list[Loop]:
-        """What goes round in the background of every worker, beside what its parts have."""
+        """The background loops of every worker."""
         found = [
-            # At a Redis whose host drops packets: 21 s for the sweep (`workers.queue.connection`),
-            # 31 s for its tickets (`workers.app.TRANSPORT`: a time-out, then three connections),
-            # 21 s for a stuck pass; with dead sentinels some 3 s more for each connection.
+            # If Redis' host drops packets, this takes 21 s for the sweep
+            # (`workers.queue.connection`), 31 s to send messages (`workers.app.TRANSPORT`: a
+            # timeout, then three connections) and 21 s for a stuck reconcile; with dead sentinels
+            # about 3 s more for each connection.
             Loop("pump", self.pump),
             Loop("limits", self.declare_limits),
             Loop("drivers", self.follow_drivers),
@@ -289,7 +290,7 @@ class WorkerProcess:
         return found
 
     def start_threads(self) -> None:
-        """Heartbeat, events, Leases, and the loops."""
+        """Start heartbeat, events, Leases and the loops."""
         self.heartbeat.start()
         self.events.start()
         if self.leadership is not None:
@@ -299,7 +300,7 @@ class WorkerProcess:
             loop.start()
 
     def pump(self) -> float:
-        """Moves what time has made due; of all processes one does it per period.
+        """Run queue maintenance; of all processes one does so per period.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -309,13 +310,13 @@ class WorkerProcess:
             seconds = self.queue.pump()
             self.context.passes.expire(self.queue)
         except QueueUnavailable:
-            # Without Redis there is nothing to fetch, and a restart would not bring it back.
+            # Without Redis there is nothing to fetch, and restarting this process would not help.
             self.consumer_lives()
             raise
         return seconds
 
     def follow_drivers(self) -> float:
-        """Announces the drivers as long as the process lives.
+        """Keep the drivers registered while the process lives.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -324,13 +325,13 @@ class WorkerProcess:
         return TICK_SECONDS
 
     def check_live(self) -> str:
-        """Say what hangs: a loop, a pass, the consumer of tickets, the look at connections."""
+        """Return what hangs: a loop, a reconcile, the consumer or the driver connections."""
         silent = links_silent_seconds()
         links = f"csi-links: no progress for {silent:.0f} s" if silent > LIMIT_SECONDS else ""
         return "; ".join(filter(None, (HEARTBEATS.check(), links)))
 
     def declare_limits(self) -> float:
-        """After Redis lost its data: pauses first, then limits. Apart, for it may have to wait.
+        """Declare pauses, then limits, after Redis lost its data; a separate loop, as it may wait.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -339,7 +340,7 @@ class WorkerProcess:
         return LIMITS_SECONDS
 
     def publish(self) -> None:
-        """Brings the gauges of this process up to date."""
+        """Update the gauges of this process."""
         self.context.running.publish()
         now = self.fleet.connections()
         for name in self._connected.keys() - now.keys():
@@ -352,7 +353,7 @@ class WorkerProcess:
         self._connected = now
 
     def serve(self) -> None:
-        """Metrics and probes, if wanted; alive means that loops and consumer still go round."""
+        """Serve metrics and probes if enabled; the process is live while loops and consumer run."""
         ready = ready_file(self.settings.process.state_dir, READY_FILE)
         leader = self.leadership.check if self.leadership is not None else always_ok
         checks = Checks(live=self.check_live, ready=ready, leader=leader)
@@ -360,7 +361,7 @@ class WorkerProcess:
         tell_liveness(self.settings, self.check_live)
 
     def consume(self) -> int:
-        """Runs Celery until a signal; returns its exit code."""
+        """Run Celery until a signal; returns its exit code."""
         self.consumers.start()
         worker = self.app.Worker(
             hostname=f"worker-{threading.get_native_id()}@{socket.gethostname()}",
@@ -378,21 +379,21 @@ class WorkerProcess:
         return int(worker.exitcode or 0)
 
     def consumer_lives(self) -> None:
-        """Tickets are fetched, or there is nowhere to fetch them from."""
+        """Record that messages are being fetched, or that Redis is away and none can be."""
         if self.consumer_heart is not None:
             self.consumer_heart.beat()
 
     def go_round(self) -> None:
-        """Celery's loop fetches tickets; now and then."""
+        """Record a round of Celery's loop, which fetches messages, and recheck the driver slots."""
         self.consumer_lives()
         self.seats.look_again()
 
     def mark_ready(self) -> None:
-        """Tells the supervisor that the start is over."""
+        """Report that the start is complete."""
         mark_ready(self.settings, READY_FILE)
 
     def stop(self) -> None:
-        """Hands everything back; safe to call twice."""
+        """Release everything; can be called twice."""
         self._stopped.set()
         for loop in self.running:
             loop.stop()
@@ -412,14 +413,14 @@ class WorkerProcess:
 
 
 def has_only_sockets(settings: Settings) -> bool:
-    """Whether all calls of the process end with it: its drivers are on unix sockets beside it."""
+    """Return True if all calls end with the process: its drivers are on local Unix sockets."""
     driver = settings.driver
     return bool(driver.csi_addresses) and not driver.drivers_file and not driver.provisioners
 
 
 def run(settings: Settings) -> int:
-    """The command; returns the exit code."""
-    # About pickles run by root, and tasks that are acknowledged late: we have neither.
+    """Run the command; returns the exit code."""
+    # These warn of pickles run by root and of late acknowledgement; csi-fleet uses neither.
     for one in (SecurityWarning, CPendingDeprecationWarning):
         warnings.filterwarnings("ignore", category=one)
     process = WorkerProcess(settings)
