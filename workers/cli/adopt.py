@@ -142,7 +142,7 @@ class Move:
             )
         return Surroundings(kube, self.choice.driver, namespace, central)
 
-    # What is there.
+    # Reading the cluster.
 
     def find(self) -> JsonObject:
         """Find the driver's workload.
@@ -326,7 +326,7 @@ class Move:
             exit_code=1,
         )
 
-    # What the worker needs.
+    # Checking what the worker needs.
 
     def needs(self, workload: JsonObject, installation: Installation) -> Iterator[Finding]:
         """Check the Secret, ConfigMap and permissions that the worker needs."""
@@ -411,7 +411,7 @@ class Move:
         except RefusedError:
             return None
 
-    # What is done.
+    # Changing the cluster.
 
     def label(self, namespace: str) -> None:
         """Label the namespace, so that Redis' NetworkPolicy admits the driver's pods."""
@@ -556,7 +556,7 @@ class Move:
         )
         return 1
 
-    # What is said.
+    # Output.
 
     def tell(self, plan: Plan) -> None:
         """Print the findings, one per line."""

@@ -372,7 +372,7 @@ class Surroundings:
         except (NotFoundError, RefusedError):
             return
 
-    # Any object.
+    # Objects of any kind.
 
     def _object(
         self, resource: Resource, name: str, fields: JsonObject, *, namespace: str = ""

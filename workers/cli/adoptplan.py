@@ -572,7 +572,7 @@ def _recreate(
 def _template(
     template: JsonObject, result: OneContainer, names: set[str], volumes: Sequence[str]
 ) -> JsonObject:
-    """The pod template with the worker in the place of the first sidecar."""
+    """The pod template with the worker where the first sidecar was."""
     spec = template["spec"]
     containers: list[JsonObject] = []
     for one in spec["containers"]:

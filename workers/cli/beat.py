@@ -30,7 +30,7 @@ def run(settings: Settings) -> int:
     mark_ready(settings, "beat.ready")
     ask_redis(settings)
     beat: Any = app.Beat(loglevel="WARNING", redirect_stdouts=False, quiet=True, pidfile=None)
-    # Celery's own handler would first write the schedule, and block while Redis is away.
+    # Celery's signal handler would write the schedule first, and wait while Redis is away.
     beat.install_sync_handler = lambda _: None
     try:
         beat.run()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workers.explain.nouns import Noun
 
 # Causes without a known reason, possibly because no process saw the object. `uploading` is left
-# out: the driver reports its progress.
+# out, because the driver is polled then.
 _UNSEEN: Final = (NO_REASON - {"uploading"}) | {
     "not-queued",
     "change-unseen",

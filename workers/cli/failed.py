@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HEAD: Final = ("KIND", "OBJECT", "DRIVER", "FAILURES", "NEXT", "WHY")
 _WIDTH: Final = 100
-# Stored instead of the time of giving up: a stranded attempt has no such time and never expires.
+# Replaces the time of giving up: a stranded attempt has no such time and never expires.
 FOR_GOOD: Final = -1.0
 
 

@@ -106,7 +106,7 @@ def _become(argv: Sequence[str], env: Mapping[str, str], prepare: Callable[[], N
     code = 1
     try:
         os.setsid()
-        with contextlib.suppress(OSError):  # the name in `ps -o comm`: a fork keeps its parent's
+        with contextlib.suppress(OSError):  # shown by `ps -o comm`; a fork has its parent's
             Path("/proc/self/comm").write_text(" ".join(a for a in argv[:2] if a[:1] != "-"))
         prepare()
         for number in (signal.SIGTERM, signal.SIGINT):

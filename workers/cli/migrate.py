@@ -148,7 +148,7 @@ def looked_at(tools: Tools, pod: str, holding: list[str]) -> tuple[list[Sidecar]
 
 
 def _read_by_ours(environment: dict[str, str | None]) -> dict[str, str]:
-    """Those of a sidecar's variables that csi-fleet's flags read: where the pod is."""
+    """The sidecar's variables that csi-fleet's flags read: names of node, pod and namespace."""
     names = ("NODE_NAME", "POD_NAME", "POD_NAMESPACE", "NAMESPACE")
     found = {name: environment[name] for name in names if name in environment}
     return {name: "elsewhere" if value is None else value for name, value in found.items()}

@@ -455,7 +455,7 @@ def _check(arguments: Sequence[str], given: Sequence[Given], result: OneContaine
     result.notes += [one for one in settings.warnings if "redis" not in one]
 
 
-# The rest of the container.
+# Environment, mounts, user and probes.
 
 
 def _environment(given: Sequence[Given], result: OneContainer) -> list[JsonObject]:
@@ -585,7 +585,7 @@ def _serve_http(given: Sequence[Given], container: JsonObject, result: OneContai
     try:
         _, port = parse_listen_address(having.value(name))
     except ValueError:
-        port = 0  # the address has a variable before the port, or `parse` refuses it later
+        port = 0  # a variable precedes the port, or `parse` will refuse the address
         port = int(tail) if (tail := having.value(name).rpartition(":")[2]).isdigit() else port
     ports = [one for one in having.container.get("ports") or () if one["containerPort"] == port]
     if ports:

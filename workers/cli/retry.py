@@ -42,7 +42,7 @@ def run(tools: Tools) -> int:
     except NotFoundError as error:
         keys = _orphans(tools, f"{namespace}/{name}") if kind == "pvc" else []
         if not keys:
-            is_claim = kind == "pvc" and error.is_about(name)  # not about its class
+            is_claim = kind == "pvc" and error.is_about(name)  # the claim is missing, not its class
             hint = elsewhere(tools.kube, namespace, name) if is_claim else ""
             raise ConfigError(f"{error}.{hint}" if hint else str(error), exit_code=1) from error
         for key in keys:

@@ -73,7 +73,7 @@ class Sidecar:
         return [str(one) for one in words]
 
     def arguments(self) -> list[str]:
-        """Its arguments as the process gets them, without those with unknown variables."""
+        """Its arguments as the process gets them; arguments with unknown variables are left out."""
         return self._divided()[0]
 
     def unknown(self) -> list[str]:
@@ -149,7 +149,7 @@ def _flag(word: str) -> tuple[str, str]:
 
 
 def _programs(container: JsonObject) -> list[str]:
-    """Names that may tell the program: of the command, the image and the container."""
+    """Names that may identify the program: of the command, the image and the container."""
     command = (container.get("command") or [""])[0].rpartition("/")[2]
     image = container["image"].rpartition("/")[2].partition("@")[0].partition(":")[0]
     return [command, image, container["name"]]

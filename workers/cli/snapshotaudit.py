@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.kube.paths import Resource
 
-# Part of the keys of the snapshotter's intents, whose module would load far more than needed.
+# Kinds of the snapshotter's keys; importing its intents would load far more than needed.
 KINDS: Final = tuple(kind.name for kind in SPEC.kinds)
 _ANNOUNCED: Final = frozenset({ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED})
 

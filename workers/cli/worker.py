@@ -346,7 +346,7 @@ class WorkerProcess:
         for name in self._connected.keys() - now.keys():
             self.metrics.driver_left(name)
         for name, is_connected in now.items():
-            if self._connected.get(name) is not is_connected:  # there may be hundreds
+            if self._connected.get(name) is not is_connected:  # changed ones only
                 self.metrics.driver_connected.labels(name).set(int(is_connected))
             if name not in self._connected:
                 self.metrics.expect(name, self._kinds)

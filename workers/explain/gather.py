@@ -122,7 +122,7 @@ class Gatherer:
         )
 
     def _source(self, claim: JsonObject) -> dict[str, Any]:
-        """What the claim is to be filled from, and its populator."""
+        """The source that must fill the claim, and its populator."""
         kind = wanted_kind(claim)
         if kind is None:
             return {}

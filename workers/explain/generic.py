@@ -97,7 +97,7 @@ def known_states(
     noun: Noun,
     found: JsonObject,
 ) -> list[KeyState]:
-    """The states of those of its keys that wait, run, have failed or have a history.
+    """The states of its keys that wait, run, have failed or have a history.
 
     Raises:
         QueueUnavailable: Redis does not answer.

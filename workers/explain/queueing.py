@@ -214,7 +214,7 @@ def _standing_error(trail: Iterable[Note]) -> Note | None:
         if note.event == "taken":
             is_held = is_refused = False
         elif note.event == "error":
-            # Within one reconcile, the API server's own words tell more than what wraps them.
+            # Within one reconcile, the API server's own message says more than errors that wrap it.
             if note.detail.startswith(REFUSED) or not is_refused:
                 found = note
             is_held, is_refused = True, is_refused or note.detail.startswith(REFUSED)

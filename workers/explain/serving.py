@@ -1,4 +1,4 @@
-"""Tells which drivers have workers that run a given controller.
+"""Finds the drivers whose workers run a given controller.
 
 Workers register each driver with the controllers that they run for it. During a migration a driver
 can have workers, but none for the controller in question.

@@ -1,1 +1,1 @@
-"""csi-attacher on the engine: VolumeAttachments become publications of a driver, and end again."""
+"""The work of csi-attacher: publishes and unpublishes volumes as VolumeAttachments ask."""

@@ -63,7 +63,7 @@ def attach(work: Work) -> Outcome:
     try:
         work.patch("save-attached", writes.attached_patch(work.attachment, context), status=True)
     except (NotFoundError, ConflictError):
-        if not work.has_gone_for_sure():  # a webhook, or an API server that is too busy
+        if not work.has_gone_for_sure():  # refused by a webhook or a busy API server
             raise
         return done("attachment is gone")
     mark = work.lease.mark

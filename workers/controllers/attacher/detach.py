@@ -50,7 +50,7 @@ class Target(NamedTuple):
 
 
 def detach(work: Work) -> Outcome:
-    """Unpublish, unless there is no finalizer: then nothing is published (A-060)."""
+    """Unpublish the volume; without our finalizer only a forced key does so (A-060)."""
     if not work.has_finalizer and not work.is_forced:
         return done("detached already")
     try:

@@ -52,7 +52,7 @@ class Published:
 
 
 def published(pages: Iterable[csi.ListVolumesResponse]) -> Published:
-    """Merge all pages; if a volume id occurs twice, its last entry with a status counts (A-091)."""
+    """Merge all pages; if a volume id occurs twice, its last entry counts (A-091)."""
     nodes: dict[str, frozenset[str]] = {}
     unknown: set[str] = set()
     for page in pages:

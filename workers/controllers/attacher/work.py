@@ -149,7 +149,7 @@ class Work:
         """Read the attachment again, after another writer changed it."""
         self.attachment = self.context.kube.get(paths.ATTACHMENTS, attachment_name(self.key))
 
-    # What it needs.
+    # Other objects.
 
     def read_volume(self, name: str) -> JsonObject | None:
         """Read the PV; None if it does not exist."""

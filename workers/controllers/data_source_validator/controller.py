@@ -60,7 +60,7 @@ class DataSourceValidator:
         counted = context.metrics.data_sources
         try:
             populator = populator_of(kind, context.kube.list(paths.POPULATORS))
-        except NotFoundError:  # DV-006
+        except NotFoundError:  # the CRD is not installed (DV-006)
             return done("the API server does not serve VolumePopulators")
         except ApiError:
             counted.labels("error").inc()
@@ -87,7 +87,7 @@ class DataSourceValidator:
         return False
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Number of claims validated at once."""
+        """Default number of claims validated at once; `--worker-threads` overrides it."""
         del driver
         return {KIND: THREADS}
 

@@ -30,7 +30,7 @@ class DataSourceRules:
     """Tracks all claims of the cluster, whatever their driver."""
 
     def __init__(self) -> None:
-        # Claims by namespace/name: their keys, and the kinds that they want to be filled from.
+        # Claims by namespace/name: the key, and the kind of source that must fill the claim.
         self._claims: dict[str, tuple[Key, GroupKind]] = {}
         self._populators: dict[str, GroupKind] = {}
         self._listed: dict[Resource, set[str]] = {}

@@ -1,4 +1,4 @@
-"""The settings of the data source validator: volume-data-source-validator's flags (DV-030)."""
+"""Settings of the data source validator, from volume-data-source-validator's flags (DV-030)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A quantity: its value, and the text that goes back into an object."""
+    """A quantity: its value in bytes, and its text as written in the object."""
 
     size_bytes: int
     text: str

@@ -23,7 +23,7 @@ class Resizer(Enum):
     """How a volume is expanded (R-003)."""
 
     REAL = "real"  # ControllerExpandVolume
-    TRIVIAL = "trivial"  # the node alone (R-042)
+    TRIVIAL = "trivial"  # only the node expands (R-042)
     NONE = "none"
 
 
@@ -109,7 +109,7 @@ def expansion(
     if volume.is_deleting:
         return Skip("the volume is being deleted")
     if claim.is_deleting and not _may_run(claim, marks):
-        return Skip("the claim is being deleted")  # DR-022
+        return Skip("the claim is being deleted")  # start nothing new (DR-022)
     if not policy.recovers:
         return _legacy(claim, volume)
     target = _target(claim, volume, marks, policy, now)
@@ -154,7 +154,7 @@ def _target(
             return allocated
         if _may_run(claim, marks) and not _is_exhausted(claim, marks, policy, now):
             return allocated
-        return claim.wanted  # R-032
+        return claim.wanted  # no call is assumed to be in flight (R-032)
     if claim.part in {Part.NODE_PENDING, Part.NODE_IN_PROGRESS}:
         return Skip("waits for the node")
     if claim.part == Part.NODE_INFEASIBLE:

@@ -99,7 +99,7 @@ class ExpandStep:
         trail.note("rpc", f"ControllerExpandVolume {self.plan.target.text}")
         is_migrated = in_tree_source(self.work.writer.volume) is not None
         try:
-            with about_volume(is_migrated=is_migrated):
+            with about_volume(is_migrated=is_migrated):  # label of the metrics
                 return self.work.context.effects.client(self.work.driver).call(
                     "Controller/ControllerExpandVolume",
                     self._request,
@@ -115,7 +115,7 @@ class ExpandStep:
             return self._failed(str(answer), expand_result(answer), answer)
         size_bytes, wanted = answer.capacity_bytes, self.plan.target.size_bytes
         if size_bytes == 0:
-            size_bytes = wanted  # DR-005
+            size_bytes = wanted  # the answer has no size (DR-005)
             message = f"the driver answered no size, {canonical(wanted)} is taken as the new one"
             self.work.say(words.REASON_RESIZED, message, is_warning=True)
         if size_bytes < wanted:

@@ -42,7 +42,7 @@ def locks(volume: JsonObject, driver: Driver, *, expands: bool, in_use: bool) ->
         name = f"{driver.name}#{handle}"
         found.append(Lock(f"resize:{name}"))
         if is_alone:
-            found.append(Lock(name))  # shared by publications of the other volume
+            found.append(Lock(name))  # publications of the other volume share this lock
     return tuple(found)
 
 

@@ -61,7 +61,7 @@ def modification(
         return Skip("the volume is being deleted")
     may_run = claim.modify_state == ModifyState.IN_PROGRESS and _may_run(claim, marks)
     if claim.is_deleting and not may_run:
-        return Skip("the claim is being deleted")  # DR-022
+        return Skip("the claim is being deleted")  # start nothing new (DR-022)
     if claim.modify_state is None and claim.wanted_class == claim.current_class:
         return Skip("the class is applied")
     rest = _rest(claim, marks, slow_seconds, now)

@@ -143,7 +143,7 @@ class Reconcile:
             return blocked(busy, f"{busy.name} is busy")
         return self._carry_out(work, steps, (expansion, modification))
 
-    # Looking.
+    # Reading and planning.
 
     def _read(self) -> Work | Outcome:
         """Read claim and volume live: no cache can be stale (R-007, R-012, DR-028)."""
