@@ -207,3 +207,65 @@ def test_images_of_others_are_held_by_digest():
     others = {one for one in images if not any(word in one for word in own)}
     assert any("redis:" in one for one in others), "the pattern still finds images"
     assert [one for one in others if not re.search(r"@sha256:[0-9a-f]{64}}?$", one)] == []
+
+
+def _pages() -> list[Path]:
+    """Every Markdown page that a reader may open: at the top, under docs and under k8s."""
+    return [
+        path
+        for path in _committed()
+        if path.suffix == ".md"
+        and (path.parent == ROOT or _name(path).startswith(("docs/", "k8s/")))
+    ]
+
+
+def _fenceless(page: str) -> str:
+    return re.sub(r"^ *```.*?^ *```$", "", page, flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(page: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: set[str] = set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", page))
+    for heading in re.findall(r"^#{1,6} +(.+?)[ #]*$", _fenceless(page), re.MULTILINE):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        plain = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        again = 0
+        while (anchor := f"{plain}-{again}" if again else plain) in found:
+            again += 1
+        found.add(anchor)
+    return found
+
+
+def _broken_links(page: Path) -> list[str]:
+    """Relative links of a page, outside its code, to a file or a heading that is not there."""
+    prose = re.sub(r"`[^`\n]+`", "", _fenceless(_text(page)))
+    links = re.findall(r"\]\(([^)\s]+)(?: \"[^\"]*\")?\)", prose)
+    broken = []
+    for link in links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in _anchors(_text(target))
+        ):
+            broken.append(f"{_name(page)}: {link}")
+    return broken
+
+
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
+    pages = _pages()
+    assert len(pages) > 30
+    assert [link for page in pages for link in _broken_links(page)] == []
+
+
+def test_a_broken_link_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check above can fail; two headings of one text have two anchors."""
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "b.md").write_text("# B's `c`, d\n## Twice\n## Twice\n```sh\n# No heading\n```\n")
+    page = tmp_path / "sub" / "a.md"
+    good = "[x](../b.md) [x](../b.md#bs-c-d) [x](../b.md#twice-1) `[x](no)` [x](https://a.invalid/)"
+    bad = ["../c.md", "../b.md#bs-c--d", "../b.md#twice-2", "../b.md#no-heading", "#here"]
+    page.write_text("\n".join([good, *(f"[x]({link})" for link in bad)]))
+    assert _broken_links(page) == [f"sub/a.md: {link}" for link in bad]
