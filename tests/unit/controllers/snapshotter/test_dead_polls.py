@@ -1,7 +1,7 @@
 """A CreateSnapshot that only looks whether a reported snapshot is ready makes one all the same.
 
 "A call whose process died, or whose connection broke, may make the snapshot once more after its
-deletion; so that waits for the call's deadline" (docs/snapshots.md).
+deletion. So the deletion waits for the call's deadline" (docs/snapshots.md).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_an_answer_that_is_stored_late_ends_no_later_call():
     """The API server stores a status whose writer heard nothing (504), while the next call runs.
 
     docs/snapshots.md: "A call whose process died, or whose connection broke, may make the snapshot
-    once more after its deletion; so that waits for the call's deadline."
+    once more after its deletion. So the deletion waits for the call's deadline."
     """
     life = Life([])
     world = life.world
