@@ -27,6 +27,7 @@ ALLOWED = {
     "csi_client/connection.py": "stands alone; worker.py asks links_silent_seconds",
     "csi_client/registration.py": "gRPC's own pool for the kubelet's calls (node helpers)",
     "workers/cli/kubectl.py": "a command that ends; copies what kubectl writes",
+    "workers/cli/fleetweb.py": "reads for one view of the page in Flower, which waits for it",
     "workers/cli/patience.py": "a command that ends; says what it waits for",
     "workers/conformance/plugin.py": "a command that ends",
     "workers/conformance/creating.py": "a command that ends",
