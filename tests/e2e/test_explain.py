@@ -499,7 +499,7 @@ def test_a_driver_a_class_and_a_namespace(tool, scene, plain, driver):
 
 def test_a_claim_that_is_deleted_while_its_volume_is_made(tool, scene, plain, driver):
     """The work is shown until its end, and the end for an hour."""
-    driver.set_rules({"method": "CreateVolume", "delay_seconds": 8})
+    driver.set_rules({"method": "CreateVolume", "delay_seconds": 25})
     scene.claim("short", plain)
     name = f"{scene.namespace}/short"
     wait_until(
