@@ -1,1 +1,1 @@
-"""The Kubernetes API: raw JSON over the official client's pool, nothing of CSI or Redis."""
+"""Client of the Kubernetes API: raw JSON over libcurl. Knows nothing of CSI or Redis."""

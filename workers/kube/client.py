@@ -1,7 +1,7 @@
-"""One JSON request to the Kubernetes API server, with time-outs and client-go's repeats.
+"""Sends one JSON request to the Kubernetes API server, with timeouts and client-go's retries.
 
-Invariants: every call has a time-out; only classes of workers.kube.errors come out; a 401
-reloads the credentials once. Paths live in resources.py, HTTP in transport.py.
+Invariants: every call has a timeout; every exception is a class of workers.kube.errors; a 401
+reloads the credentials once. Paths are in paths.py, HTTP is in transport.py.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 
 READ_TIMEOUT_SECONDS: Final = 30.0
-# client-go repeats a refused request (429, 5xx with Retry-After) up to 10 times; a worker
-# thread is better given back to the queue, which has its own back-off.
+# client-go retries a refused request (429, 5xx with Retry-After) up to 10 times. A worker gives up
+# earlier: its thread can reconcile other keys, and the queue retries this key with back-off.
 _MAX_REPEATS: Final = 3
 _MAX_RETRY_AFTER_SECONDS: Final = 5.0
 _MIN_RELOAD_INTERVAL_SECONDS: Final = 5.0
@@ -44,14 +44,14 @@ _MIN_RELOAD_INTERVAL_SECONDS: Final = 5.0
 class Throttle:
     """The request rate of `--kube-api-qps` and `--kube-api-burst` (client-go: flowcontrol).
 
-    `qps` requests per second pass after a first `burst`. A request takes its token at once and
-    waits for its own turn, so waiting threads keep their order and none polls. Safe for threads.
+    `qps` requests per second pass after a first `burst`. A request reserves its token at once and
+    sleeps until the token is due, so threads keep their order and none polls. Thread-safe.
 
     Args:
         qps: tokens per second, more than 0.
-        burst: tokens at rest, at least 1.
+        burst: most tokens that can be saved, at least 1.
         clock: monotonic seconds.
-        sleep: waits that many seconds.
+        sleep: sleeps for the given seconds.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Throttle:
         self._at = clock()
 
     def wait(self) -> None:
-        """Return when the next request may go out."""
+        """Block until the next request is allowed."""
         with self._lock:
             now = self._clock()
             self._tokens = min(self._burst, self._tokens + (now - self._at) * self._qps) - 1
@@ -85,7 +85,7 @@ A = TypeVar("A", Answer, Answer | Stream)
 
 
 class RawStream:
-    """The open answer of a watch: complete lines as bytes, until the server ends it."""
+    """The open response of a watch: complete lines as bytes, until the server ends it."""
 
     status = 200
 
@@ -93,10 +93,10 @@ class RawStream:
         self._stream = stream
 
     def lines(self) -> Iterator[bytes]:
-        """Yield each line without its end; a cut last line is dropped.
+        """Yield each line without its newline; an incomplete last line is dropped.
 
         Raises:
-            Unreachable: the connection broke or nothing came within the read time-out.
+            Unreachable: the connection broke, or no data arrived within the read timeout.
         """
         rest = b""
         try:
@@ -111,24 +111,23 @@ class RawStream:
         self._stream.interrupt()
 
     def close(self) -> None:
-        """Drop the connection: an unread watch cannot be reused."""
+        """Drop the connection: after a watch that was not read to its end it cannot be reused."""
         self._stream.close()
 
 
 class KubeClient:
-    """Raw JSON requests; one per process, shared by all threads.
+    """Sends raw JSON requests; one per process, shared by all threads.
 
     Args:
         load: returns a fresh Connection; called again after a 401.
-        rate: requests per second, 0 for no limit on this side, and burst: requests at once before
-            that bites.
-        user_agent: what the API server's audit log shows.
-        observer: told method, path, HTTP status (0: no answer) and seconds of each request.
-        sleep: waits that many seconds, for Retry-After.
-        timeout_seconds: of each request that names no other.
-        repeats: how often an answer with Retry-After is asked for again.
-        guard: asked before each write; returns what is called at the moment when the write goes
-            out, and again when it is repeated, or None. What that raises ends the request.
+        rate: requests per second (0: unlimited), and burst: requests that may exceed it at once.
+        user_agent: the User-Agent header, which the API server's audit log shows.
+        observer: called after each request with method, path, HTTP status (0: no answer), seconds.
+        sleep: sleeps for the given seconds, for Retry-After.
+        timeout_seconds: default timeout of a request.
+        repeats: how often a request is retried after an answer with Retry-After.
+        guard: called before each write; returns None or a check, which is called right before the
+            write and each retry of it is sent. An exception of the check ends the request.
     """
 
     def __init__(
@@ -169,10 +168,10 @@ class KubeClient:
         return _decoded(self.request("GET", path, query=query))
 
     def create(self, path: str, body: JsonObject) -> JsonObject:
-        """POST a new object; returns it as saved.
+        """POST a new object; returns it as stored.
 
         Raises:
-            AlreadyExistsError: the name is taken, perhaps by our own earlier call.
+            AlreadyExistsError: the name is taken, perhaps by an earlier attempt of this caller.
         """
         return _decoded(self.request("POST", path, body=body))
 
@@ -185,16 +184,16 @@ class KubeClient:
         return _decoded(self.request("PUT", path, body=body))
 
     def patch(self, path: str, body: Any, content_type: str = STRATEGIC_PATCH) -> JsonObject:
-        """Apply a patch; returns the object as it is now."""
+        """Apply a patch; returns the patched object."""
         return _decoded(self.request("PATCH", path, body=body, content_type=content_type))
 
     def delete(
         self, path: str, *, uid: str | None = None, resource_version: str | None = None
     ) -> JsonObject:
-        """Delete; returns the object (if finalizers hold it) or a Status.
+        """Delete an object; returns it if finalizers keep it, otherwise a Status.
 
         Raises:
-            ConflictError: another object has this name now (`uid`, `resource_version`).
+            ConflictError: the object does not have the given `uid` or `resource_version`.
         """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         present = {name: value for name, value in preconditions.items() if value}
@@ -222,7 +221,7 @@ class KubeClient:
         accept: str = JSON,
         read_timeout_seconds: float,
     ) -> RawStream:
-        """Open a watch; `read_timeout_seconds` of silence end it (half-open connections)."""
+        """Open a watch; `read_timeout_seconds` without data end it (half-open connections)."""
         url, headers = _url(path, query), [f"Accept: {accept}"]
         answer = self._send_authorized(
             "GET",
@@ -246,10 +245,10 @@ class KubeClient:
         accept: str = JSON,
         timeout_seconds: float | None = None,
     ) -> bytes:
-        """Send one request and return the answer's body.
+        """Send one request and return the body of the response.
 
-        An answer with Retry-After (429, 5xx: the server did nothing) is repeated up to 3
-        times, for every method, as client-go does. All other repeats belong to the caller's queue.
+        A request answered with Retry-After (429, 5xx: the server did nothing) is retried up to 3
+        times, whatever its method, as in client-go. All other retries are left to the queue.
 
         Raises:
             ApiError: one of the classes of workers.kube.errors.
@@ -293,7 +292,7 @@ class KubeClient:
             status, is_open = answer.status, isinstance(answer, Stream)
             return answer
         finally:
-            # A watch that opens lasts as long as it will; one that is refused is a request.
+            # The duration of an open watch says nothing; a refused watch counts as a request.
             if self._observer is not None and not is_open:
                 self._observer(method, url, status, time.monotonic() - started)
 
@@ -314,7 +313,7 @@ class KubeClient:
             raise Unreachable(f'{method.capitalize()} "{address}": {error}') from error
 
     def _reload(self, refused: Connection) -> Connection | None:
-        """Return a connection other than the refused one, or None if it was just renewed."""
+        """Return a connection with fresh credentials, or None if they were reloaded just now."""
         with self._lock:
             if self._connection is not refused:
                 return self._connection

@@ -1,4 +1,4 @@
-"""Where the API server is and how to prove who we are: kubeconfig, --master or in-cluster."""
+"""Finds the API server and its credentials: kubeconfig, --master or the pod's service account."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from workers.kube.transport import Transport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# csi-provisioner ends with 255 after a fatal error at its start (F-014).
+# csi-provisioner exits with 255 after a fatal error at startup (F-014).
 _EXIT_CODE: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One generation of address, credentials and connections; replaced as a whole on a reload.
+    """Address, credentials and connection pool; replaced as a whole when credentials reload.
 
     Attributes:
         authorization: returns the Authorization header, "" for none.
@@ -32,10 +32,10 @@ class Connection:
 def connect(kubeconfig: str, master: str) -> Connection:
     """Load the client configuration; opens no connection yet.
 
-    `master` overrides the address found; without both the pod's service account is used (F-010).
+    `master` overrides the address; if both are empty, the pod's service account is used (F-010).
 
     Raises:
-        ConfigError: nothing usable; exit code 255.
+        ConfigError: no usable configuration; exit code 255.
     """
     try:
         if kubeconfig:
@@ -47,7 +47,7 @@ def connect(kubeconfig: str, master: str) -> Connection:
             base_url = master if "://" in master else f"http://{master}"
         base_url = base_url.rstrip("/")
         transport = Transport(base_url, access.tls, access.proxy)
-    except Exception as error:  # whatever the file, its plug-in or its issuer raise
+    except Exception as error:  # reading the file or running its plug-in can raise anything
         source = f"--kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(

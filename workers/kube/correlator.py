@@ -1,10 +1,10 @@
 """Decides whether one more event becomes a new Event, a higher count, or nothing (L-006).
 
-Identical events become one Event with a count. Of events that differ only in the message within ten
-minutes the tenth and all new ones after it are merged into one. Each source, object and type
-(`Normal`, `Warning`) has a bucket of 25 writes, refilled by one each five minutes.
+Identical events become one Event with a count. If ten events within ten minutes differ only in the
+message, the tenth and all later ones are merged into one. Each source, object and type (`Normal`,
+`Warning`) has a bucket of 25 writes, refilled by one every five minutes.
 
-The memory is the process's, as client-go's is: after a restart counts and budgets begin again.
+As in client-go the state is kept in memory: after a restart counts and budgets start again.
 Source: client-go tools/record/events_cache.go.
 """
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from workers.kube.objects import JsonObject
 
-# Upstream merges from the tenth message on (`localKeys.Len() < maxEvents`), whatever its text says.
+# Upstream merges from the tenth message on (`localKeys.Len() < maxEvents`), unlike its comment.
 MAX_SIMILAR: Final = 9
 SIMILAR_SECONDS: Final = 600
 BURST: Final = 25
 REFILL_SECONDS: Final = 300
 MERGED_PREFIX: Final = "(combined from similar events): "
-# client-go's maxLruCacheEntries: the least recently used entry goes first.
+# client-go's maxLruCacheEntries: the least recently used entry is dropped first.
 CACHE_SIZE: Final = 4096
 
-# Upstream's getEventKey: the object's resourceVersion does not make it another object.
+# Upstream's getEventKey: the resourceVersion is not part of an object's identity.
 _REFERENCE_FIELDS: Final = ("kind", "namespace", "name", "fieldPath", "uid", "apiVersion")
 
 _Identity: TypeAlias = tuple[str, ...]
@@ -39,13 +39,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class EventPlan:
-    """What to write for one event.
+    """The write that one event causes.
 
     Attributes:
         action: `create` a new Event, `patch` the count of an earlier one, or `drop`.
         name: of the Event.
         count: events so far.
-        message: the text to write: the event's own, or the one for similar events.
+        message: the text to write: the event's own, or the text of merged events.
     """
 
     action: Literal["create", "patch", "drop"]
@@ -64,7 +64,7 @@ class _Similar:
 
 @dataclass(slots=True)
 class _Bucket:
-    """Writes that an object has left."""
+    """The remaining writes of one source, object and type."""
 
     refilled_at: float
     tokens: float = BURST
@@ -72,20 +72,20 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _Written:
-    """An Event that was written."""
+    """An Event that was written earlier."""
 
     name: str
     count: int = 0
 
 
 class _Cache(Generic[_T]):
-    """The most recently used entries."""
+    """An LRU cache of `CACHE_SIZE` entries."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[_Identity, _T] = OrderedDict()
 
     def get(self, identity: _Identity) -> _T | None:
-        """An entry, which is the most recently used one then."""
+        """Return an entry and mark it as the most recently used one."""
         if identity in self._entries:
             self._entries.move_to_end(identity)
         return self._entries.get(identity)
@@ -99,10 +99,10 @@ class _Cache(Generic[_T]):
 
 
 class EventCorrelator:
-    """The budget of one process; safe for threads.
+    """Decides for all events of one process; thread-safe.
 
     Args:
-        clock: seconds, never set back.
+        clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -113,9 +113,9 @@ class EventCorrelator:
         self._lock = threading.Lock()
 
     def plan(self, event: JsonObject) -> EventPlan:
-        """What to write for an Event as `workers.kube.events.make_event` builds it."""
+        """Return what to write for an Event built by `workers.kube.events.make_event`."""
         reference = event["involvedObject"]
-        # Upstream's getSpamKey: failures do not use up what a success may say.
+        # Upstream's getSpamKey: warnings do not use up the budget of normal events.
         source = (
             event["source"]["component"],
             *(reference.get(one, "") for one in _REFERENCE_FIELDS),

@@ -1,14 +1,14 @@
-"""What a refused API request means: one class per meaning of an HTTP status.
+"""Errors of API requests: one class per meaning of an HTTP status.
 
 ```
 ApiError(status, reason, message)
-  RefusedError: the answer is about our request; also every status that has no class of its own
+  RefusedError: the server rejected this request; also every status without a class of its own
     UnauthorizedError 401   ForbiddenError 403   NotFoundError 404
     AlreadyExistsError 409 reason AlreadyExists   ConflictError 409 otherwise
     GoneError 410 (also reason Expired)   InvalidError 422 and 400
-  AwayError: nothing is said about the request, so whoever asked waits and blames nobody
+  AwayError: the server did not judge the request, so the caller retries and counts no failure
     TooManyRequestsError 429   ServerError 5xx
-    Unreachable 0: no answer; a write may or may not have happened
+    Unreachable 0: no answer; a write may have happened
 ```
 `str()` is the Status object's message, the text client-go prints (`secrets "x" not found`).
 Source of the texts without a Status body: apimachinery, pkg/api/errors NewGenericServerResponse.
@@ -43,26 +43,26 @@ __all__ = [
 
 
 class RefusedError(ApiError):
-    """The server looked at the request and said no."""
+    """The server examined the request and rejected it."""
 
 
 class AwayError(ApiError):
-    """The server did not get to the request, or its answer did not get here."""
+    """The server did not process the request, or its answer was lost."""
 
 
 class UnauthorizedError(RefusedError):
-    """The credentials were refused, also after they were loaded anew."""
+    """The credentials were refused, also after a reload."""
 
 
 class ForbiddenError(RefusedError):
-    """RBAC or an admission plugin says no; the message names the missing right."""
+    """RBAC or an admission plugin refused; for RBAC the message names the missing permission."""
 
 
 class NotFoundError(RefusedError):
     """The object (or its whole kind) does not exist."""
 
     def is_about(self, name: str) -> bool:
-        """Whether it is the object: a kind that is not served for a moment gives a 404 too."""
+        """Return True if the object is missing, not its kind: an unserved kind gives 404 too."""
         return f'"{name}" not found' in str(self)
 
 
@@ -83,7 +83,7 @@ class InvalidError(RefusedError):
 
 
 class TooManyRequestsError(AwayError):
-    """The API server sheds load and refused before it did anything."""
+    """The API server sheds load: it refused the request before doing anything."""
 
 
 class ServerError(AwayError):
@@ -174,7 +174,7 @@ def error_from_response(
 
 
 def error_from_status(status_object: dict[str, Any], *, default_status: int = 500) -> ApiError:
-    """Return the error a decoded Status object stands for; odd field types count as absent."""
+    """Return the error for a decoded Status object; fields of a wrong type count as absent."""
     code = status_object.get("code")
     reason = status_object.get("reason")
     message = status_object.get("message")

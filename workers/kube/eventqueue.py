@@ -1,7 +1,7 @@
-"""Events that wait to be written: in a burst they stand back behind the work they tell of.
+"""Queue of events to be written; a burst of events is delayed, so that work goes first.
 
-When many claims are made at once, their volumes need the API server first. As long as events come
-in quickly, each waits up to `HOLD_SECONDS`; then those that gathered are taken together.
+When many claims are created at once, their volumes need the API server more than their events do.
+During a burst `take` waits until its first event is `HOLD_SECONDS` old, then returns a batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
 HOLD_SECONDS: Final = 2.0
-# So many events of one queue within so short a time are a burst.
+# `BURST_EVENTS` events of one queue within `BURST_SECONDS` are a burst.
 BURST_EVENTS: Final = 10
 BURST_SECONDS: Final = 0.25
 BATCH: Final = 32
@@ -27,10 +27,10 @@ _POLL_SECONDS: Final = 0.05
 
 
 class EventQueue:
-    """Events of one writer, in order; any thread may put.
+    """Events of one writer, in order; `put` is thread-safe.
 
     Args:
-        size: events it holds at most; one that is half full holds nothing back.
+        size: capacity in events; a queue that is more than half full delays nothing.
     """
 
     def __init__(self, size: int) -> None:
@@ -51,11 +51,11 @@ class EventQueue:
 
     @property
     def is_over(self) -> bool:
-        """Closed, and all was taken."""
+        """Return True if the queue is closed and empty."""
         return self._closed.is_set() and self._queue.empty()
 
     def take(self, wait_seconds: float | None = None) -> list[JsonObject]:
-        """Wait for events and take up to `BATCH`; none when it is over, or nothing came so long."""
+        """Wait for events and return up to `BATCH`; [] when over or after `wait_seconds`."""
         while not self.is_over:
             try:
                 item = self._queue.get(timeout=wait_seconds)
@@ -67,9 +67,9 @@ class EventQueue:
         return []
 
     def close(self) -> None:
-        """Hold nothing back any more; `take` ends once the queue is empty."""
+        """Delay no more events; `take` returns [] once the queue is empty."""
         self._closed.set()
-        with contextlib.suppress(queue.Full):  # then nobody waits for an event
+        with contextlib.suppress(queue.Full):  # if it is full, no `take` is blocked
             self._queue.put_nowait(None)
 
     def _hold(self, put_at: float) -> None:

@@ -1,8 +1,8 @@
-"""Telling users what happened to their claim: core/v1 Events, written beside the work.
+"""Writes core/v1 Events, which show users what happened to their objects.
 
-An event never delays and never fails an attempt: it is queued in memory, written by its own
-threads, a little later in a burst (workers.kube.eventqueue), and dropped when the queue is full.
-Events of one object keep their order. The correlator has the budget and counts repeats (L-006).
+An event never delays or fails an attempt: it is queued in memory, written by separate threads,
+a little later during a burst (workers.kube.eventqueue), and dropped when the queue is full.
+Events of one object keep their order. The correlator limits and counts them (L-006).
 Source of the object's form: client-go, tools/record/event.go makeEvent.
 """
 
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# client-go's queue of a recorder holds 1000.
+# As in client-go.
 QUEUE_SIZE: Final = 1000
 _WRITE_ATTEMPTS: Final = 3
 _RETRY_SECONDS: Final = 0.5
-# A writer without events goes round this often: liveness sees that it does.
+# A writer without events wakes this often, to show liveness that it still runs.
 _LOOK_SECONDS: Final = 30.0
 _DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _MAX_NAME: Final = 253
-# core/v1 has no limit and client-go cuts nothing; this only bounds memory.
+# Only bounds memory: core/v1 has no limit, and client-go cuts nothing.
 _MAX_MESSAGE: Final = 16 * 1024
 
 EventType = Literal["Normal", "Warning"]
 
 
 class EventRecorder:
-    """Writes events asynchronously; one per process, safe for threads.
+    """Writes events asynchronously; one per process, thread-safe.
 
     Args:
         client: the API client.
-        correlator: the budget; a new one by default.
-        threads: writers; events of one object always meet the same one.
+        correlator: limits and counts events; a new one by default.
+        threads: number of writers; one object's events always go to the same writer.
         queue_size: events each writer holds before new ones are dropped.
         now: seconds since 1970.
         on_drop: called with a reason (`full`, `budget`, `refused`) for each event not written.
@@ -100,7 +100,7 @@ class EventRecorder:
             involved: the object, with apiVersion, kind and metadata.
             event_type: `Normal` or `Warning`.
             reason: CamelCase, one of upstream's (L-005).
-            message: for the user; no secret.
+            message: for the user; must not contain a secret.
             component: event source, e.g. `external-provisioner` (L-004).
         """
         event = make_event(involved, event_type, reason, message, component, now=self._now())
@@ -110,7 +110,7 @@ class EventRecorder:
             self._on_drop("full")
 
     def stop(self, *, timeout_seconds: float = 5.0) -> None:
-        """Write what is queued, as far as the time allows, then end. Safe to call twice."""
+        """Write queued events for at most `timeout_seconds`, then end. Idempotent."""
         self._stop_at = time.monotonic() + timeout_seconds
         self._stopped.set()
         for waiting in self._queues:
@@ -127,7 +127,7 @@ class EventRecorder:
             loop.beat()
             try:
                 self._write(event, self._correlator.plan(event), loop.beat)
-            except Exception as error:  # noqa: BLE001 - an event is never worth a thread
+            except Exception as error:  # noqa: BLE001 - a failed event must not end the thread
                 self._refused(event, error)
         if waiting.is_over:
             loop.stop()
@@ -162,10 +162,10 @@ class EventRecorder:
             try:
                 self._client.patch(path, change, STRATEGIC_PATCH)
             except NotFoundError:
-                pass  # expired meanwhile: write it anew, as client-go does
+                pass  # the Event expired: create it again, as client-go does
             else:
                 return
-        # Not `create`: nobody reads the answer.
+        # Not `create`, which would decode an answer that is not needed.
         self._client.request("POST", paths.EVENTS.path(namespace=namespace), body=event)
 
 
@@ -178,7 +178,7 @@ def make_event(
     *,
     now: float,
 ) -> JsonObject:
-    """Build an Event as client-go writes it; those of cluster-scoped objects go to `default`.
+    """Build an Event as client-go does; for cluster-scoped objects in namespace `default`.
 
     Args:
         involved: the object, with apiVersion, kind and metadata.
@@ -220,7 +220,7 @@ def make_event(
 
 
 def event_name(object_name: str, now: float) -> str:
-    """Return `<object>.<hex nanoseconds>`, with a UUID in place of a name that does not fit."""
+    """Return `<object>.<hex nanoseconds>`, with a UUID instead of a name that does not fit."""
     suffix = f"{int(now * 1e9):x}"
     name = f"{object_name}.{suffix}"
     if len(name) > _MAX_NAME or not _DNS_SUBDOMAIN.fullmatch(name):
@@ -229,7 +229,7 @@ def event_name(object_name: str, now: float) -> str:
 
 
 def _shortened(message: str) -> str:
-    """Cut to the limit, counted in bytes."""
+    """Cut the message to `_MAX_MESSAGE` bytes."""
     data = message.encode()
     if len(data) <= _MAX_MESSAGE:
         return message

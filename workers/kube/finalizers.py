@@ -1,8 +1,8 @@
-"""Adding and removing a finalizer: on a copy for a PUT, or as a strategic merge patch.
+"""Adds and removes a finalizer: on a copy for a PUT, or as a strategic merge patch.
 
-Inputs are never changed (C-079). A patch carries no resourceVersion: the list merges by value,
-so finalizers of others stay whatever they do meanwhile (L-072). It carries the UID: an object of
-the same name that was made anew since is another one, and the API server refuses.
+Inputs are never changed (C-079). A patch carries no resourceVersion: the list merges by value, so
+concurrent changes of other finalizers are kept (L-072). It carries the UID: the API server then
+refuses to patch a newer object of the same name.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
 
 
 def added(finalizers: Sequence[str] | None, name: str) -> tuple[list[str], bool]:
-    """Return the list with `name` at its end, and whether that changed it."""
+    """Return the list with `name` appended if it was missing, and whether the list changed."""
     current = list(finalizers or ())
     return (current, False) if name in current else ([*current, name], True)
 
 
 def removed(finalizers: Sequence[str] | None, name: str) -> tuple[list[str], bool]:
-    """Return the list without `name`, order kept, and whether that changed it."""
+    """Return the list without `name`, in the same order, and whether the list changed."""
     current = list(finalizers or ())
     left = [finalizer for finalizer in current if finalizer != name]
     return left, len(left) != len(current)
 
 
 def with_finalizer(item: Mapping[str, Any], name: str) -> JsonObject | None:
-    """Return a copy that carries the finalizer, or None if it already does."""
+    """Return a copy of the object with the finalizer, or None if the object has it already."""
     return _replaced(item, *added(_finalizers_of(item), name))
 
 
 def without_finalizer(item: Mapping[str, Any], name: str) -> JsonObject | None:
-    """Return a copy without the finalizer, or None if it has none."""
+    """Return a copy of the object without the finalizer, or None if the object does not have it."""
     return _replaced(item, *removed(_finalizers_of(item), name))
 
 
 def add_patch(name: str, uid: str) -> JsonObject:
-    """Return the strategic merge patch that adds the finalizer; safe to apply twice."""
+    """Return the strategic merge patch that adds the finalizer; idempotent."""
     return {"metadata": {"uid": uid, "finalizers": [name]}}
 
 
 def remove_patch(name: str, uid: str) -> JsonObject:
-    """Return the strategic merge patch that removes the finalizer; safe to apply twice."""
+    """Return the strategic merge patch that removes the finalizer; idempotent."""
     return {"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [name]}}
 
 
 def has_finalizer(item: Mapping[str, Any], name: str) -> bool:
-    """Tell whether the object carries the finalizer."""
+    """Return True if the object has the finalizer."""
     return name in _finalizers_of(item)
 
 

@@ -1,8 +1,8 @@
-"""Read a kubeconfig, or what a pod is given, into an address, TLS and credentials.
+"""Reads address, TLS and credentials from a kubeconfig or from a pod's service account.
 
-Follows client-go's tools/clientcmd: of several files the first one that names a thing wins, data in
-the file goes before a path, paths are relative to their file, a `tokenFile` goes before a `token`
-and is read again. Only the old `auth-provider` entries are left to the official client.
+Follows client-go's tools/clientcmd: of several files, the first that defines an entry wins; inline
+data wins over a path; paths are relative to their file; a `tokenFile` wins over a `token` and is
+re-read. Only the old `auth-provider` entries are left to the official client.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 _POD_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_FILE_SECONDS: Final = 60.0
-# A token that ends this soon is fetched again.
+# A token that expires this soon is renewed.
 _EXPIRY_MARGIN_SECONDS: Final = 300.0
 
 
 class UnusableError(Exception):
-    """Why no client can be made of this."""
+    """The configuration does not describe a usable client; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the API server is and who we are.
+    """Address and credentials for the API server.
 
     Attributes:
-        server: its URL; "" when only `--master` says so.
+        server: URL of the API server; "" when only `--master` names it.
         authorization: returns the Authorization header, "" for none; cheap to call.
-        proxy: URL, "" for none of its own.
+        proxy: URL of a proxy, "" when the file names none.
     """
 
     server: str
@@ -133,15 +133,15 @@ class _ExecCredential(msgspec.Struct, rename="camel"):
 
 
 def nobody() -> Access:
-    """For an address that needs no credentials (`--master`)."""
+    """Return access without credentials (`--master` alone)."""
     return Access("", Tls(), lambda: "")
 
 
 def in_pod() -> Access:
-    """The service account of this pod.
+    """Return the access of this pod's service account.
 
     Raises:
-        UnusableError: this is no pod, or it has no service account.
+        UnusableError: the process runs outside a pod, or the pod has no service account.
     """
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     authority, token = _POD_FOLDER / "ca.crt", _TokenFile(_POD_FOLDER / "token")
@@ -155,10 +155,10 @@ def in_pod() -> Access:
 
 
 def from_files(paths: str) -> Access:
-    """What the current context of one or more kubeconfig files says.
+    """Return the access that the current context of one or more kubeconfig files describes.
 
     Raises:
-        UnusableError: there is no such file, or it makes no sense.
+        UnusableError: none of the files exists, or an entry is missing or invalid.
     """
     files = [(path, _decoded(path)) for path in map(_expanded, paths.split(os.pathsep)) if path]
     found = [(path, file) for path, file in files if file is not None]
@@ -189,7 +189,7 @@ def from_files(paths: str) -> Access:
 def _user(
     user: _User, file: Path, cluster: _Cluster, paths: str
 ) -> tuple[Callable[[], str], str | bytes | None, str | bytes | None]:
-    """Return what makes the Authorization header, and the client certificate with its key."""
+    """Return a function for the Authorization header, the client certificate and its key."""
     certificate = _data_or_path(
         "client-certificate", user.client_certificate_data, user.client_certificate, file
     )
@@ -218,7 +218,7 @@ def _always(header: str) -> Callable[[], str]:
 
 
 class _TokenFile:
-    """The token of a file that is replaced from time to time."""
+    """The Authorization header from a token file, re-read because the file gets replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -239,12 +239,12 @@ class _TokenFile:
                 self._until = now + _TOKEN_FILE_SECONDS
             elif not self._header:
                 raise UnusableError(reason)
-            # Else it is being replaced this instant, and the one before is good for a while.
+            # An unreadable file is being replaced right now; the previous token is still valid.
         return self._header
 
 
 class _ExecToken:
-    """The token of a plug-in, which is run again when the token is about to end."""
+    """The token of an exec plug-in, which runs again shortly before the token expires."""
 
     def __init__(self, plugin: _Exec, cluster: _Cluster, file: Path) -> None:
         self._plugin = plugin
@@ -262,7 +262,7 @@ class _ExecToken:
 
     def _is_ending(self) -> bool:
         end = self.credential.expiration_timestamp
-        # A client certificate is part of the connections, which a refusal (401) replaces.
+        # Only tokens expire here: a client certificate is replaced with the connections, on a 401.
         return bool(
             end and self.credential.token and end.timestamp() < time.time() + _EXPIRY_MARGIN_SECONDS
         )
@@ -281,7 +281,7 @@ class _ExecToken:
             "KUBERNETES_EXEC_INFO": json.dumps(info),
         }
         try:
-            done = subprocess.run(  # noqa: S603 - what the user's kubeconfig names
+            done = subprocess.run(  # noqa: S603 - the user's kubeconfig names the program
                 [command, *(plugin.args or ())],
                 env=environment,
                 stdin=None if spec["interactive"] else subprocess.DEVNULL,
@@ -323,7 +323,7 @@ class _ExecToken:
 
 
 def _by_official_client(paths: str) -> Callable[[], str]:
-    """The old `auth-provider` (oidc): rare, and costs 40 MiB."""
+    """Handle the old `auth-provider` (oidc): rare, and the official client costs 40 MiB."""
     from kubernetes import client, config  # noqa: PLC0415 - see above
 
     configuration = client.Configuration()
@@ -344,12 +344,12 @@ def _expanded(path: str) -> Path | None:
 
 
 def _decoded(path: Path | None) -> _File | None:
-    """Return None for a file that does not exist: kubectl skips it too."""
+    """Return the decoded file, or None if it does not exist: kubectl skips it too."""
     if path is None or not path.exists():
         return None
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=_File)
-    except Exception as error:  # whatever the YAML library raises
+    except Exception as error:  # the YAML library has many exceptions
         raise UnusableError(f"{path} is no kubeconfig: {error}") from error
 
 

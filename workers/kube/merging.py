@@ -1,6 +1,6 @@
-"""The merge patch (RFC 7386) that turns one JSON object into another.
+"""Computes the merge patch (RFC 7386) that turns one JSON object into another.
 
-Lists are replaced as a whole; a member that shall go is None in the patch.
+Lists are replaced as a whole; a member to remove is None in the patch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The fields of API objects that the watcher's rules look at, and nothing else.
+"""The fields of API objects that the watcher's rules use, and nothing else.
 
-Decoding bytes straight into these structs costs a seventh of untyped JSON and holds no
-unused field (pitfalls 4.1). Every field has a default, so that an absent one never fails;
-a field of a wrong type fails that object only, and the reflector skips it.
+Decoding bytes into these structs takes a seventh of the time of untyped JSON and keeps no unused
+field. Every field has a default, so an absent field never fails. If a field has a wrong type,
+decoding that object fails, and the reflector skips the object.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Meta(msgspec.Struct, rename="camel", gc=False):
     finalizers: list[str] | None = None
 
     def annotation(self, name: str) -> str | None:
-        """Return an annotation's value, None if absent (an empty value is present)."""
+        """Return an annotation's value, which may be empty; None if absent."""
         return self.annotations.get(name) if self.annotations else None
 
     def has_finalizer(self, name: str) -> bool:
-        """Tell whether the finalizer is on the object."""
+        """Return True if the object has the finalizer."""
         return bool(self.finalizers) and name in (self.finalizers or ())
 
 
@@ -45,7 +45,7 @@ class DataSource(msgspec.Struct, rename="camel", gc=False):
 
 
 class Reference(msgspec.Struct, rename="camel", gc=False):
-    """Part of an ObjectReference: another object, of one life when the uid is set."""
+    """Part of an ObjectReference; with a uid it means that very object, not a later namesake."""
 
     name: str = ""
     namespace: str = ""
@@ -53,7 +53,7 @@ class Reference(msgspec.Struct, rename="camel", gc=False):
 
 
 class Amounts(msgspec.Struct, gc=False):
-    """ResourceRequirements of a claim: quantities by resource, as text."""
+    """ResourceRequirements of a claim: quantity, as text, by resource."""
 
     requests: dict[str, str] | None = None
 
@@ -119,7 +119,7 @@ class VolumeSpec(msgspec.Struct, rename="camel", gc=False):
     persistent_volume_reclaim_policy: str = ""
     storage_class_name: str = ""
     volume_attributes_class_name: str | None = None
-    # Looked at in node deployment only.
+    # Used in node deployment only.
     node_affinity: JsonObject | None = None
 
 
@@ -138,7 +138,7 @@ class Volume(msgspec.Struct, gc=False):
 
 
 class CsiNodeDriver(msgspec.Struct, rename="camel", gc=False):
-    """One driver on a node: the node's name there, and its topology keys."""
+    """One driver on a node: the driver's name for the node, and its topology keys."""
 
     name: str = ""
     node_id: str = msgspec.field(default="", name="nodeID")
@@ -165,7 +165,7 @@ class Node(msgspec.Struct, gc=False):
 
 
 class AnyObject(msgspec.Struct, gc=False):
-    """Any object of which the metadata says enough."""
+    """An object of any kind whose metadata is all that is needed."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
 
@@ -185,7 +185,7 @@ class Populator(msgspec.Struct, rename="camel", gc=False):
 
 
 class AttachmentSource(msgspec.Struct, rename="camel", gc=False):
-    """What is attached: a volume by name, or one written into the pod."""
+    """The attached volume: the name of a PV, or a volume defined inline in the pod."""
 
     persistent_volume_name: str | None = None
     inline_volume_spec: VolumeSpec | None = None
@@ -200,7 +200,7 @@ class AttachmentSpec(msgspec.Struct, rename="camel", gc=False):
 
 
 class AttachmentStatus(msgspec.Struct, rename="camel", gc=False):
-    """A VolumeAttachmentStatus; errors as they stand there."""
+    """A VolumeAttachmentStatus; errors are kept as untyped JSON."""
 
     attached: bool = False
     attachment_metadata: dict[str, str] | None = None
@@ -232,7 +232,7 @@ class SnapshotError(msgspec.Struct, gc=False):
 
 
 class SnapshotSource(msgspec.Struct, rename="camel", gc=False):
-    """Of what a snapshot is made, or the content it names."""
+    """The source of a snapshot: a claim, or an existing VolumeSnapshotContent."""
 
     persistent_volume_claim_name: str | None = None
     volume_snapshot_content_name: str | None = None
@@ -269,7 +269,7 @@ class SnapshotStatus(msgspec.Struct, rename="camel", gc=False):
 
 
 class Snapshot(msgspec.Struct, gc=False):
-    """A VolumeSnapshot; its status is absent until somebody wrote one."""
+    """A VolumeSnapshot; the status is absent until a controller writes it."""
 
     metadata: OwnedMeta = msgspec.field(default_factory=OwnedMeta)
     spec: SnapshotSpec = msgspec.field(default_factory=SnapshotSpec)
@@ -277,7 +277,7 @@ class Snapshot(msgspec.Struct, gc=False):
 
 
 class SnapshotContentSource(msgspec.Struct, rename="camel", gc=False):
-    """A volume to snapshot, or a snapshot that exists."""
+    """The source of a content: a volume to snapshot, or an existing snapshot."""
 
     volume_handle: str | None = None
     snapshot_handle: str | None = None
@@ -304,7 +304,7 @@ class SnapshotContentStatus(msgspec.Struct, rename="camel", gc=False):
 
 
 class SnapshotContent(msgspec.Struct, gc=False):
-    """A VolumeSnapshotContent; its status is absent until somebody wrote one."""
+    """A VolumeSnapshotContent; the status is absent until a controller writes it."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: SnapshotContentSpec = msgspec.field(default_factory=SnapshotContentSpec)
@@ -334,7 +334,7 @@ class GroupSnapshot(msgspec.Struct, gc=False):
 
 
 class GroupContentSource(msgspec.Struct, rename="camel", gc=False):
-    """Volumes to snapshot together, or a group snapshot that exists."""
+    """The source of a group content: volumes to snapshot together, or an existing group."""
 
     volume_handles: list[str] | None = None
     group_snapshot_handles: JsonObject | None = None

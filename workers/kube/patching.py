@@ -1,8 +1,8 @@
-"""What an object is after a patch, as the API server would store it.
+"""Applies a patch to an object as the API server would.
 
-JSON patch (RFC 6902), merge patch (RFC 7386), and of the strategic one the part that is sent here:
-lists of plain values (finalizers) with `$deleteFromPrimitiveList/`, lists of objects by `type` or
-`uid`.
+Supports JSON patch (RFC 6902), merge patch (RFC 7386), and the part of strategic merge patch that
+csi-fleet sends: lists of plain values (finalizers) with `$deleteFromPrimitiveList/`, and lists of
+objects merged by `type` or `uid`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _MERGE_KEYS: Final = ("type", "uid")
 
 
 def patched(item: JsonObject, patch: Any, content_type: str) -> JsonObject:
-    """Return the object with the patch applied; the given one is left alone.
+    """Return a patched copy of the object.
 
     Raises:
         InvalidError: the patch does not fit the object.
-        ConflictError: it names another uid than the object's.
+        ConflictError: the patch names a uid that is not the object's.
     """
     if content_type == JSON_PATCH:
         return _json_patched(item, patch)
@@ -73,7 +73,7 @@ def _merged_list(known: list[Any], wanted: list[Any]) -> list[Any]:
 
 
 def _json_patched(item: JsonObject, operations: Sequence[Mapping[str, Any]]) -> JsonObject:
-    """Any failure is the server's 422, as with its own library."""
+    """Apply a JSON patch; any failure becomes InvalidError, as the server answers 422."""
     result = deepcopy(item)
     for operation in operations:
         steps = [
@@ -95,7 +95,7 @@ def _apply(result: JsonObject, steps: list[str], operation: Mapping[str, Any]) -
     if isinstance(target, list):
         _apply_to_list(target, last, verb, value)
     elif verb == "test":
-        # The test of a missing field against null holds.
+        # As in the server's library, a missing field equals null.
         if target.get(last) != value:
             raise ValueError(last)
     elif verb == "remove":

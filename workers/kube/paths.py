@@ -1,4 +1,4 @@
-"""Where each kind lives in the API: group, version, plural, and the path built from them."""
+"""API paths of each kind, built from group, version and plural."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Resource:
         return replace(self, version=version)
 
     def path(self, name: str = "", *, namespace: str = "") -> str:
-        """Return the path of one object, or of the collection without `name`.
+        """Return the path of one object; without `name`, of the collection.
 
-        Without `namespace` the collection of a namespaced kind is that of all namespaces.
+        Without `namespace`, the collection of a namespaced kind covers all namespaces.
         """
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         if namespace:

@@ -1,7 +1,7 @@
-"""The operators' pauses: one ConfigMap in the system's namespace, an entry each.
+"""Stores operators' pauses in one ConfigMap in the system's namespace, one entry per pause.
 
-The ConfigMap is the truth. `csi-fleet pause` and `resume` write it; Redis mirrors it
-(`workers.queue.pauses`), and of two states the one with the newer resourceVersion counts.
+The ConfigMap is the source of truth. `csi-fleet pause` and `resume` write it; Redis mirrors it
+(`workers.queue.pauses`). The state with the newer resourceVersion wins.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _log = get_logger(__name__)
 NAME: Final = "csi-fleet-pauses"
 DRIVER: Final = "driver"
 CLASS: Final = "class"
-# What may stand in a key of a ConfigMap beside letters and digits, but for the sign of our own.
+# Characters to escape in a ConfigMap key; `_` is allowed there, but starts our escapes.
 _OTHERS: Final = re.compile(r"[^-.a-zA-Z0-9]")
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All pauses at one time.
+    """All pauses at one resourceVersion.
 
     Attributes:
-        version: resourceVersion of that state; "0" when there is no ConfigMap.
-        pauses: `until_ms reason` by `driver NAME` or `class NAME`; 0 for a pause without an end.
+        version: resourceVersion of this state; `get` sets "0" when there is no ConfigMap.
+        pauses: `driver NAME` or `class NAME` -> `until_ms reason`; until 0 means without end.
     """
 
     version: str
@@ -42,11 +42,11 @@ class Recorded:
 
 
 class PauseRecord:
-    """The ConfigMap. Methods raise ApiError.
+    """Reads and writes the ConfigMap. Methods raise ApiError.
 
     Args:
-        kube: API server.
-        namespace: the system's.
+        kube: client of the API server.
+        namespace: the system's namespace.
     """
 
     def __init__(self, kube: KubeResources, namespace: str) -> None:
@@ -54,12 +54,12 @@ class PauseRecord:
         self.namespace = namespace
 
     def change(self, kind: str, name: str, reason: str, until_ms: int | None) -> dict[str, Any]:
-        """The change of one entry; None removes it."""
+        """Return the change that sets one entry, or removes it if `until_ms` is None."""
         record = {"kind": kind, "name": name, "reason": reason, "until_ms": until_ms}
         return {_field(kind, name): None if until_ms is None else json.dumps(record)}
 
     def apply(self, change: dict[str, Any]) -> tuple[bool, Recorded]:
-        """Change one entry; whether there was one before, and all pauses now."""
+        """Change one entry; returns whether it existed before, and all pauses after the change."""
         before = self._config_map()
         was_there = change.keys() <= (before.get("data") or {}).keys()
         if not was_there and None in change.values():
@@ -69,7 +69,7 @@ class PauseRecord:
         return was_there, self._read(self._kube.apply_config_map(body))
 
     def get(self) -> Recorded:
-        """Every pause, by a GET: workers have no permission to list."""
+        """Return every pause, by a GET: workers have no permission to list."""
         return self._read(self._config_map())
 
     def _config_map(self) -> JsonObject:
@@ -79,7 +79,7 @@ class PauseRecord:
             return {"metadata": {"resourceVersion": "0"}}
 
     def list(self) -> Recorded:
-        """Every pause, by a list: without a ConfigMap that has a resourceVersion too."""
+        """Return every pause, by a list: it has a resourceVersion even without a ConfigMap."""
         path = paths.CONFIG_MAPS.path(namespace=self.namespace)
         found = self._kube.client.get(path, {"fieldSelector": f"metadata.name={NAME}"})
         if items := found.get("items"):
@@ -87,7 +87,7 @@ class PauseRecord:
         return Recorded(str(found["metadata"]["resourceVersion"]))
 
     def _read(self, config_map: JsonObject) -> Recorded:
-        """What cannot be read is reported and left out."""
+        """Return the pauses; an unreadable entry is logged and left out."""
         found = Recorded(str(config_map["metadata"]["resourceVersion"]))
         for name, text in (config_map.get("data") or {}).items():
             try:

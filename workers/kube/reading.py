@@ -1,6 +1,6 @@
-"""What the API server is asked, without changing anything in it.
+"""Reads objects from the API server; nothing here changes them.
 
-A pass has only this as `context.kube`; what it writes goes through `context.effects.kube`.
+A reconcile gets only this as `context.kube`; its writes go through `context.effects.kube`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workers.kube.paths import Resource
 
 _PAGE_SIZE: Final = 500
-# An event of the last seconds may reach the API server's memory a moment late.
+# The API server's cache may get a recent event up to a second late.
 PAST_SECONDS: Final = 1
 _PAST_READ_SECONDS: Final = 10.0
 
@@ -43,9 +43,9 @@ class Getter(Protocol):
 
 
 class KubeReader:
-    """The API server's objects by name; one per process, safe for threads.
+    """Reads objects by name; one per process, thread-safe.
 
-    Each read is live: it names no resourceVersion, so that the API server asks etcd.
+    Each read is live: it names no resourceVersion, so the API server reads from etcd.
     """
 
     def __init__(self, client: Getter) -> None:
@@ -59,12 +59,12 @@ class KubeReader:
         Args:
             resource: its kind.
             name: its name.
-            namespace: "" for a kind without.
+            namespace: "" for a cluster-scoped kind.
         """
         return self._getter.get(resource.path(name, namespace=namespace))
 
     def is_gone(self, resource: Resource, name: str, uid: str, *, namespace: str = "") -> bool:
-        """Whether the object of this UID does not exist any more."""
+        """Return True if the object with this UID no longer exists."""
         try:
             found = self.get(resource, name, namespace=namespace)
         except NotFoundError as error:
@@ -74,13 +74,13 @@ class KubeReader:
     def past(
         self, resource: Resource, name: str, *, namespace: str = "", since: int
     ) -> Iterator[tuple[str, JsonObject]]:
-        """Yield the events of an object after a resourceVersion: type and object.
+        """Yield type and object of the watch events of one object after a resourceVersion.
 
-        The API server remembers the events of the last minute or more. It ends its answer after
-        `PAST_SECONDS`; a caller that has seen enough stops earlier.
+        The API server keeps the events of the last minute or more. It ends the response after
+        `PAST_SECONDS`; a caller may stop earlier.
 
         Raises:
-            GoneError: it does not remember that far back.
+            GoneError: the API server no longer has events that old.
         """
         query = {
             "watch": "1",
@@ -109,7 +109,7 @@ class KubeReader:
     ) -> Iterator[JsonObject]:
         """Yield all objects page by page; keywords are query parameters, e.g. labelSelector.
 
-        Items of a list carry no kind and apiVersion; they are filled in here.
+        Adds kind and apiVersion, which the items of a list do not have.
         """
         parameters: dict[str, Any] = {"limit": _PAGE_SIZE, **query}
         identity = {"apiVersion": resource.api_version, "kind": resource.kind}
@@ -138,7 +138,7 @@ class KubeReader:
         """Read a PersistentVolume live."""
         return self.get(paths.VOLUMES, name)
 
-    # What a request is made of.
+    # Objects that a CSI request is built from.
 
     def get_class(self, name: str) -> JsonObject:
         """Read a StorageClass live."""
@@ -169,7 +169,7 @@ class KubeReader:
         return self.list(paths.REFERENCE_GRANTS, namespace=namespace)
 
     def list_attachments(self) -> Iterator[JsonObject]:
-        """Yield all VolumeAttachments; the catalog has them by volume, prefer that."""
+        """Yield all VolumeAttachments; prefer the shared cache, which has them by volume."""
         return self.list(paths.ATTACHMENTS)
 
     def get_node(self, name: str) -> JsonObject:
@@ -180,10 +180,10 @@ class KubeReader:
         """Read a CSINode live."""
         return self.get(paths.CSI_NODES, name)
 
-    # What explains why an object waits.
+    # Objects that explain why another object waits.
 
     def list_pods_using(self, namespace: str, claim_name: str) -> Iterator[JsonObject]:
-        """Yield the pods that mount a claim, also one of a volume of their own."""
+        """Yield the pods that mount a claim, also as a generic ephemeral volume."""
         return (
             pod
             for pod in self.list(paths.PODS, namespace=namespace)
@@ -202,7 +202,7 @@ class KubeReader:
         return self.list(paths.CONFIG_MAPS, namespace=namespace, labelSelector=label_selector)
 
     def has_config_map(self, namespace: str, name: str) -> bool:
-        """Tell whether a ConfigMap exists now; by a list, the only verb that the watcher has."""
+        """Return True if a ConfigMap exists now; by a list, the only verb the watcher may use."""
         selector = f"metadata.name={name}"
         found = self.list(paths.CONFIG_MAPS, namespace=namespace, fieldSelector=selector)
         return next(found, None) is not None
@@ -220,11 +220,11 @@ class KubeReader:
         return {item["kind"]: item for item in resources if "/" not in item["name"]}
 
     def is_served(self, resource: Resource) -> bool:
-        """Tell whether the API serves this kind in this version."""
+        """Return True if the API serves this kind in this version."""
         return resource.kind in self.served_kinds(resource.group, resource.version)
 
     def get_by_kind(self, api_version: str, kind: str, namespace: str, name: str) -> JsonObject:
-        """Read any object by apiVersion and kind (owner look-up); discovers its path.
+        """Read any object by apiVersion and kind (owner lookup); discovers its path.
 
         Raises:
             NotFoundError: no such object, or the kind is not served.
@@ -240,7 +240,7 @@ class KubeReader:
 
 
 def mounted_claims(pod: Mapping[str, Any]) -> set[str]:
-    """The names of the claims that a pod mounts."""
+    """Return the names of the claims that a pod mounts."""
     found = set()
     for volume in (pod.get("spec") or {}).get("volumes") or ():
         if volume.get("ephemeral"):

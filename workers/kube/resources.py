@@ -1,4 +1,4 @@
-"""Typed calls that change the API server's objects; what only reads is in `reading`.
+"""Typed calls that change API objects; read-only calls are in `reading`.
 
 Each call is one request. Errors are those of workers.kube.errors; a missing object raises
 NotFoundError with the text client-go prints.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class KubeResources(KubeReader):
-    """The API server's objects by name; one per process, safe for threads."""
+    """Reads and writes objects by name; one per process, thread-safe."""
 
     def __init__(self, client: KubeClient) -> None:
         super().__init__(client)
@@ -48,7 +48,7 @@ class KubeResources(KubeReader):
         uid: str | None = None,
         resource_version: str | None = None,
     ) -> JsonObject:
-        """Delete an object, only this one if `uid` is given."""
+        """Delete an object; with `uid`, only if the object has that UID."""
         path = resource.path(name, namespace=namespace)
         return self.client.delete(path, uid=uid, resource_version=resource_version)
 
@@ -61,17 +61,17 @@ class KubeResources(KubeReader):
         status: bool = False,
         is_exact: bool = False,
     ) -> JsonObject:
-        """Apply a merge patch to an object that was read; returns it as it is now.
+        """Apply a merge patch to an object that was read; returns the patched object.
 
         Args:
             resource: its kind.
             item: the object as read.
-            change: what to merge in; None removes a member.
+            change: the merge patch; None removes a member.
             status: patch the status subresource.
-            is_exact: only if nobody wrote it since it was read.
+            is_exact: fail if the object changed since it was read.
 
         Raises:
-            ConflictError: with `is_exact`, or when the object is another one of that name by now.
+            ConflictError: the object of that name has another UID, or with `is_exact` it changed.
         """
         metadata = item["metadata"]
         known: dict[str, str] = {}
@@ -86,10 +86,10 @@ class KubeResources(KubeReader):
     def add_finalizer(
         self, resource: Resource, item: Mapping[str, Any], finalizer: str
     ) -> JsonObject:
-        """Add a finalizer to a built-in object that was read, whoever wrote it since.
+        """Add a finalizer to a built-in object, even if the object changed since it was read.
 
         Raises:
-            ConflictError: the object of that name is another one by now.
+            ConflictError: the object of that name now has another UID.
         """
         patch = finalizers.add_patch(finalizer, item["metadata"]["uid"])
         return self._patch_this(_path_of(resource, item), patch)
@@ -97,7 +97,7 @@ class KubeResources(KubeReader):
     def remove_finalizer(
         self, resource: Resource, item: Mapping[str, Any], finalizer: str
     ) -> JsonObject:
-        """Remove a finalizer; as `add_finalizer`."""
+        """Remove a finalizer; otherwise as `add_finalizer`."""
         patch = finalizers.remove_patch(finalizer, item["metadata"]["uid"])
         return self._patch_this(_path_of(resource, item), patch)
 
@@ -114,33 +114,33 @@ class KubeResources(KubeReader):
         return self.create(paths.VOLUMES, volume)
 
     def delete_volume(self, name: str, *, uid: str | None = None) -> JsonObject:
-        """Delete a PersistentVolume; returns it as it is now if finalizers hold it."""
+        """Delete a PersistentVolume; returns it if finalizers keep it."""
         return self.delete(paths.VOLUMES, name, uid=uid)
 
     def patch_volume(
         self, name: str, patch: Any, content_type: str = STRATEGIC_PATCH
     ) -> JsonObject:
-        """Patch a PersistentVolume; returns it as it is now."""
+        """Patch a PersistentVolume; returns the patched object."""
         return self.client.patch(paths.VOLUMES.path(name), patch, content_type)
 
     def add_volume_finalizer(self, name: str, finalizer: str, *, uid: str) -> JsonObject:
-        """Add a finalizer, leaving others untouched; safe to call twice (L-072).
+        """Add a finalizer and keep all others; idempotent (L-072).
 
         Raises:
-            ConflictError: the volume of that name is another one by now.
+            ConflictError: the volume of that name now has another UID.
         """
         return self._patch_this(paths.VOLUMES.path(name), finalizers.add_patch(finalizer, uid))
 
     def remove_volume_finalizer(self, name: str, finalizer: str, *, uid: str) -> JsonObject:
-        """Remove a finalizer, leaving others untouched; safe to call twice (L-072).
+        """Remove a finalizer and keep all others; idempotent (L-072).
 
         Raises:
-            ConflictError: the volume of that name is another one by now.
+            ConflictError: the volume of that name now has another UID.
         """
         return self._patch_this(paths.VOLUMES.path(name), finalizers.remove_patch(finalizer, uid))
 
     def _patch_this(self, path: str, patch: Mapping[str, Any]) -> JsonObject:
-        """Patch an object by its UID; the server calls another one's Invalid: it is immutable."""
+        """Patch the object with the UID in `patch`; for another UID the server answers Invalid."""
         try:
             return self.client.patch(path, patch, STRATEGIC_PATCH)
         except InvalidError as error:
@@ -159,7 +159,7 @@ class KubeResources(KubeReader):
     # The system's own namespace.
 
     def apply_config_map(self, config_map: Mapping[str, Any]) -> JsonObject:
-        """Create a ConfigMap or replace its data and labels; safe to call twice."""
+        """Create a ConfigMap, or merge data and labels into the existing one; idempotent."""
         metadata = config_map["metadata"]
         path = paths.CONFIG_MAPS.path(metadata["name"], namespace=metadata["namespace"])
         try:
@@ -168,7 +168,7 @@ class KubeResources(KubeReader):
             return self.create(paths.CONFIG_MAPS, config_map)
 
     def delete_config_map(self, namespace: str, name: str) -> None:
-        """Delete a ConfigMap; an absent one is fine."""
+        """Delete a ConfigMap; do nothing if it does not exist."""
         try:
             self.delete(paths.CONFIG_MAPS, name, namespace=namespace)
         except NotFoundError:

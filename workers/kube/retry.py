@@ -1,4 +1,4 @@
-"""The one place where a conflicting update is repeated with a fresh read (S-015)."""
+"""The only place that retries a conflicting update with a fresh read (S-015)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def update_with_retry(
     known: JsonObject | None = None,
     attempts: int = _MAX_ATTEMPTS,
 ) -> JsonObject:
-    """Read, change and update an object; on a conflict again with a fresh read.
+    """Read, change and update an object; a conflict starts over with a fresh read.
 
     Args:
         get: reads the object live.
-        change: returns the changed object (its input untouched), or None when nothing is to
-            be changed any more; may raise to stop.
-        update: PUTs it; its resourceVersion is the precondition.
+        change: returns a changed copy of the object, or None when there is nothing left to
+            change; may raise to stop.
+        update: PUTs the object; its resourceVersion is the precondition.
         known: the object as the caller has read it, for the first attempt.
-        attempts: updates tried in all.
+        attempts: most updates to try.
 
     Returns:
-        The object as the server has it now.
+        The object as stored.
 
     Raises:
         ConflictError: the last attempt still conflicted.

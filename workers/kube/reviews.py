@@ -1,4 +1,4 @@
-"""Who may read our metrics? The API server is asked, as for every other request (TokenReview)."""
+"""Decides who may read the metrics, by TokenReview and SubjectAccessReview."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ TOKEN_REVIEWS: Final = paths.Resource("authentication.k8s.io", "v1", "tokenrevie
 ACCESS_REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
 )
-# A scrape comes every few seconds; a token that was taken away is refused after this.
+# Prometheus scrapes every few seconds. A revoked token is refused after this time at the latest.
 _REMEMBERED_SECONDS: Final = 60.0
 _MAX_REMEMBERED: Final = 100
 
 
 class PathReaders:
-    """Answers for one path, remembered for a minute; safe for threads.
+    """Authorizes readers of one path; caches each answer for a minute. Thread-safe.
 
     Args:
-        client: of an account that may create both reviews.
-        path: what the token's owner needs `get` on, as a nonResourceURL.
-        clock: seconds.
+        client: client of an account that may create both reviews.
+        path: the nonResourceURL on which the token's owner needs `get`.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class PathReaders:
         self._lock = threading.Lock()
 
     def allows(self, token: str) -> bool:
-        """Whether the token's owner may get the path; not when nobody can be asked."""
+        """Return True if the token's owner may read the path; False if a review fails."""
         if not token:
             return False
         digest, now = hashlib.sha256(token.encode()).digest(), self._clock()

@@ -1,12 +1,12 @@
 """HTTP to the API server by libcurl: a small pool of kept connections, and open watches.
 
 A pool holds at most `CONNECTIONS` handles, each with one connection. A request takes the handle
-that was used last; when all are in use it waits in line, within its own time-out. So a server that
-stalls holds these handles and one line, and a burst begins with few TLS handshakes.
+that was used last; if all are in use it waits for one, within its own timeout. So a stalled server
+blocks only these handles, and a burst causes few TLS handshakes.
 
-Invariants: every request ends within its time-out; a write is sent once, whatever becomes of its
-connection (libcurl itself repeats a read on a kept connection that had ended); redirects are not
-followed; a handle that failed is closed.
+Invariants: every request ends within its timeout; a write is sent once, even if its connection
+breaks (libcurl itself repeats a read if a kept connection turns out to be closed); redirects are
+not followed; a handle that failed is closed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 CONNECTIONS: Final = 16
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
-# An API server ends an idle connection after 90 s, some load balancers after 60.
+# An API server closes an idle connection after 90 s, some load balancers after 60.
 _IDLE_SECONDS: Final = 50
-# After a restart of one of several API servers, each gets its share again within this time.
+# Connections are replaced at this age, so that a restarted API server gets its share of them again.
 _AGE_SECONDS: Final = 600
 _KEEPALIVE_SECONDS: Final = 30
 _ERROR_BODY_BYTES: Final = 2**16
 _UNSAFE: Final = re.compile(r"[\r\n\x00]")
 _MAY_GO_OUT: Final = 0  # PREREQFUNC_OK
 _VERIFY_HOST: Final = 2  # the certificate must name the host
-# What libcurl waits for, and what it is told, in the words of poll(2).
+# libcurl's events translated to poll(2): what it waits for, and below what has happened.
 _WANTED: Final = {
     pycurl.POLL_NONE: 0,
     pycurl.POLL_IN: select.POLLIN,
@@ -56,12 +56,12 @@ _HAPPENED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Whom to trust, and the client certificate; each as the path of a file or as PEM bytes.
+    """Trusted authorities and the client certificate; each as the path of a file or as PEM bytes.
 
     Attributes:
-        authorities: None: the system's.
-        certificate: None: no client certificate.
-        server_name: the name that the certificate must have, "" for the host of the address.
+        authorities: CA certificates; None means the system's.
+        certificate: client certificate; None for none.
+        server_name: name required in the server's certificate; "" means the host of the address.
         is_verified: False trusts every server.
     """
 
@@ -74,10 +74,10 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A complete answer.
+    """A complete response.
 
     Attributes:
-        retry_after_seconds: as the server asked for, 0 when it did not.
+        retry_after_seconds: the Retry-After header, 0 without it.
     """
 
     status: int
@@ -86,11 +86,11 @@ class Answer:
 
 
 class Transport:
-    """Requests to one server; safe for any number of threads, not across a fork.
+    """Sends requests to one server; thread-safe, but not across a fork.
 
     Args:
-        base_url: scheme, address and path in front of the path of each request.
-        tls: for `https`.
+        base_url: scheme, address and path prefix of each request.
+        tls: settings for `https`.
         proxy: URL of a proxy for all requests; "" leaves the choice to HTTPS_PROXY and NO_PROXY.
     """
 
@@ -102,7 +102,7 @@ class Transport:
         self._host = f"Host: {place}"
         self._connect_to = ""
         if self._tls.server_name:
-            # libcurl checks the name of the URL, and connects to another host where it is told to.
+            # libcurl checks the certificate against the URL's name and connects to this host.
             self._connect_to = f"::{parts.hostname}:{parts.port or 443}"
             place = self._tls.server_name
         self._base_url = f"{parts.scheme}://{place}{parts.path}"
@@ -120,22 +120,23 @@ class Transport:
         timeout_seconds: float,
         before_sent: Callable[[], None] | None = None,
     ) -> Answer:
-        """Send one request and return its answer, `timeout_seconds` for both together.
+        """Send one request and return its answer.
 
         Args:
-            method: GET and so on.
-            url: what follows the base URL.
-            headers: lines without their ends.
-            body: of a write; every write needs one, for it is the body that libcurl cannot repeat.
-            timeout_seconds: more than 0.
-            before_sent: called with a connection in hand, when all waiting is over; what it raises
-                comes out and nothing is sent.
+            method: HTTP method.
+            url: path and query, appended to the base URL.
+            headers: header lines without line ends.
+            body: body of a write. Every write needs a body, because that keeps libcurl from
+                repeating it.
+            timeout_seconds: for waiting, sending and receiving together; more than 0.
+            before_sent: called once connected, right before sending; if it raises, nothing is
+                sent and the exception is passed on.
 
         Raises:
             TimeoutError: no complete answer in time, or no free connection.
-            ConnectionError: not connected, not trusted, cut off, or no HTTP. The request may have
+            ConnectionError: not connected, not trusted, cut off, or not HTTP. The request may have
                 arrived.
-            ValueError: a header or the URL holds a character that HTTP does not allow.
+            ValueError: a header or the URL contains a character that HTTP does not allow.
         """
         lines = self._checked(headers)
         end = time.monotonic() + timeout_seconds
@@ -144,7 +145,7 @@ class Transport:
             _set_request(handle, method, self._base_url + url, lines, body)
             handle.setopt(pycurl.WRITEFUNCTION, parts.append)
             handle.setopt(pycurl.TIMEOUT_MS, max(1, int((end - time.monotonic()) * 1000)))
-            # Python handles Ctrl-C in the main thread, where libcurl lets it run now and then.
+            # Python handles Ctrl-C in the main thread; libcurl's progress callback lets it run.
             is_main = threading.current_thread() is threading.main_thread()
             handle.setopt(pycurl.NOPROGRESS, not is_main)
             if before_sent is not None:
@@ -160,19 +161,19 @@ class Transport:
                 b"".join(parts),
                 float(handle.getinfo(pycurl.RETRY_AFTER)),
             )
-            parts.clear()  # the handle keeps the list, which may hold a Secret
+            parts.clear()  # the handle keeps a reference to the list, which may contain a Secret
             return answer
 
     def open(self, url: str, headers: Sequence[str], *, silence_seconds: float) -> Answer | Stream:
-        """Send a GET whose answer goes on: a watch. It has a connection of its own.
+        """Open a watch: a GET with an endless response, on a connection of its own.
 
         Args:
-            url: what follows the base URL.
-            headers: lines without their ends.
-            silence_seconds: longest wait for the head and for each next byte.
+            url: path and query, appended to the base URL.
+            headers: header lines without line ends.
+            silence_seconds: longest wait for the headers and for more data.
 
         Returns:
-            The open answer, or the complete one of a server that refuses.
+            The open response, or the complete response of a server that refuses.
 
         Raises:
             As `send`.
@@ -205,12 +206,12 @@ class Transport:
             self._free.put(None)
 
     def _checked(self, headers: Sequence[str]) -> list[str]:
-        # Without "Expect:" libcurl announces large bodies and waits for the server's consent.
+        # The empty "Expect:" stops libcurl from waiting for "100 Continue" before large bodies.
         lines = [self._host, "Expect:", *headers]
         for line in lines:
             if _UNSAFE.search(line):
                 raise ValueError(f"a line break in {line.partition(':')[0]!r}")
-            if not line.isascii():  # the message must not hold the line, which may be a token
+            if not line.isascii():  # the error must not show the line, which may be a token
                 raise ValueError(f"a character outside ASCII in {line.partition(':')[0]!r}")
         return lines
 
@@ -238,7 +239,7 @@ class Transport:
         return handle
 
     def _options(self) -> dict[int, object]:
-        """What is the same for all requests."""
+        """Return the options that are the same for all requests."""
         options: dict[int, object] = {
             pycurl.NOSIGNAL: 1,
             pycurl.PROTOCOLS: pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS,
@@ -284,11 +285,11 @@ class Transport:
 
 
 class Stream:
-    """The open answer of a watch; read by one thread, interrupted by any.
+    """The open response of a watch; read by one thread, interrupted by any.
 
     Args:
-        handle: of its own, with the request set.
-        silence_seconds: longest wait for something new.
+        handle: a handle used by no other request, with the request set.
+        silence_seconds: longest wait for more data.
     """
 
     def __init__(self, handle: pycurl.Curl, silence_seconds: float) -> None:
@@ -300,7 +301,7 @@ class Stream:
         self._interrupted = os.eventfd(0)
         self._lock = threading.Lock()
         handle.setopt(pycurl.WRITEFUNCTION, self._parts.append)
-        self._poll = select.poll()  # select() knows no descriptor above 1023
+        self._poll = select.poll()  # select() cannot handle descriptors above 1023
         self._poll.register(self._interrupted, select.POLLIN)
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._follow)
@@ -319,11 +320,11 @@ class Stream:
         self.status = self._handle.getinfo(pycurl.RESPONSE_CODE)
 
     def read(self) -> bytes:
-        """Return what came next, b"" at the end.
+        """Return the next data, b"" at the end.
 
         Raises:
-            TimeoutError: nothing came for so long.
-            ConnectionError: it was cut off or interrupted.
+            TimeoutError: no data for `silence_seconds`.
+            ConnectionError: the stream was cut off or interrupted.
         """
         self._advance_until(lambda: bool(self._parts))
         data = b"".join(self._parts)
@@ -337,7 +338,7 @@ class Stream:
                 os.eventfd_write(self._interrupted, 1)
 
     def close(self) -> None:
-        """Drop the connection: an unread watch cannot be used again."""
+        """Drop the connection: after a watch that was not read to its end it cannot be reused."""
         with self._lock:
             if self._interrupted < 0:
                 return
@@ -348,7 +349,7 @@ class Stream:
         self._handle.close()
 
     def _advance_until(self, is_enough: Callable[[], bool]) -> None:
-        """Let libcurl work until that is so, or the answer is over."""
+        """Run libcurl until `is_enough` returns True or the response ends."""
         silent_at = time.monotonic() + self._silence_seconds
         while not is_enough() and self._is_running:
             left = silent_at - time.monotonic()
@@ -357,7 +358,7 @@ class Stream:
             self._advance(left)
 
     def _advance(self, seconds: float) -> None:
-        """Wait that long at most for something to do, and let libcurl do it."""
+        """Wait at most `seconds` for events and let libcurl handle them."""
         due_ms = self._multi.timeout()
         wait_ms = seconds * 1000
         ready = self._poll.poll(min(wait_ms, due_ms) if due_ms >= 0 else wait_ms)
@@ -374,7 +375,7 @@ class Stream:
                 raise _error(pycurl.error(code, message))
 
     def _follow(self, wanted: int, descriptor: int, *_: object) -> None:
-        """Called by libcurl: for what events of its sockets it waits now."""
+        """Register the socket events that libcurl waits for; called by libcurl."""
         if wanted == pycurl.POLL_REMOVE:
             self._poll.unregister(descriptor)
         else:
@@ -400,7 +401,7 @@ def _set_request(
     if body is None:
         handle.setopt(pycurl.HTTPGET, 1)
     else:
-        # Read from a file that cannot be rewound: libcurl repeats no such request (error 65).
+        # The body comes from a file that cannot be rewound, so libcurl cannot resend it (error 65).
         handle.setopt(pycurl.UPLOAD, 1)
         handle.setopt(pycurl.READDATA, BytesIO(body))
         handle.setopt(pycurl.INFILESIZE_LARGE, len(body))

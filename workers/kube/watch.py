@@ -1,12 +1,12 @@
-"""Keeping up with all objects of one kind: list by pages, then watch, for ever.
+"""Follows all objects of one kind: lists them by pages, then watches, for ever.
 
-Invariants: no object is kept here; an object that cannot be read is logged and skipped, never
-ends the loop; the sink sees a complete list (`begin_list` .. `end_list`) after every gap, so it
+Invariants: no object is kept here; an object that cannot be read is logged and skipped, and never
+ends the loop; the sink gets a complete list (`begin_list` .. `end_list`) after every gap, so it
 learns of deletions it missed. A kind that the server does not serve (a CRD that is not installed)
-is no failure: it is looked for now and then. A watch that brings nothing for `SILENCE_SECONDS`, not
-even a bookmark, is opened again: its connection may be half open, or its server frozen.
+is not a failure: it is looked for periodically. A watch without any data for `SILENCE_SECONDS`, not
+even a bookmark, is reopened: its connection may be half open, or its server frozen.
 client-go's reflector does the same; the official Python informer has neither bookmarks nor
-back-off (pitfalls 4.2).
+back-off.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 PAGE_SIZE: Final = 500
-# A continue token lives about 5 minutes; a cluster that cannot be listed in that time at 500 a
-# page gets larger pages at each try.
+# A continue token expires after about 5 minutes. If a list takes longer with pages of 500, each
+# retry asks for pages larger by this factor.
 _PAGE_GROWTH: Final = 4
 _MAX_PAGE_SIZE: Final = 32_000
-# Server-side end of a watch, spread so that watches do not all end together.
+# After this time the server ends a watch; random, so that not all watches end together.
 _WATCH_SECONDS: Final = (240, 300)
-# kube-apiserver sends a bookmark each minute. Who serves none (a kind without watch cache) has its
-# quiet watches opened again this often, which costs one request.
+# kube-apiserver sends a bookmark every minute. For a kind without bookmarks (no watch cache) a
+# quiet watch is reopened this often, which costs one request.
 SILENCE_SECONDS: Final = 90.0
-# How long a question for the present version may take.
+# Timeout of `present_version`.
 _PRESENT_SECONDS: Final = 10.0
-# A watch that ends sooner and brought nothing counts as a failure (client-go: very short watch).
+# A watch that ends sooner and without an event is a failure (client-go: very short watch).
 _SHORT_WATCH_SECONDS: Final = 1.0
 _REPEAT_LOG_SECONDS: Final = 60.0
-# How often a kind is looked for that the server does not serve.
+# How often to look for a kind that the server does not serve.
 LOOK_AGAIN_SECONDS: Final = 30.0
-# Metadata only; servers that cannot do it send whole objects, which decode just as well.
+# Asks for metadata only; a server without support sends whole objects, which decode as well.
 METADATA_LIST: Final = (
     "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 )
@@ -62,16 +62,16 @@ METADATA_WATCH: Final = (
 
 
 class Sink(Protocol[T_contra]):
-    """Who is told; called from the reflector's one thread only, and must not block."""
+    """Receives the objects; called only from the reflector's thread, and must not block."""
 
     def begin_list(self) -> None:
-        """A complete list starts; may come again without `end_list` after a failure."""
+        """A complete list starts; after a failure it is called again without an `end_list`."""
 
     def listed(self, item: T_contra) -> None:
         """One object of the list."""
 
     def end_list(self, resource_version: str) -> None:
-        """The list is complete: what was not in it does not exist."""
+        """The list is complete: an object that was not in it does not exist."""
 
     def changed(self, item: T_contra) -> None:
         """An object was added or modified."""
@@ -82,16 +82,16 @@ class Sink(Protocol[T_contra]):
 
 @dataclass(slots=True)
 class ReflectorHealth:
-    """What a health endpoint may show.
+    """State of a reflector, for the health endpoint.
 
     Attributes:
         listed_at: `time.monotonic()` of the last complete list, None for never.
-        event_at: the same of the last event.
-        lists: how many lists were completed.
-        error: why it cannot go on, "" when it can.
-        is_served: False while the API server knows no such kind.
-        is_watching: a watch is open, and was not silent for too long.
-        version: the newest resourceVersion that a list, an event or a bookmark brought.
+        event_at: `time.monotonic()` of the last event, None for never.
+        lists: number of completed lists.
+        error: why listing or watching fails, "" while it works.
+        is_served: False while the API server does not serve the kind.
+        is_watching: a watch is open and was not silent for too long.
+        version: the newest resourceVersion of any list, event or bookmark.
     """
 
     listed_at: float | None = None
@@ -104,7 +104,7 @@ class ReflectorHealth:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all that exists was told since the start."""
+        """Return True if the sink got at least one complete list, or the kind is not served."""
         return self.lists > 0 or not self.is_served
 
 
@@ -125,7 +125,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 class _ItemEvent(msgspec.Struct, Generic[T], gc=False):
-    """An event whose object is as it should be: nearly all of them."""
+    """An event with a well-formed object: the usual case."""
 
     type: str
     object: T
@@ -139,7 +139,7 @@ class _AnyObject(msgspec.Struct, gc=False):
     metadata: _Versioned = msgspec.field(default_factory=_Versioned)
 
 
-# Types of events that no sink is told of.
+# Types of events that are not passed to the sink.
 _ABOUT_THE_WATCH: Final = frozenset({"BOOKMARK", "ERROR"})
 _RAW_PAGE: Final = msgspec.json.Decoder(_RawPage)
 _EVENT: Final = msgspec.json.Decoder(_Event)
@@ -148,7 +148,7 @@ _ANY: Final = msgspec.json.Decoder(_AnyObject)
 
 @dataclass(slots=True)
 class _Position:
-    """How far the watch has come; `resource_version` empty means: list first."""
+    """How far the watch has come; an empty `resource_version` means that a list is due."""
 
     resource_version: str = ""
     events: int = 0
@@ -156,18 +156,18 @@ class _Position:
 
 
 class Reflector(Generic[T]):
-    """One thread's loop over one kind.
+    """Lists and watches one kind in one thread.
 
     Args:
-        client: the API client; needs one pooled connection for this loop.
-        path: the collection.
-        item_type: what an object decodes to: a struct of objects.py, or `dict` for all of it.
-        sink: who is told.
+        client: the API client.
+        path: path of the collection.
+        item_type: type an object decodes to: a struct of objects.py, or `dict` for all of it.
+        sink: receives the objects.
         metadata_only: ask for PartialObjectMetadata.
-        label_selector: look at objects with these labels only; "" for all.
-        backoff: waits after failures.
-        on_progress: called by the loop's thread whenever it got on: each round, page and event.
-        look_again_seconds: between two looks for a kind that is not served.
+        label_selector: follow only objects with these labels; "" for all.
+        backoff: delays after failures.
+        on_progress: called by the loop's thread after each round, page and event.
+        look_again_seconds: time between two lookups of a kind that is not served.
         clock: monotonic seconds.
     """
 
@@ -205,7 +205,7 @@ class Reflector(Generic[T]):
         self._heard_at = self._logged_at = float("-inf")
 
     def run(self) -> None:
-        """List and watch until `stop`; never raises for what the API server does."""
+        """List and watch until `stop`; an error of the API server never ends it."""
         position = _Position()
         while not self._stopped.is_set():
             self._on_progress()
@@ -221,31 +221,31 @@ class Reflector(Generic[T]):
             except ApiError as error:
                 self._failed(str(error))
             except Exception as error:  # noqa: BLE001 - the loop must outlive any defect
-                # Most likely in a sink: the list that follows repairs what it missed.
+                # Most likely a defect of a sink: the next list repairs what the sink missed.
                 _log.exception("unexpected error while watching", path=self.path)
                 position.resource_version = ""
                 self._failed(repr(error))
 
     def stop(self) -> None:
-        """End `run` soon; safe from any thread, also twice."""
+        """End `run` soon; thread-safe and idempotent."""
         self._stopped.set()
-        # Nothing is listed any more, but a wait for a relist ends.
+        # `run` lists nothing after `stop`; this only ends its wait for a relist.
         self._relist.set()
         self._interrupt()
 
     def relist(self) -> None:
-        """List again soon, for a sink that lost what it was told; safe from any thread."""
+        """List again soon, for a sink that lost objects; thread-safe."""
         self._relist.set()
         self.health.version = ""
         self._interrupt()
 
     def present_version(self) -> str:
-        """Ask which resourceVersion the present has; safe from any thread.
+        """Return the current resourceVersion of the collection; thread-safe.
 
-        A list without a resourceVersion is as new as etcd, whatever a watch brought.
+        A list without a resourceVersion is read from etcd, so a late watch does not matter.
 
         Raises:
-            ApiError: the API server does not answer, or not with a list.
+            ApiError: the API server does not answer with a list.
         """
         query = {"limit": 1, **self._selector}
         data = self._client.list_raw(
@@ -276,7 +276,7 @@ class Reflector(Generic[T]):
             self._backoff.reset()
 
     def _list(self) -> str:
-        """Send one complete list to the sink; returns its resourceVersion."""
+        """Pass one complete list to the sink; returns its resourceVersion."""
         self._sink.begin_list()
         token = ""
         while True:
@@ -308,7 +308,7 @@ class Reflector(Generic[T]):
             raise ApiError(0, "", f"{self.path}: the list is unreadable: {error}") from error
 
     def _watch(self, position: _Position) -> None:
-        seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - spread, no secret
+        seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - not a secret
         query = {
             "watch": "1",
             "resourceVersion": position.resource_version,
@@ -366,11 +366,11 @@ class Reflector(Generic[T]):
             position.resource_version = version
 
     def _apply_parts(self, line: bytes, position: _Position) -> None:
-        """Take what is no event of an object, or an object with an odd field, piece by piece."""
+        """Decode step by step: a bookmark, an error, or an object with a malformed field."""
         try:
             event = _EVENT.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            # The same line twice at one place: only a list can get past it.
+            # The second unreadable line at this resourceVersion: only a new list gets past it.
             if position.unreadable_at == position.resource_version:
                 position.resource_version = ""
             position.unreadable_at = position.resource_version
@@ -415,7 +415,7 @@ class Reflector(Generic[T]):
         self._stopped.wait(self._backoff.next_seconds())
 
     def _not_served(self) -> None:
-        """Wait for the kind to be served; what there was of it is gone."""
+        """Report all objects of the kind as deleted and wait before the next lookup."""
         if self.health.is_served:
             _log.info("the API server does not serve this kind, looking for it", path=self.path)
             if self.health.lists:
@@ -461,7 +461,7 @@ def _version_in(raw: msgspec.Raw) -> str:
 
 
 def _name_of(raw: msgspec.Raw) -> str:
-    """Return namespace/name of an object whose other fields may be odd, else its beginning."""
+    """Return namespace/name of an object whose other fields may be malformed, else its start."""
     try:
         decoded = msgspec.json.decode(raw)
         metadata = decoded["metadata"]
