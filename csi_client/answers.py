@@ -1,15 +1,15 @@
-"""Checks every answer of a driver before anybody believes or stores it: one function per call.
+"""Checks every answer of a driver before it is used or stored: one function per call.
 
-`CsiClient` runs `check` on what it has decoded, so no caller sees an answer that the API server
-would refuse, or that names nothing in the storage. Two kinds of mistakes are told apart:
+`CsiClient` runs `check` on each decoded answer, so no caller sees an answer that the API server
+would refuse, or that identifies nothing in the storage. There are two kinds of mistakes:
 
-- What names or describes the thing itself (ids, members, context, topology, capacity) raises
-  `UnusableAnswerError`. The driver may have made something, so the error is not final. It carries
-  the id, where the answer has one: the caller keeps it on record, or deletes what it names.
-- What only informs (creation time and size of a snapshot) is taken as not answered, with a line in
-  the log: the snapshot is good without it.
+- A bad field that identifies or describes the object (ids, members, context, topology, capacity)
+  raises `UnusableAnswerError`. The driver may have created something, so the error is not final.
+  It carries the id if the answer has one, so that the caller can record or delete the object.
+- A bad field that only informs (creation time and size of a snapshot) is cleared and logged: the
+  snapshot can be used without it.
 
-What an answer must have in common with its request (size, source) is judged by the callers.
+Callers compare the answer with the request (size, source) themselves.
 Source: container-storage-interface/spec v1.12, the comments of each message.
 """
 
@@ -32,15 +32,15 @@ _log: Final = logging.getLogger(__name__)
 MOST_ID_BYTES: Final = 4096
 """Longer ids are refused. CSI allows 128 bytes; real drivers use up to some hundred."""
 MOST_SHOWN: Final = 100
-"""Characters of a wrong value that an error shows."""
+"""An error shows at most this many characters of a wrong value."""
 MOST_CONTEXT_BYTES: Final = 512 * 1024
-"""An object that holds more context nears the limit of etcd, 1.5 MiB."""
+"""An object with more context would come near etcd's limit of 1.5 MiB."""
 
 _INT64: Final = range(-(2**63), 2**63)
 _NANOSECONDS: Final = 1_000_000_000
-# CSI: the characters that no name may have.
+# CSI: characters that are not allowed in names.
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-# CSI, GetPluginInfo; also what CSIDriver objects are called.
+# CSI, GetPluginInfo; also the form of a CSIDriver object's name.
 _DRIVER_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 # Kubernetes, validation.IsQualifiedName and IsValidLabelValue.
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -54,16 +54,16 @@ class _Problem(Exception):  # noqa: N818 - becomes an UnusableAnswerError in `ch
 
 
 def check(request: Message, answer: Message, *, rpc: str, driver: str) -> None:
-    """Check the answer of one call; clears what only informs and cannot be stored.
+    """Check the answer of one call; clears unusable fields that only inform.
 
     Args:
-        request: what was asked.
+        request: the request of the call.
         answer: the decoded answer; changed in place.
         rpc: full method, `/csi.v1.Controller/CreateVolume`.
-        driver: name or address, for the texts.
+        driver: name or address of the driver, for error texts.
 
     Raises:
-        UnusableAnswerError: names driver, call and field.
+        UnusableAnswerError: a required field is unusable; names driver, call and field.
     """
     found = _CHECKS.get(type(answer))
     if found is None:
@@ -79,11 +79,11 @@ def check(request: Message, answer: Message, *, rpc: str, driver: str) -> None:
 
 
 def check_topology(volume: csi.Volume, *, driver: str) -> None:
-    """Check the topology of a created volume; only callers that use it ask.
+    """Check the topology of a created volume; called only where the topology is used.
 
     Raises:
-        UnusableAnswerError: a key or value that cannot be a label of a node, so that the API server
-            refuses the PersistentVolume.
+        UnusableAnswerError: a key or value cannot be a node label; the API server would refuse a
+            PersistentVolume with it.
     """
     try:
         for index, topology in enumerate(volume.accessible_topology):
@@ -105,7 +105,7 @@ def _unusable(problem: _Problem, answer: Message, rpc: str, driver: str) -> Unus
 
 
 def _made(answer: Message) -> tuple[str, tuple[str, ...]]:
-    """What the driver surely made, as far as the answer tells."""
+    """Return the id of the created object and the ids of a group's members, as far as known."""
     if isinstance(answer, csi.CreateVolumeResponse):
         return answer.volume.volume_id, ()
     if isinstance(answer, csi.CreateSnapshotResponse):
@@ -171,7 +171,7 @@ def _segments(segments: Mapping[str, str], field: str) -> None:
 
 
 def _time_ignored(item: csi.Snapshot | csi.VolumeGroupSnapshot, field: str) -> Iterable[str]:
-    """Clears a creation time that is no moment or does not fit into int64 nanoseconds."""
+    """Clear a creation time that is invalid or does not fit into int64 nanoseconds."""
     stamp = item.creation_time
     moment = stamp.seconds * _NANOSECONDS + stamp.nanos
     if not 0 <= stamp.nanos < _NANOSECONDS or moment not in _INT64:
@@ -193,7 +193,7 @@ def _ignored(snapshot: csi.Snapshot, field: str) -> Iterable[str]:
 
 
 def _plugin_info(_: Any, answer: csi.GetPluginInfoResponse) -> Iterable[str]:
-    # An empty name is told by the client, in upstream's words.
+    # The client reports an empty name itself, with upstream's text.
     if answer.name and not _DRIVER_NAME.fullmatch(answer.name):
         raise _Problem("name", f"({answer.name[:80]!r} is no driver name)")
     return ()
@@ -230,7 +230,7 @@ def _capacity(_: Any, answer: csi.GetCapacityResponse) -> Iterable[str]:
 
 
 def _list_volumes(_: Any, answer: csi.ListVolumesResponse) -> Iterable[str]:
-    """An entry that names no volume says nothing; the others are still good."""
+    """Drop entries without a usable volume id; the others can be used."""
     for index, entry in reversed([*enumerate(answer.entries)]):
         if not _is_id(entry.volume.volume_id):
             del answer.entries[index]
@@ -260,7 +260,7 @@ def _get_snapshot(
 
 
 def _list_snapshots(_: Any, answer: csi.ListSnapshotsResponse) -> Iterable[str]:
-    """A snapshot without an id could be any, so the list proves nothing."""
+    """Refuse the whole list if a snapshot has no usable id: that snapshot could be any."""
     for index, entry in enumerate(answer.entries):
         _id(entry.snapshot.snapshot_id, f"entries[{index}].snapshot.snapshot_id")
         yield from _ignored(entry.snapshot, f"entries[{index}].snapshot")
@@ -288,7 +288,7 @@ def _create_group(
             text = f"({member.group_snapshot_id} is another group)"
             raise _Problem(f"{name}.group_snapshot_id", text)
         yield from _ignored(member, name)
-    # A group that is not ready may tell its members later.
+    # A group that is not ready may report its members later.
     if missing and (group.ready_to_use or group.snapshots):
         raise _Problem(f"{field}.snapshots", f"(no snapshot of volume {min(missing)})")
     yield from _time_ignored(group, field)

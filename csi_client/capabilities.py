@@ -1,8 +1,7 @@
-"""What a driver says it can do, as frozen sets of the standard's enum value names.
+"""Reads a driver's capabilities as frozen sets of CSI enum value names.
 
-Plugin and controller names are kept apart, because SINGLE_NODE_MULTI_WRITER and the like would
-otherwise mean two things. A number this project does not know stays in the set as its digits, as
-harmless as it is in the Go sidecar (P-006).
+Each service has its own set, because names such as SINGLE_NODE_MULTI_WRITER occur in several.
+An unknown number is kept as its digits, which match no name, as in the Go sidecar (P-006).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""One CSI driver as an object: a typed method per call, each with its deadline.
+"""Client of one CSI driver: a typed method per call, each with its deadline.
 
-Every failure leaves as a `CsiError`; no gRPC exception gets out, not even as its cause, because
-the library's exceptions carry the driver's raw text, which may echo a secret. Requests are encoded
-and answers decoded here rather than by gRPC, so that "never sent" and "answered, but unreadable"
-can be told apart: the first leaves nothing behind, the second may have made a volume.
+Every failure is raised as a `CsiError`, without a gRPC exception as cause or context, because
+gRPC's exceptions carry the driver's raw text, which may echo a secret. Requests are encoded and
+answers decoded here rather than by gRPC. That distinguishes a request that was never sent, which
+leaves nothing behind, from an unreadable answer, which may mean that a volume was created.
 
-The client is safe for use by many threads. No call is ever repeated here.
+The client is thread-safe. No call is ever repeated here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
-"""Deadline of each call: the Go sidecar's real `--timeout` default (P-413, D-007)."""
+"""Default deadline of a call: the Go sidecar's effective `--timeout` default (P-413, D-007)."""
 
 _log: Final = logging.getLogger(__name__)
 _OK: Final = errors.code_name(errors.OK)
@@ -61,14 +61,14 @@ class CsiClient:
 
     Args:
         address: `/path`, `unix:///path`; with `allow_tcp` also `host:port`, `dns:///host:port`.
-        timeout_seconds: deadline of every call that names no other.
+        timeout_seconds: default deadline of a call.
         observer: called after each call with full method, status in Go spelling
-            (`unknown-non-grpc` without one) and seconds, for the metric of P-011.
-        allow_tcp: central mode; beside the driver only a unix socket is right.
-        tls: credentials for TCP; None there means plain text.
-        max_receive_bytes: largest answer taken.
-        timeouts_by_rpc: deadlines of single methods, by `Controller/CreateVolume`; they win over
-            `timeout_seconds`, and the deadline given to a call over both.
+            (`unknown-non-grpc` if there is no status) and seconds, for the metric of P-011.
+        allow_tcp: allow TCP (central mode); in the driver's pod only a unix socket is used.
+        tls: credentials for TCP; None means plain text.
+        max_receive_bytes: size of the largest accepted answer.
+        timeouts_by_rpc: deadline by method (`Controller/CreateVolume`); wins over
+            `timeout_seconds`. A deadline given to a call wins over both.
 
     Raises:
         CsiAddressError: the address or a TLS file is unusable.
@@ -87,7 +87,7 @@ class CsiClient:
     ) -> None:
         target = parse_address(address, allow_tcp=allow_tcp)
         self.address = address
-        self._name = address  # in texts; the driver's own once it is known
+        self._name = address  # for error texts; replaced by the driver's name once it is known
         self.timeout_seconds = timeout_seconds
         self._timeouts_by_rpc = dict(timeouts_by_rpc or {})
         self._observer = observer
@@ -101,15 +101,15 @@ class CsiClient:
 
     @property
     def is_connected(self) -> bool:
-        """Tell whether the driver's socket is connected; False right after construction.
+        """Return True if the driver's socket is connected; False right after construction.
 
-        The connection is made and mended in the background, without calls.
+        A background thread makes and repairs the connection, without calls.
         """
         return self._link.is_connected
 
     @property
     def connection_losses(self) -> int:
-        """Count lost connections; a new number means: read name and capabilities again (P-003)."""
+        """Return the number of lost connections; if it grew, repeat the handshake (P-003)."""
         return self._link.losses
 
     def wait_connected(
@@ -119,26 +119,26 @@ class CsiClient:
         *,
         wait_every_seconds: float = 10.0,
     ) -> bool:
-        """Block until connected; `on_wait` every 10 s logs `Still connecting` (P-002)."""
+        """Block until connected or timed out; `on_wait` logs `Still connecting` (P-002)."""
         return self._link.wait(timeout_seconds, on_wait, wait_every_seconds=wait_every_seconds)
 
     def recheck(self) -> None:
-        """Cancel the running calls whose `is_allowed` says no by now; they end with CANCELLED."""
+        """Cancel running calls whose `is_allowed` now returns False; they end with CANCELLED."""
         for call, is_allowed in self._guarded.copy().items():
             if not is_allowed():
                 call.cancel()
 
     def close(self) -> None:
-        """Close the channel; running calls end with CANCELLED. Safe to call twice."""
+        """Close the channel; running calls end with CANCELLED. Idempotent."""
         self._link.close()
         self._line[0].close()
 
     def mend(self, timeout_seconds: float = 5.0) -> bool:
-        """Replace a connection that swallows what is sent; whether it was replaced.
+        """Replace a connection that loses everything sent over it; returns True if replaced.
 
-        Probe is not answered on it, and is on a second connection to the same address. A driver
-        that is busy or stands still answers on neither: then its running calls go on. Those of a
-        connection that is replaced end with CANCELLED. Blocks for twice the time at most.
+        Such a connection does not answer Probe, but a second one to the same address does. A
+        driver that hangs answers on neither; its connection and running calls are then kept.
+        Replacing the connection cancels its calls. Blocks for `timeout_seconds` twice at most.
         """
         with self._mending:
             old, old_link = self._line[0], self._link
@@ -156,7 +156,7 @@ class CsiClient:
             return True
 
     def _answers(self, channel: grpc.Channel, timeout_seconds: float) -> bool:
-        """Whether Probe is answered on that connection, by whatever."""
+        """Return True if Probe gets any answer over this channel, even an error."""
         ask = channel.unary_unary("/csi.v1.Identity/Probe", None, None)
         try:
             ask(b"", timeout=timeout_seconds, wait_for_ready=True)
@@ -165,7 +165,7 @@ class CsiClient:
             if code in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}:
                 return False
         except ValueError:
-            return True  # closed: there is nothing to mend
+            return True  # the channel is closed: there is nothing to repair
         self.answered_at = time.monotonic()
         return True
 
@@ -264,10 +264,10 @@ class CsiClient:
         on_slow: Callable[[], None] | None = None,
         slow_after_seconds: float = 2.0,
     ) -> csi.CreateVolumeResponse:
-        """Create, or find again, the volume of that name.
+        """Create the volume of that name, or return the existing one.
 
-        `on_slow` runs once, in this thread, when the call still runs after `slow_after_seconds`.
-        An exception of it is logged and dropped, for the answer of the driver counts more.
+        If the call takes longer than `slow_after_seconds`, `on_slow` runs once in this thread.
+        An exception of `on_slow` is only logged, so that the driver's answer is not lost.
         """
         return self._call(
             "Controller/CreateVolume",
@@ -285,14 +285,14 @@ class CsiClient:
         *,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Delete the volume; a volume that does not exist is a success for the driver."""
+        """Delete the volume; succeeds if the volume does not exist."""
         request = csi.DeleteVolumeRequest(volume_id=volume_id, secrets=secrets)
         self._call("Controller/DeleteVolume", request, csi.DeleteVolumeResponse, timeout_seconds)
 
     def get_capacity(
         self, request: csi.GetCapacityRequest, *, timeout_seconds: float | None = None
     ) -> csi.GetCapacityResponse:
-        """Ask for the free capacity; unlike upstream always with a deadline (D-038)."""
+        """Ask for the free capacity; unlike upstream, always with a deadline (D-038)."""
         return self._call(
             "Controller/GetCapacity", request, csi.GetCapacityResponse, timeout_seconds
         )
@@ -300,10 +300,10 @@ class CsiClient:
     def list_volumes(
         self, *, max_entries: int = 0, timeout_seconds: float | None = None
     ) -> Iterator[csi.ListVolumesResponse]:
-        """Yield page after page; each is one call with its own deadline.
+        """Yield page after page; each page is one call with its own deadline.
 
         Raises:
-            UndecodableAnswerError: the driver gave a page token twice and would never end.
+            UndecodableAnswerError: the driver returned a page token twice: an endless list.
         """
 
         def page(token: str) -> csi.ListVolumesResponse:
@@ -314,7 +314,7 @@ class CsiClient:
         return _pages(page, "ListVolumes")
 
     def list_snapshots(self, *, max_entries: int = 0) -> Iterator[csi.ListSnapshotsResponse]:
-        """As `list_volumes`, with the client's deadline for each page."""
+        """Yield page after page as `list_volumes`, with the client's deadline for each page."""
 
         def page(token: str) -> csi.ListSnapshotsResponse:
             request = csi.ListSnapshotsRequest(max_entries=max_entries, starting_token=token)
@@ -337,12 +337,12 @@ class CsiClient:
 
         Args:
             method: such as `Controller/CreateSnapshot`.
-            request: its request.
-            answer_type: class of its answer.
-            timeout_seconds: deadline, default the client's.
-            scrub: False leaves an error's text as the driver wrote it; only for requests whose
-                secrets are made up.
-            on_slow: runs once when the call still runs after `slow_after_seconds`; as in
+            request: the request message.
+            answer_type: class of the answer.
+            timeout_seconds: deadline; the client's by default.
+            scrub: False keeps an error's text as the driver wrote it; only for requests with
+                invented secrets.
+            on_slow: runs once if the call takes longer than `slow_after_seconds`; see
                 `create_volume`.
             slow_after_seconds: see `on_slow`.
         """
@@ -415,7 +415,7 @@ class CsiClient:
                 method = methods[rpc] = channel.unary_unary(rpc, None, None)
             if is_allowed is None and not can_be_slow:
                 return method(payload, timeout=timeout)
-            # A future can be cancelled, and left for a moment; it costs twice the CPU.
+            # Only a future can be cancelled or waited for in steps; it costs twice the CPU.
             call = method.future(payload, timeout=timeout)
             with self._guard(call, is_allowed):
                 if on_slow is not None and can_be_slow:
@@ -434,27 +434,27 @@ class CsiClient:
                     rpc, payload, timeout, on_slow, slow_after_seconds, is_allowed=is_allowed
                 )
             failure = errors.NoStatusError("the connection to the driver is closed", rpc=rpc)
-        self._link.look()  # whoever judges the failure asks whether the connection is gone
-        # Outside the handlers, so that no gRPC exception hangs on as __context__ (see above).
+        self._link.look()  # callers check `is_connected` next, to judge the failure
+        # Outside the handlers, so that no gRPC exception is attached as __context__ (see above).
         raise failure
 
     def _wait(
         self, call: grpc.Future[bytes], seconds: float, on_slow: Callable[[], None], rpc: str
     ) -> None:
-        """Wait for the end of the call; if it still runs after `seconds`, run `on_slow`."""
+        """Wait `seconds` for the end of the call; if it is still running, run `on_slow`."""
         with suppress(grpc.FutureTimeoutError):
             call.result(seconds)
             return
         try:
             on_slow()
-        except Exception:  # noqa: BLE001 - the call runs on, and its answer must not get lost
+        except Exception:  # noqa: BLE001 - the call continues, and its answer must not be lost
             _log.exception("slow-call callback failed", extra={"method": rpc})
 
     @contextmanager
     def _guard(
         self, call: grpc.Future[bytes], is_allowed: Callable[[], bool] | None
     ) -> Iterator[None]:
-        """Let `recheck` find the call; looks once itself, for it may have come just before."""
+        """Register the call for `recheck`; checks once itself, as `recheck` may have just run."""
         if is_allowed is None:
             yield
             return
@@ -493,11 +493,11 @@ def _decode(answer_type: type[_Answer], data: bytes, rpc: str) -> _Answer:
 
 
 def _from_rpc_error(error: grpc.RpcError, rpc: str) -> errors.CsiError:
-    """Read number and text from the call object that gRPC raises."""
+    """Convert the call object that gRPC raises, by its status number and text."""
     call = cast("grpc.Call", error)
     return errors.from_status(call.code().value[0], call.details() or "", rpc=rpc)
 
 
 def _content(rpc: str, message: Message) -> dict[str, object]:
-    """A request's or answer's log fields, without its secrets (P-012)."""
+    """Return the log fields of a request or answer, with secrets hidden (P-012)."""
     return {"method": rpc, "content": redact.redact(message)}

@@ -1,9 +1,9 @@
-"""How the channel to a driver is opened, and whether the driver is there.
+"""Opens the channel to a driver and watches its connection.
 
-A channel is lazy and mends itself; calls fail at once with UNAVAILABLE while it is down (no
-`wait_for_ready`: that would hold a worker's thread for a whole deadline). `Link` watches it, so
-that a driver's keys can be parked while its socket is gone (P-002, P-003 and their replacement by
-reconnecting: see `Link.losses`).
+A channel connects lazily and repairs itself. While it is down, calls fail at once with UNAVAILABLE
+(no `wait_for_ready`, which would block a worker's thread for a whole deadline). `Link` watches the
+channel, so that a driver's keys are held back while its socket is gone. Upstream exits when the
+connection is lost; csi-fleet reconnects (see `Link.losses`). Spec: P-002, P-003.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_RECEIVE_BYTES: Final = 16 * 1024 * 1024
-"""Largest answer taken, for long ListVolumes pages; gRPC's own 4 MiB is too small for them.
+"""Size of the largest accepted answer; gRPC's 4 MiB are too small for long ListVolumes pages.
 
-A larger one (64 MiB and more) is refused by the transport before it fills the memory, and is
-reported as `from_transport`.
+The transport refuses a larger answer before it fills the memory; the error is `from_transport`.
 """
 
 MAX_METADATA_BYTES: Final = 1024 * 1024
-"""A status message travels as metadata. gRPC's default of 16 KiB turns a driver's longer error
-into a RESOURCE_EXHAUSTED made by the client, which would read as "the pool is full" (D-024)."""
+"""A status message is sent as metadata. With gRPC's default of 16 KiB, the client replaces a longer
+error by its own RESOURCE_EXHAUSTED, which would be taken for a full storage pool (D-024)."""
 
 MAX_SOCKET_PATH_BYTES: Final = 107
-"""Linux, unix(7): sun_path has 108 bytes with the closing zero."""
+"""Linux, unix(7): sun_path has 108 bytes including the terminating zero."""
 
 _WATCH_PERIOD_SECONDS: Final = 0.3
-"""How often all connections are looked at, when nobody waits for one of them."""
+"""Period of the check of all connections."""
 
 _WAIT_PERIOD_SECONDS: Final = 0.01
-"""How often `Link.wait` looks; a driver's start is on the way of a user who waits."""
+"""Period of the check in `Link.wait`; short, because users wait for a driver that starts."""
 
 _READY: Final = 2
 """grpc_connectivity_state of the C core: GRPC_CHANNEL_READY."""
@@ -47,10 +46,10 @@ _READY: Final = 2
 _NEVER_MS: Final = 2**31 - 1
 
 _UNACKNOWLEDGED_MS: Final = 20_000
-"""How long bytes to a driver over TCP may stay without the kernel's acknowledgement."""
+"""How long sent TCP data may stay unacknowledged before the connection is closed."""
 _UNIX: Final = "unix://"
 _CLIENTS: Final = count(1)
-# The Go sidecar's words, then what to do.
+# The Go sidecar's text, then the remedy.
 _REFUSED: Final = (
     "OnConnectionLoss callback only supported for unix:// addresses: "
     "give an absolute path, such as /run/csi/socket"
@@ -59,15 +58,15 @@ _TCP: Final = re.compile(r"(dns:///)?(?P<host>\[[0-9a-fA-F:.]+\]|[\w.-]+):(?P<po
 
 
 class CsiAddressError(ValueError):
-    """The address or its TLS files cannot be used; the text is meant for a log or a status line."""
+    """The address or its TLS files cannot be used; the text fits a log or a status line."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
     """Files for mutual TLS to a driver over TCP, PEM encoded.
 
-    `server_name` is the name the driver's certificate must carry; None: the host of the address.
-    `certificate` and `key` go together; without them the driver cannot ask who we are.
+    `server_name` is the required name in the driver's certificate; None: the host of the address.
+    `certificate` and `key` belong together; without them the driver cannot authenticate us.
     """
 
     ca: Path
@@ -76,10 +75,11 @@ class TlsFiles:
     server_name: str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Read the files now; a rotated certificate needs a new channel.
+        """Read the files once; a rotated certificate needs a new channel.
 
         Raises:
-            CsiAddressError: a file is missing, unreadable or without its partner.
+            CsiAddressError: a file is missing or unreadable, or only one of certificate and key
+                is given.
         """
         if (self.certificate is None) != (self.key is None):
             raise CsiAddressError("a TLS client certificate and its key must be given together")
@@ -94,11 +94,11 @@ def parse_address(address: str, *, allow_tcp: bool = False) -> str:
     """Return the gRPC target for a driver's address (P-002).
 
     `/run/csi.sock` and `unix:///run/csi.sock` give `unix:/run/csi.sock`; `unix://@name` is a
-    socket in Linux's abstract space. With `allow_tcp` (central mode, never beside the driver)
-    `host:port` and `dns:///host:port` give `dns:///host:port`.
+    socket in Linux's abstract namespace. With `allow_tcp` (only in central mode) `host:port` and
+    `dns:///host:port` give `dns:///host:port`.
 
     Raises:
-        CsiAddressError: anything else, beginning with the text of the Go sidecar where it has one.
+        CsiAddressError: any other address; the text starts as the Go sidecar's, if it has one.
     """
     if address.startswith("/"):
         address = _UNIX + address
@@ -117,10 +117,10 @@ def parse_address(address: str, *, allow_tcp: bool = False) -> str:
 def open_channel(
     target: str, *, tls: TlsFiles | None = None, max_receive_bytes: int = MAX_RECEIVE_BYTES
 ) -> grpc.Channel:
-    """Open a channel to a target of `parse_address`; it connects when it is asked to.
+    """Open a channel to a target of `parse_address`; it connects on the first use or check.
 
     Raises:
-        CsiAddressError: `tls` for a unix socket, or its files cannot be read.
+        CsiAddressError: `tls` is set for a unix socket, or its files cannot be read.
     """
     is_unix = target.startswith(("unix:", "unix-abstract:"))
     if tls is None:
@@ -139,9 +139,9 @@ def wait_connected(
     *,
     wait_every_seconds: float = 10.0,
 ) -> bool:
-    """Connect and tell whether that worked within the time (P-002).
+    """Connect; returns True if that succeeded within the timeout (P-002).
 
-    `on_wait` is called from this thread every `wait_every_seconds`, to log `Still connecting`.
+    `on_wait` is called in this thread every `wait_every_seconds`, to log `Still connecting`.
     """
     link = Link(channel)
     try:
@@ -151,14 +151,14 @@ def wait_connected(
 
 
 class Link:
-    """Watches one channel's connection and asks it to connect again when it was lost.
+    """Watches one channel's connection and makes it reconnect after a loss.
 
-    `losses` counts the lost connections. A caller that remembers the number knows when the driver
-    may have been replaced behind its socket: name and capabilities must be read again (P-003). A
-    loss mended by a call before anybody looked (0.3 s) can pass for none.
+    `losses` counts lost connections. When it grows, the driver behind the socket may be another
+    one: the caller must read name and capabilities again (P-003). If a call reconnects before the
+    next check (0.3 s), the loss may not be counted.
 
-    One thread looks at all channels of the process: gRPC's own `subscribe` costs a thread and five
-    wake-ups a second for each (measured: 200 idle drivers 8 % of a core, this way 0.2 %).
+    One thread checks all channels of the process. gRPC's own `subscribe` costs a thread and five
+    wake-ups a second per channel: 8 % of a core for 200 idle drivers, instead of 0.2 %.
     """
 
     def __init__(self, channel: grpc.Channel, *, losses: int = 0) -> None:
@@ -171,20 +171,20 @@ class Link:
 
     @property
     def is_connected(self) -> bool:
-        """Tell whether the driver's socket was connected when somebody looked last (0.3 s)."""
+        """Return True if the driver's socket was connected at the last check (every 0.3 s)."""
         return self._is_connected
 
     @property
     def losses(self) -> int:
-        """Count how often an established connection was lost."""
+        """Return how often an established connection was lost."""
         return self._losses
 
     def look(self) -> bool:
-        """Read the state now, and wake an idle channel: after a loss gRPC waits for a call."""
+        """Read the state and make an idle channel connect: after a loss gRPC waits for a call."""
         with self._lock:
             if self._is_closed:
                 return False
-            # The public way to ask, `subscribe`, is the one with the thread (see above).
+            # gRPC's only public way is `subscribe`, which costs a thread (see above).
             ask = self._channel._channel.check_connectivity_state  # noqa: SLF001
             try:
                 is_ready = bool(ask(True) == _READY)  # noqa: FBT003 - Cython, takes no names
@@ -202,7 +202,7 @@ class Link:
         *,
         wait_every_seconds: float = 10.0,
     ) -> bool:
-        """Block until connected, at most `timeout_seconds`; see `wait_connected`."""
+        """Block until connected, for at most `timeout_seconds`; see `wait_connected`."""
         started = time.monotonic()
         deadline, tell_at = started + timeout_seconds, started + wait_every_seconds
         while not self.look():
@@ -217,14 +217,14 @@ class Link:
         return True
 
     def close(self) -> None:
-        """Stop watching; the channel stays open. Safe to call twice."""
+        """Stop watching; the channel stays open. Idempotent."""
         _WATCH.remove(self)
         with self._lock:
             self._is_closed, self._is_connected = True, False
 
 
 class _Watch:
-    """The thread that looks at all links; it runs while there are any."""
+    """The thread that checks all links; it runs while there are any."""
 
     def __init__(self) -> None:
         self._links: set[Link] = set()
@@ -234,7 +234,7 @@ class _Watch:
         self._round_at = time.monotonic()
 
     def silent_seconds(self) -> float:
-        """Since the last round; 0 while there is nothing to look at."""
+        """Return the seconds since the last round; 0 while there are no links."""
         return time.monotonic() - self._round_at if self._thread is not None else 0.0
 
     def add(self, link: Link) -> None:
@@ -269,7 +269,7 @@ _WATCH: Final = _Watch()
 
 
 def links_silent_seconds() -> float:
-    """How long ago the process' connections were last looked at; more than a few: it hangs."""
+    """Return the seconds since connections were last checked; more than a few: the thread hangs."""
     return _WATCH.silent_seconds()
 
 
@@ -281,30 +281,30 @@ def _options(
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-        # Only our own code repeats a call: a hidden second CreateVolume breaks the bookkeeping.
+        # gRPC must not retry: a hidden second CreateVolume would be missing from our records.
         ("grpc.enable_retries", 0),
         ("grpc.service_config_disable_resolution", 1),
-        # gRPC's back-off grows to 2 minutes; a restarted driver must be found at once.
+        # gRPC's back-off would grow to 2 minutes; a restarted driver must be found quickly.
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.min_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 1000),
         # No idle timeout (P-002), and no keepalive: Go drivers answer it with too_many_pings.
         ("grpc.client_idle_timeout_ms", _NEVER_MS),
         ("grpc.keepalive_time_ms", _NEVER_MS),
-        # Channels with the same options share a connection. Two clients of one driver (migration,
-        # P-009) must not: they would share its back-off. gRPC knows no option of this name.
+        # Channels with equal options share a connection, and its back-off. Two clients of one
+        # driver (migration, P-009) must not, so each gets a different value of an unused option.
         ("csi-fleet.client", next(_CLIENTS)),
-        # A proxy of the environment is for the internet, not for storage.
+        # HTTP_PROXY in the environment is meant for the internet, not for drivers.
         ("grpc.enable_http_proxy", 0),
     ]
     if not is_unix:
-        # Keepalive that is on, with a ping that never comes, has gRPC set TCP_USER_TIMEOUT: a
-        # connection whose packets are dropped ends then, and not after the kernel's 15 minutes.
+        # With keepalive on, although its ping is never due, gRPC sets TCP_USER_TIMEOUT. Then a
+        # connection whose packets are dropped ends after that, not after the kernel's 15 minutes.
         options = [one for one in options if one[0] != "grpc.keepalive_time_ms"]
         options.append(("grpc.keepalive_time_ms", _NEVER_MS - 1))
         options.append(("grpc.keepalive_timeout_ms", _UNACKNOWLEDGED_MS))
     if is_unix:
-        # Otherwise the escaped socket path becomes `:authority`, which strict servers refuse.
+        # By default `:authority` is the escaped socket path, which strict servers refuse.
         options.append(("grpc.default_authority", "localhost"))
     if server_name is not None:
         options.append(("grpc.ssl_target_name_override", server_name))

@@ -1,14 +1,14 @@
-"""What a failed call to a driver means, and how it reads to a user.
+"""Errors of calls to a driver: their meaning and their texts.
 
 ```
 CsiError                      a gRPC status, from the driver or made by the transport
-  UndecodableAnswerError      the driver did answer, but not with a usable message
-    UnusableAnswerError       it did, with a message that names nothing or cannot be stored
+  UndecodableAnswerError      the driver answered OK, but the answer cannot be decoded
+    UnusableAnswerError       the answer is decoded, but names nothing or cannot be stored
   NoStatusError               no status exists: the request never became a call
 ```
-Texts have the form of the Go client, because they end up in events that people search for
-(P-411); numbers and spellings are those of P-904. No text carries a secret: `scrub` takes the
-request's secret values out of whatever the driver echoes.
+Texts have the form of the Go client, because they appear in events that people search for (P-411);
+P-904 lists numbers and spellings. No text contains a secret: `scrub` removes the request's secret
+values from the driver's text.
 """
 
 from __future__ import annotations
@@ -41,24 +41,23 @@ ABORTED, OUT_OF_RANGE, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = range(1
 UNAUTHENTICATED: Final = 16
 
 NO_STATUS_NAME: Final = "unknown-non-grpc"
-"""Value of the metric label `grpc_status_code` for a call without a status (P-011)."""
+"""Metric label `grpc_status_code` of a call without a status (P-011)."""
 
 _BACKGROUND_CODES: Final = frozenset({CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED})
 
-# gRPC's C core words its own deadline differently, in two ways by chance; an event must read like
-# the Go client's.
+# gRPC's C core has two other texts for an exceeded deadline; events must show the Go client's.
 _OWN_DEADLINE: Final = re.compile(r"(stream removed \()?deadline exceeded\)?", re.IGNORECASE)
 _GO_DEADLINE_TEXT: Final = "context deadline exceeded"
 
-# The stream broke below the call, so the driver said nothing at all. The C core has reported this
-# as UNKNOWN and as INTERNAL, which would be final by P-410 although the driver may be working, and
-# of a server that stops as UNAVAILABLE.
+# The stream broke during the call, so there is no answer from the driver. The C core reports this
+# as UNKNOWN or INTERNAL, which would be final by P-410 although the driver may still be working;
+# for a stopping server it reports UNAVAILABLE.
 _BROKEN_STREAM: Final = re.compile(
     r"stream removed( \(.*\))?|received rst_stream with error code \d+.*", re.IGNORECASE
 )
 
-# UNAVAILABLE made by the C core: the connection broke, or there is none. The driver's own refusals
-# have words of their own.
+# UNAVAILABLE made by the C core: the connection broke, or there is none. A driver's own UNAVAILABLE
+# has other texts.
 _NO_CONNECTION: Final = re.compile(
     r"socket closed|failed to connect to .*|connections to all backends failing.*|recvmsg:.*"
     r"|.*connection (reset|refused|closed|broken|attempt).*|broken pipe|goaway.*"
@@ -66,12 +65,12 @@ _NO_CONNECTION: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-# A server of the C core that is stopped, gracefully or not, drops calls that come just then so;
-# the others are the library's own, when we close the connection below the call.
+# "CANCELLED" comes from a C core server that drops a new call because it is stopping; the other
+# texts are made by our library when we close the connection during the call.
 _NOT_TAKEN: Final = frozenset({"CANCELLED", "Channel closed!", "Stream removed (Channel closed!)"})
 
-# A message above a size limit is reported by whichever transport noticed, with the very code that
-# drivers use for a full storage pool (D-024). Texts: gRPC C core (`CLIENT: Received message larger
+# Either side's transport reports a message above a size limit, with the same code that drivers
+# use for a full storage pool (D-024). Texts: gRPC C core (`CLIENT: Received message larger
 # than max (..)`, `SERVER: Sent ..`), grpc-go (`grpc: received message larger than max`,
 # `trying to send message larger than max`), C core metadata limits.
 _TOO_LARGE: Final = re.compile(
@@ -80,7 +79,7 @@ _TOO_LARGE: Final = re.compile(
     re.IGNORECASE,
 )
 
-# The Python client turns a number it does not know into UNKNOWN with this text around it.
+# The Python client turns an unknown status number into UNKNOWN with this text.
 _UNKNOWN_CODE: Final = re.compile(
     r'Server sent unknown code (?P<code>\d+) and details "(?P<details>.*)"', re.DOTALL
 )
@@ -89,7 +88,7 @@ _UNKNOWN_CODE: Final = re.compile(
 def code_name(code: int | None) -> str:
     """Spell a status number as Go does: `DeadlineExceeded`; `Code(<n>)` for unknown ones (P-904).
 
-    None, no status, gives the metric label of P-011.
+    None (no status) gives the metric label of P-011.
     """
     if code is None:
         return NO_STATUS_NAME
@@ -101,13 +100,13 @@ class CsiError(Exception):
 
     Attributes:
         code: status number, or None when there is no status (`NoStatusError`).
-        code_name: Go spelling of it, also the value of the metric label.
+        code_name: the code in Go spelling, also the value of the metric label.
         details: the status message, without the request's secrets.
         rpc: full method, `/csi.v1.Controller/CreateVolume`; empty outside a call.
-        from_transport: gRPC itself made the status, so it tells nothing about the storage: a
-            RESOURCE_EXHAUSTED with it is a message above a size limit, not a full pool (D-024).
-        is_final: the driver is done and holds nothing new, by the "otherwise" column of P-410.
-            False means that it may still be working, or hold a volume.
+        from_transport: gRPC itself made the status, so it says nothing about the storage: then
+            RESOURCE_EXHAUSTED means a message above a size limit, not a full pool (D-024).
+        is_final: the driver has finished and created nothing (P-410, column "otherwise").
+            False: the driver may still be working, or may have created a volume.
     """
 
     code: int | None
@@ -121,7 +120,7 @@ class CsiError(Exception):
         from_transport: bool = False,
         is_final: bool | None = None,
     ) -> None:
-        super().__init__()  # no args: they would keep the text as it was before `scrub`
+        super().__init__()  # no args, which would keep the text from before `scrub`
         self.code = code
         self.code_name = code_name(code)
         self.details = details
@@ -138,10 +137,10 @@ class CsiError(Exception):
 
 
 class UndecodableAnswerError(CsiError):
-    """The driver answered OK with bytes that are no such message (bad UTF-8 in a string, garbage).
+    """The driver answered OK with bytes that cannot be decoded (bad UTF-8 in a string, garbage).
 
-    The code is INTERNAL, what the Go client reports for it. Unlike there it is not final: the
-    driver did the work, so a volume may exist.
+    The code is INTERNAL, as in the Go client. Unlike there the error is not final: the driver did
+    the work, so a volume may exist.
     """
 
     def __init__(self, details: str, *, rpc: str) -> None:
@@ -149,11 +148,11 @@ class UndecodableAnswerError(CsiError):
 
 
 class UnusableAnswerError(UndecodableAnswerError):
-    """The driver answered OK, but `csi_client.answers` found a field that must not be believed.
+    """The driver answered OK, but `csi_client.answers` found an unusable field.
 
     Attributes:
-        made: id of what the driver made, "" when the answer does not name it.
-        members: ids of the members of a group that it made.
+        made: id of the object that the driver created, "" if the answer does not name it.
+        members: ids of the members of a created group.
     """
 
     def __init__(
@@ -165,9 +164,9 @@ class UnusableAnswerError(UndecodableAnswerError):
 
 
 class NoStatusError(CsiError):
-    """There is no gRPC status: the request could not be encoded, or the client is closed.
+    """No gRPC status exists: the request could not be encoded, or the client is closed.
 
-    `str()` is the bare text, as for a plain Go error. Last row of P-410: not final.
+    `str()` is the bare text, as for a plain Go error. Not final, by the last row of P-410.
     """
 
     def __init__(self, details: str, *, rpc: str = "") -> None:
@@ -180,8 +179,8 @@ class NoStatusError(CsiError):
 def from_status(code: int, details: str, *, rpc: str) -> CsiError:
     """Build the error for a status as the Python gRPC library reports it.
 
-    Texts of the library itself are translated: its own deadline (P-411), broken streams, messages
-    above a size limit (D-024), status numbers unknown to gRPC (P-904). A driver's text stays.
+    Translates texts of the library itself: an exceeded deadline (P-411), broken streams, messages
+    above a size limit (D-024), status numbers unknown to gRPC (P-904). Keeps a driver's text.
     """
     if code == DEADLINE_EXCEEDED and _OWN_DEADLINE.fullmatch(details):
         return CsiError(code, _GO_DEADLINE_TEXT, rpc=rpc, from_transport=True)
@@ -200,9 +199,9 @@ def from_status(code: int, details: str, *, rpc: str) -> CsiError:
 
 
 def _answer_was_lost(match: re.Match[str]) -> bool:
-    """Tell a refused request (the driver never saw it) from an answer that did not fit.
+    """Return True if the answer was too large, False if the request was (the driver never saw it).
 
-    Whoever noticed: what the client received or the server sent was the answer.
+    The answer is what the client received or the server sent, whichever side reports it.
     """
     if match["metadata"]:
         return True

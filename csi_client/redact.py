@@ -1,6 +1,6 @@
-"""How a message is shown in a log: as JSON, with every csi_secret field hidden (P-012).
+"""Shows a message in a log as JSON, with every csi_secret field hidden (P-012).
 
-The marks are read from the descriptor, so all messages at any depth are covered, also new ones.
+The csi_secret options are read from the descriptor, so new messages and any depth are covered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STRIPPED: Final = "***stripped***"
 
 
 def redact(message: Message) -> str:
-    """Return `message` as one line of JSON, names as in csi.proto, a secret field as `STRIPPED`.
+    """Return `message` as one line of JSON with the names of csi.proto; secrets become `STRIPPED`.
 
     Absent fields are left out. Source: csi-lib-utils, protosanitizer StripSecrets.
     """

@@ -1,9 +1,9 @@
-"""The kubelet's plugin registration API: how a driver is offered to the kubelet of its node.
+"""Registers a driver with the kubelet of its node, by the kubelet's plugin registration API.
 
 The plugin serves a unix socket in the kubelet's directory; the kubelet calls it (NR-001, NR-010).
-The socket is bound under a hidden name, which the kubelet ignores, and renamed when it answers:
-nobody meets a socket that does not listen yet, and the gRPC library, which removes the file that it
-bound, never removes that of a successor (NRD-004).
+The socket is bound under a hidden name, which the kubelet ignores, and renamed once it answers. So
+the kubelet never finds a socket that does not listen yet. And the gRPC library, which removes the
+file that it bound, never removes a successor's socket (NRD-004).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OWNER_ONLY: Final = 0o077
 
 
 class RegistrationError(Exception):
-    """The socket cannot be offered, or does not answer; the text says which and why."""
+    """The socket cannot be served, or does not answer; the text says which and why."""
 
 
 class RegistrationServer:
@@ -44,8 +44,8 @@ class RegistrationServer:
     Args:
         path: the public path of the socket.
         name: the driver's name.
-        endpoint: the driver's socket as the kubelet reaches it; not looked at.
-        on_status: told each outcome of a registration: whether it worked, and the kubelet's error.
+        endpoint: path of the driver's socket for the kubelet; not checked.
+        on_status: called after each registration: whether it succeeded, and the kubelet's error.
     """
 
     def __init__(
@@ -61,18 +61,18 @@ class RegistrationServer:
         self._identity = (0, 0, 0)
 
     def start(self) -> None:
-        """Serve, then show the socket under its name, mode 0700; a stale socket is replaced.
+        """Serve, then rename the socket to its public name, mode 0700; replaces a stale socket.
 
         Raises:
-            RegistrationError: the path is too long, something else stands there, or nobody can
-                listen in that directory.
+            RegistrationError: the path is too long, another file occupies it, or the directory is
+                not writable.
         """
         check_path(self.path)
         check_path(self._hidden)
         _remove_stale(self.path)
         server = grpc.server(ThreadPoolExecutor(2), options=(("grpc.so_reuseport", 0),))
         server.add_generic_rpc_handlers((self._handlers(),))
-        # The file gets its mode when it is made; the umask belongs to the whole process.
+        # The umask sets the mode at creation. It is process-wide, so it is restored at once.
         previous = os.umask(_OWNER_ONLY)
         try:
             server.add_insecure_port(f"unix:{self._hidden}")
@@ -91,14 +91,14 @@ class RegistrationServer:
         self._server = server
 
     def is_in_place(self) -> bool:
-        """Tell whether our socket is still the one under the public name."""
+        """Return True if the public name still belongs to our socket."""
         try:
             return _identity(self.path) == self._identity
         except OSError:
             return False
 
     def is_lost(self) -> bool:
-        """Tell whether the socket is gone or another process' socket took its name."""
+        """Return True if our socket is gone or another process's socket has its name."""
         try:
             return not self.is_in_place() and stat.S_ISSOCK(self.path.lstat().st_mode)
         except FileNotFoundError:
@@ -107,10 +107,10 @@ class RegistrationServer:
             return False
 
     def stop(self) -> None:
-        """Answer what runs, then remove the socket if it is still ours. Safe to call twice.
+        """Remove the socket if it is still ours, and finish running requests. Idempotent.
 
         Raises:
-            RegistrationError: the file is there and cannot be removed.
+            RegistrationError: the socket cannot be removed.
         """
         server, self._server = self._server, None
         if server is None:
@@ -146,10 +146,10 @@ class RegistrationServer:
 
 
 def ask(path: Path, timeout_seconds: float) -> PluginInfo:
-    """Call GetInfo as the kubelet does, over a connection of its own (NR-040).
+    """Call GetInfo as the kubelet does, over a new connection (NR-040).
 
     Raises:
-        RegistrationError: nobody answers in time; the text is gRPC's.
+        RegistrationError: no answer in time; the text is gRPC's.
     """
     channel = grpc.insecure_channel(
         f"unix:{path}", options=(("grpc.use_local_subchannel_pool", 1),)
@@ -168,10 +168,10 @@ def ask(path: Path, timeout_seconds: float) -> PluginInfo:
 
 
 def check_path(path: Path) -> None:
-    """Refuse a path that no unix socket can have.
+    """Check that a unix socket can have this path.
 
     Raises:
-        RegistrationError: it is too long.
+        RegistrationError: the path is too long.
     """
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise RegistrationError(
@@ -181,7 +181,7 @@ def check_path(path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """NR-013: a socket of an earlier life goes, anything else stays and is an error."""
+    """Remove a socket left by an earlier process; any other file is an error (NR-013)."""
     try:
         mode = path.lstat().st_mode
         if not stat.S_ISSOCK(mode):
@@ -194,6 +194,6 @@ def _remove_stale(path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """With the time of the bind, for a removed file's inode number is soon another file's."""
+    """Return device, inode and mtime; the mtime because inode numbers are soon reused."""
     found = path.lstat()
     return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -1,14 +1,13 @@
-"""Secrets are taken out of texts that a driver wrote (SEC-7).
+"""Removes secrets from texts that a driver wrote.
 
 Drivers echo credentials in their error messages, which become events on the user's object.
-Spellings that can be found are replaced: as it is, without the newline that a file brought, one
-field of a JSON document, quoted, escaped, cut off, as hex, in an address or in an authorization
-header. What is left is then decoded in every known way, and compared without regard to case and
-punctuation. If half of a secret, or `RUN` characters of a long one, is still there, nothing of the
-text is shown.
+Known spellings of a secret are replaced: verbatim, without a trailing newline, one field of a JSON
+document, quoted, escaped, cut off, as hex or base64, in a URL or in an authorization header. The
+rest of the text is then decoded in every known way, and compared ignoring case and punctuation. If
+half of a secret, or `RUN` characters of a long one, is still found, the whole text is hidden.
 
-Both the secrets and the text may be of somebody's choosing, so the work has bounds: more secrets
-than `MAX_SECRETS` and `MAX_PIECES` allow hide the text unread, and a long text is cut.
+A user can choose the secrets and a driver the text, so the work is bounded: with more secrets than
+`MAX_SECRETS` and `MAX_PIECES` allow, the text is hidden unread, and a long text is cut.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 MIN_PIECE: Final = 4
-"""Shorter pieces go only where they stand as a word: `1` would tear holes into every sentence."""
+"""Shorter pieces are replaced only as whole words: `on`, for example, is part of many words."""
 
 MIN_WORD: Final = 2
 """A single character is no secret."""
 
 MIN_PREFIX: Final = 6
-"""At least so much, and at least half of a piece, counts as the piece cut off."""
+"""This many characters, and at least half of a piece, count as the piece cut off."""
 
 RUN: Final = 32
-"""So many characters of a longer piece count as all of it."""
+"""This many characters of a longer piece count as the whole piece."""
 
 MIN_TIGHT: Final = 8
-"""As MIN_PREFIX, where only letters and digits are compared."""
+"""Same as MIN_PREFIX, where only letters and digits are compared."""
 
 MAX_TEXT: Final = 1024
-"""Characters of a text that are shown, where the request had secrets."""
+"""A text is cut to this many characters if the request had secrets."""
 
 MAX_SECRETS: Final = 16 * 1024
-"""Characters of all secrets of a request; above, no text is shown."""
+"""Most characters in all secrets of a request; with more, no text is shown."""
 
 MAX_PIECES: Final = 200
-"""Lines, settings and JSON leaves of the secrets; above, no text is shown."""
+"""Most lines, settings and JSON leaves of the secrets; with more, no text is shown."""
 
 MAX_CODED: Final = 8
-"""Pieces found in encoded words; above, no text is shown."""
+"""Most pieces found in encoded words; with more, no text is shown."""
 
 TOO_MUCH: Final = "(the driver's text is not shown: there are too many secrets to look for in it)"
 UNSURE: Final = "(the driver's text is not shown: it holds a secret in some spelling)"
@@ -108,7 +107,7 @@ def _scrubbed(text: str, pieces: set[str]) -> str:
 
 
 def _is_left(text: str, pieces: list[str]) -> bool:
-    """Whether some decoding of the text holds enough of a piece, from whatever place in it."""
+    """Return True if some decoding of the text contains enough of a piece, from any part of it."""
     rest = text.replace(STRIPPED, "\0")
     loose = "\0".join(_readings(rest)).casefold()
     tight = _tight(loose)
@@ -126,11 +125,11 @@ def _tight(text: str) -> str:
 
 
 def _shares(text: str, piece: str, least: int) -> bool:
-    """Whether both have half of the piece in common; of a long one `RUN` characters are enough."""
+    """Return True if the text contains half of the piece, or `RUN` characters of a long piece."""
     if len(piece) < least:
         return False
     length = max(least, min(RUN, (len(piece) + 1) // 2))
-    # Each run of that length holds one of these blocks whole.
+    # A common run of `length` characters always contains one of these blocks completely.
     block = (length + 1) // 2
     tried = 0
     for at in range(0, len(piece) - block + 1, block):
@@ -139,14 +138,14 @@ def _shares(text: str, piece: str, least: int) -> bool:
             if _run(text, place, piece, at) >= length:
                 return True
             tried += 1
-            if tried > RUN:  # a text made of parts of the secret: not worth the time
+            if tried > RUN:  # so many partial matches: a text made to cost time
                 return True
             place = text.find(piece[at : at + block], place + 1)
     return False
 
 
 def _run(text: str, place: int, piece: str, at: int) -> int:
-    """How long the two agree around these places, as far as `RUN` either way."""
+    """Return the length of the common run around these positions; bounded by `RUN`."""
     before, limit = 0, min(RUN, at, place)
     while before < limit and text[place - before - 1] == piece[at - before - 1]:
         before += 1
@@ -157,7 +156,7 @@ def _run(text: str, place: int, piece: str, at: int) -> int:
 
 
 def _readings(text: str) -> Iterator[str]:
-    """The text, and what it says to whoever decodes all or parts of it."""
+    """Yield the text, and what results from decoding it or parts of it."""
     yield text
     for _ in range(2):
         text = _unescaped(unquote(html.unescape(text), errors="replace"))
@@ -176,7 +175,7 @@ def _readings(text: str) -> Iterator[str]:
 
 
 def _unescaped(text: str) -> str:
-    """Without the backslashes of Go, JSON, Python and shells."""
+    """Resolve the backslash escapes of Go, JSON, Python and shells."""
     text = _BYTES.sub(_bytes, text)
     text = _LETTER.sub(_letter, text)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -196,7 +195,7 @@ def _letter(match: re.Match[str]) -> str:
 
 
 def _pieces(value: str, depth: int) -> Iterator[str]:
-    """The value, its lines, the values of its settings and the leaves of its JSON, stripped."""
+    """Yield the value, its lines, the values of its settings and its JSON leaves, stripped."""
     whole = value.strip()
     yield whole
     if depth < _MAX_DEPTH:
@@ -230,13 +229,13 @@ def _leaves(document: Any) -> Iterator[str]:
 
 
 def _spellings(piece: str) -> set[str]:
-    """As it is, in a URL, escaped as in JSON or Go."""
+    """Return the piece verbatim, as in a URL, and escaped as in JSON or Go."""
     escaped = json.dumps(piece, ensure_ascii=False)[1:-1]
     return {piece, quote(piece, safe=""), quote_plus(piece), escaped, json.dumps(piece)[1:-1]}
 
 
 def _without(text: str, form: str) -> str:
-    """The text without the form, be it whole or cut off at its end."""
+    """Replace the form in the text, complete or cut off at its end."""
     start = _start(form)
     kept, position = [], 0
     while (found := text.find(start, position)) >= 0:
@@ -249,12 +248,12 @@ def _without(text: str, form: str) -> str:
 
 
 def _start(form: str) -> str:
-    """What must stand in a text to be a form cut off."""
+    """Return the prefix of the form that counts as the form cut off."""
     return form[: max(MIN_PREFIX, min(RUN, (len(form) + 1) // 2))]
 
 
 def _unless_coded(match: re.Match[str], word: str, pieces: list[str]) -> str:
-    """The match as it is, unless it decodes to something that holds a piece."""
+    """Return the match unchanged, or `STRIPPED` if it decodes to text with a piece."""
     for data in _decoded(word):
         plain = data.decode("utf-8", "replace")
         if any(_start(piece) in plain for piece in pieces):
@@ -263,16 +262,16 @@ def _unless_coded(match: re.Match[str], word: str, pieces: list[str]) -> str:
 
 
 def _decoded(word: str) -> Iterable[bytes]:
-    """The word read as base64, and as hex."""
+    """Yield the word decoded as base64 and as hex."""
     yield from _from_base64(word)
     if len(word) % 2 == 0 and re.fullmatch(r"[0-9a-fA-F]+", word):
         yield bytes.fromhex(word)
 
 
 def _from_base64(token: str) -> Iterator[bytes]:
-    """What the token may mean; a cut off one is padded."""
+    """Yield the possible meanings of the token; an incomplete token is padded."""
     body = token.rstrip("=").replace("-", "+").replace("_", "/")
-    # Text right before the token may look like part of it: every alignment is tried.
+    # Characters right before the token may look like base64: try every alignment.
     for skipped in range(4):
         rest = body[skipped:]
         rest = rest[: len(rest) - (len(rest) % 4 == 1)]

@@ -1,7 +1,7 @@
-"""Why does TLS to a driver fail? The standard library's words, where gRPC only says "closed".
+"""Finds out why TLS to a driver fails, with Python's ssl module; gRPC only says "closed".
 
-With TLS 1.3 a server refuses the client's certificate after the client believes the handshake to be
-over, and gRPC's servers do so without a reason. So the own certificate is examined here as well.
+With TLS 1.3 a server refuses the client's certificate after the handshake is over for the client,
+and gRPC's servers give no reason. So this module also examines our own certificate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from csi_client.connection import TlsFiles
 
 TIMEOUT_SECONDS: Final = 5.0
-# The client's side of an HTTP/2 start: preface and empty SETTINGS (RFC 9113, 3.4).
+# What an HTTP/2 client sends first: preface and empty SETTINGS (RFC 9113, 3.4).
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 EXPIRED: Final = "a certificate has expired"
@@ -28,9 +28,9 @@ NOT_TLS: Final = "the driver does not speak TLS"
 
 
 def refusal(host: str, port: int, tls: TlsFiles) -> str:
-    """One of the constants above, another short text, or "" when TLS is not the trouble.
+    """Return the problem: a constant above, another short text, or "" if TLS is not the problem.
 
-    Connects once; blocks for 5 s at most.
+    Connects once; blocks for about 5 s at most.
     """
     if tls.certificate is not None and tls.key is not None:
         trouble = own_certificate_trouble(tls.certificate, tls.key)
@@ -60,12 +60,12 @@ def refusal(host: str, port: int, tls: TlsFiles) -> str:
         pass
     except OSError:
         return ""
-    # The server hung up after the handshake: it is about our certificate.
+    # The server closed the connection after the handshake: it refuses our certificate.
     return NOT_ACCEPTED if tls.certificate is not None else NO_CERTIFICATE
 
 
 def own_certificate_trouble(certificate: Path, key: Path) -> str:
-    """`EXPIRED`, another short text, or "": judged by a handshake with ourselves, in memory."""
+    """Check our certificate by an in-memory handshake; returns `EXPIRED`, another text, or ""."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
