@@ -1,7 +1,7 @@
-"""What does this process tell about the drivers it serves? Lane limits, records, who works there.
+"""Announces the drivers of this process in Redis: queue limits, driver records, controllers.
 
-Limits go first, so that nothing is admitted without one. What belongs to no driver is announced
-like a driver without a name.
+Limits are declared first, so that no key is admitted without a limit. Work that belongs to no
+driver is announced like a driver without a name.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 REGISTRATION_TTL_SECONDS: Final = 15.0
 DRIVERLESS: Final = ""
-"""Queue name, and name, of what belongs to no driver."""
+"""Name and queue name of work that belongs to no driver."""
 
 
 class Announcing:
-    """What a process with these controllers says of its drivers."""
+    """Announces the drivers of a process with these controllers."""
 
     def __init__(self, settings: Settings, controllers: Sequence[Controller]) -> None:
         self._settings = settings
@@ -39,11 +39,11 @@ class Announcing:
 
     @property
     def has_driverless(self) -> bool:
-        """Whether a controller of this process has work that belongs to no driver."""
+        """Return True if a controller of this process has work that belongs to no driver."""
         return bool(self._driverless)
 
     def place(self, queue_name: str) -> str:
-        """Where the record of a driver stands: one place for each set of controllers."""
+        """Return the registry name of a driver's record; each set of controllers has its own."""
         specs = [one.spec for one in self._controllers]
         if not any(apart(spec) for spec in specs):
             return queue_name
@@ -51,7 +51,7 @@ class Announcing:
         return f"{queue_name}{APART}{'+'.join(names)}"
 
     def record(self, driver: Driver) -> dict[str, Any]:
-        """What others may know of the driver, and which controllers work for it here."""
+        """Return the public record of the driver, with the controllers that serve it here."""
         record = driver.record()
         for one in self._controllers:
             if isinstance(one, TellsOfDrivers):
@@ -60,7 +60,7 @@ class Announcing:
         return record | {"controllers": names}
 
     def driverless_record(self) -> dict[str, Any]:
-        """The record of what belongs to no driver."""
+        """Return the record of the work that belongs to no driver."""
         names = [one.spec.name for one in self._driverless]
         return {"name": DRIVERLESS, "queue_name": DRIVERLESS, "controllers": names}
 
@@ -74,7 +74,7 @@ class Announcing:
         registry.register(place, record, ttl_seconds=REGISTRATION_TTL_SECONDS)
 
     def announce_driverless(self, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Declare the limits of what belongs to no driver, and that it is served; if it is.
+        """Declare the limits of driverless work and register it, if a controller here has any.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -86,7 +86,7 @@ class Announcing:
             registry.register(place, record, ttl_seconds=REGISTRATION_TTL_SECONDS)
 
     def set_limits(self, driver: Driver, spec: DriverSpec, queue: WorkQueue) -> None:
-        """Declare the limits of the driver's lanes.
+        """Declare the limits of the driver's queues.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -99,7 +99,7 @@ class Announcing:
         self, controller: Controller, driver: Driver | None, spec: DriverSpec, queue: WorkQueue
     ) -> None:
         defaults = controller.limits(driver)
-        if driver is None:  # its flags are not of a driver
+        if driver is None:  # only a controller's own flag can limit driverless work
             own = self._settings.controllers.get(controller.spec.name)
             threads = getattr(own, "worker_threads", None)
             defaults = defaults if threads is None else dict.fromkeys(defaults, threads)

@@ -1,8 +1,8 @@
-"""Following the drivers file: what changed is served within a second, mistakes change nothing.
+"""Follows the drivers file: changes take effect within a second, a faulty file changes nothing.
 
-The content counts, not the time of the file: a mounted ConfigMap is a chain of symbolic links that
-is swapped under the same name. TLS files are part of the content, so a renewed certificate gets a
-new connection.
+Changes are detected by content, not by file time: a mounted ConfigMap is a chain of symbolic links
+that is swapped under the same name. TLS files belong to the content, so a renewed certificate gets
+a new connection.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Central:
     """The drivers file of one worker.
 
     Args:
-        fleet: serves the drivers.
+        fleet: the drivers of this process, which are changed as the file says.
         path: the file, or a folder of such files.
-        pool: the part of it that this worker serves.
+        pool: the pool of drivers that this worker serves.
     """
 
     def __init__(self, fleet: Fleet, path: Path, *, pool: str = "") -> None:
@@ -46,15 +46,15 @@ class Central:
         """Reads the file for the first time.
 
         Raises:
-            ConfigError: it is unusable; there is no good set to go on with.
+            ConfigError: the file is unusable, and there is no earlier good file to keep.
         """
         self._seen = self._stamp()
         self._fleet.apply(self._read())
 
     def poll(self) -> bool:
-        """Looks once; True when something changed. A bad file keeps the last good set.
+        """Applies the file if it changed; returns True then. A bad file changes nothing.
 
-        Parsing takes a tenth of a second for hundreds of drivers, so only changes are parsed.
+        Parsing hundreds of drivers takes a tenth of a second, so an unchanged file is not parsed.
         """
         try:
             seen = self._stamp()
@@ -66,7 +66,7 @@ class Central:
         except ConfigError as error:
             if str(error) != self._told:
                 _log.error("the drivers of the last good file are served", err=error)
-            # Read again each time: what is missing may be a file that is about to come.
+            # Read it again at each poll: a missing TLS file may appear without another change.
             self._told, self._seen = str(error), ""
             return False
         self._told = ""
@@ -74,12 +74,12 @@ class Central:
         return True
 
     def step(self) -> float:
-        """One look; returns the seconds until the next (a `Loop`'s step)."""
+        """Polls once; returns the seconds until the next poll (a `Loop`'s step)."""
         self.poll()
         return POLL_SECONDS
 
     def _stamp(self) -> str:
-        """Changes with the content of the files and of the TLS files they named last."""
+        """Returns a digest of the files and of the TLS files they named when last parsed."""
         digest = hashlib.sha256()
         for path, text in read_texts(self._path).items():
             digest.update(hashlib.sha256(str(path).encode()).digest())
@@ -105,7 +105,7 @@ class Central:
 
 
 def _digest(file: Path) -> bytes:
-    """Of the file's content; a missing one is a content of its own (it may be about to come)."""
+    """Returns a digest of the file's content, or the error if it is unreadable: it may appear."""
     try:
         return hashlib.sha256(file.read_bytes()).digest()
     except OSError as error:

@@ -1,7 +1,7 @@
 """One driver as this worker knows it: handshake, capabilities and what follows from them.
 
-Upstream reads name and capabilities once and ends with the socket; here a reconnect runs the
-handshake again, because the driver behind the socket may be another version (F-017, P-003).
+Upstream reads name and capabilities once and exits when the socket is lost. Here every reconnect
+repeats the handshake, because the driver may have been updated meanwhile (F-017, P-003).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Driver:
     """A driver after its handshake.
 
     Attributes:
-        name: GetPluginInfo's name; the provisioner name everywhere.
-        queue_name: the name its keys carry: `name`, with `@<node>` in node deployment.
+        name: name from GetPluginInfo; the provisioner name everywhere.
+        queue_name: name of its queues and in its keys: `name`, in node deployment `name@<node>`.
         in_tree_name: the in-tree plugin it replaces, or None (P-009).
         identity: value of the identity volume attribute (P-010).
         node_segments: accessible topology of the local node; None outside node deployment.
-        pace: of its calls.
-        timeouts: seconds by operation (`create`, `expand`) that the drivers file names.
-        class_timeouts: the same by storage class.
-        limits: calls at once, by operation, that the drivers file names.
-        limits_per_node: calls at once for one node, by operation.
-        told: what it answered to the further questions of `Spec.asks`, by their names.
+        pace: limits the rate of its calls.
+        timeouts: seconds by operation (`create`, `expand`), from the drivers file.
+        class_timeouts: `timeouts` by storage class.
+        limits: concurrent calls by operation, from the drivers file.
+        limits_per_node: concurrent calls for one node, by operation.
+        told: its answers to the questions of `Spec.asks`, by question.
     """
 
     name: str
@@ -68,16 +68,16 @@ class Driver:
 
     @property
     def event_source(self) -> str:
-        """The component that events on claims and volumes carry (P-802, L-006)."""
+        """Source component of events on claims and volumes (P-802, L-006)."""
         return self.name
 
     def timeout_seconds(self, operation: str, class_name: str) -> float | None:
-        """Deadline of a call for a volume of that class; None takes the controller's own."""
+        """Deadline of a call for a volume of that class; None means the controller's default."""
         by_class = self.class_timeouts.get(class_name, {}).get(operation)
         return self.timeouts.get(operation) if by_class is None else by_class
 
     def per_node(self, operation: str) -> int:
-        """How many calls may run at once for one node, 0 for any number."""
+        """Return how many calls may run at once for one node; 0 for any number."""
         return self.limits_per_node.get(operation, 0)
 
     def supports(self, capability: str) -> bool:
@@ -86,7 +86,7 @@ class Driver:
 
     @property
     def node_capabilities(self) -> frozenset[str]:
-        """What its node service can do, as far as it is behind the same socket (R-003)."""
+        """Capabilities of its node service, if that is served by the same socket (R-003)."""
         return self.told.get("node_capabilities", frozenset())
 
     @property
@@ -96,7 +96,7 @@ class Driver:
 
     @property
     def supports_topology(self) -> bool:
-        """P-300: the gate and the plug-in capability."""
+        """True if the feature gate is on and the driver has the topology capability (P-300)."""
         return (
             self.settings.gates.topology
             and "VOLUME_ACCESSIBILITY_CONSTRAINTS" in self.plugin_capabilities
@@ -104,11 +104,11 @@ class Driver:
 
     @property
     def publishes_capacity(self) -> bool:
-        """Whether CSIStorageCapacity objects are kept for it (CAP-012)."""
+        """True if csi-fleet maintains CSIStorageCapacity objects for it (CAP-012)."""
         return self.settings.capacity.enabled and "GET_CAPACITY" in self.controller_capabilities
 
     def record(self) -> dict[str, Any]:
-        """What the watcher and the tools may know of this driver; its controllers add to it."""
+        """Return the driver's public record for the watcher and tools; controllers add to it."""
         return {
             "name": self.name,
             "queue_name": self.queue_name,
@@ -190,7 +190,7 @@ def handshake(client: CsiClient, settings: Settings) -> Driver:
 
 
 def _told(client: CsiClient, settings: Settings) -> dict[str, frozenset[str]]:
-    """What the chosen controllers want to know besides (`Spec.asks`).
+    """Ask the driver the additional questions of the chosen controllers (`Spec.asks`).
 
     Raises:
         ConfigError: the driver did not answer; exit code 1.

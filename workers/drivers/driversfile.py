@@ -1,4 +1,4 @@
-"""Which drivers does a central worker serve, and how? The drivers file, read and checked.
+"""Reads and checks the drivers file, which says what drivers a central worker serves, and how.
 
 ```yaml
 defaults:                            # optional; for every driver below
@@ -16,7 +16,7 @@ drivers:
     flags: {extra-create-metadata: true, default-fstype: xfs}
     controllers: {attacher: {flags: {timeout: 30s}}}
 ```
-docs/drivers-file.md explains each field. Every complaint is one line: file, line, field, remedy.
+docs/drivers-file.md explains each field. Every error is one line: file, line, field, remedy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from workers.spec import Kind
 
 NOT_SERIAL: Final[dict[str, LaneLimits]] = {}
-"""`serial: false`: the limits of `defaults` are not this driver's."""
+"""Limits for `serial: false`: none, and those of `defaults` do not apply to this driver."""
 
 _DRIVER_FIELDS: Final = {
     "name",
@@ -67,16 +67,16 @@ class DriverSpec:
     """One driver as an operator wants it served.
 
     Attributes:
-        name: what GetPluginInfo must answer; "" takes whatever it answers (`--csi-address`).
-        pool: only workers with this `--drivers-pool` serve it; "" is served by all without one.
+        name: name that GetPluginInfo must return; "" accepts any name (`--csi-address`).
+        pool: only workers with this `--drivers-pool` serve it; "": only workers without the flag.
         timeouts: seconds by operation (`create`, `delete`, `capacity`).
-        class_timeouts: the same by storage class.
-        limits: by operation; those left out come from the flags.
-        limits_per_node: calls at once for one node, by operation.
-        flags: values of the provisioner's flags by name, parsed.
-        controller_flags: the same of other controllers, by their names.
-        threads: threads of one worker process that may be inside this driver; None: a fair part.
-        allow_tcp: false beside the driver (`--csi-address`).
+        class_timeouts: `timeouts` by storage class.
+        limits: limits by operation; missing ones come from the flags.
+        limits_per_node: concurrent calls for one node, by operation.
+        flags: parsed values of the provisioner's flags, by flag name.
+        controller_flags: parsed flags of other controllers, by controller name.
+        threads: most threads of a worker process inside this driver; None: a fair share.
+        allow_tcp: False for a driver in the same pod (`--csi-address`).
         tls_stamp: digest of the TLS files' content.
     """
 
@@ -96,14 +96,14 @@ class DriverSpec:
 
     @property
     def connection(self) -> tuple[object, ...]:
-        """What cannot change without connecting again."""
+        """The settings whose change needs a new connection."""
         return (
             *(self.name, self.endpoint, self.tls, self.tls_stamp),
             *(self.timeouts, self.flags, self.controller_flags),
         )
 
     def settings(self, base: Settings) -> Settings:
-        """The process's settings with this driver's own values."""
+        """Return the process's settings overridden by this driver's own values."""
         return replace(
             base,
             driver=with_flags(base.driver, self.flags),
@@ -113,7 +113,7 @@ class DriverSpec:
         )
 
     def _controllers(self, base: Settings) -> dict[str, Any]:
-        """Settings of the controllers that run here and have values of their own in the file."""
+        """Return the settings of controllers that run here and have own values in the file."""
         return {
             spec.name: spec.read_settings(
                 {**base.values[spec.name], **self.controller_flags[spec.name]}
@@ -123,27 +123,27 @@ class DriverSpec:
         }
 
     def timeouts_by_rpc(self) -> dict[str, float]:
-        """Deadlines for the driver's client."""
+        """Return the deadlines for the driver's client, by gRPC method."""
         return {RPCS[name]: seconds for name, seconds in self.timeouts.items()}
 
     def hold_seconds(self, kind: Kind, limits: LaneLimits, base: Settings) -> float:
-        """How long a call of a dead worker may go on, where one at a time was asked for."""
+        """Return how long to wait for a dead worker's call; 0 unless the limit is one at a time."""
         is_asked_for = any(name in self.limits or name not in READING for name in kind.operations)
         if not is_asked_for or 1 not in {limits.concurrency, limits.total}:
             return 0.0
         return self.longest_call(self.settings(base))
 
     def longest_call(self, settings: Settings) -> float:
-        """The longest deadline of any call in seconds; `settings` are the driver's own."""
+        """Return the longest deadline of any call, in seconds; `settings` are the driver's own."""
         by_class = [x for timeouts in self.class_timeouts.values() for x in timeouts.values()]
         own = [getattr(one, "timeout_seconds", 0.0) for one in settings.controllers.values()]
         return max([settings.driver.timeout_seconds, *self.timeouts.values(), *by_class, *own])
 
     def lane_limits(self, kind: Kind, default: int) -> LaneLimits:
-        """Limits of the keys of one kind; the file's win over the controller's own.
+        """Return the limits for keys of one kind; the file's limits win over the controller's.
 
-        Keys of a kind with several operations share a lane: the narrowest limit keeps them all,
-        unless the reconcile keeps that of each itself (`Kind.limits_each`).
+        The operations of a kind share a queue: the narrowest limit applies to all of them, unless
+        the reconcile itself enforces the limit of each operation (`Kind.limits_each`).
         """
         own = [self.limits[name] for name in kind.operations if name in self.limits]
         if not own:
@@ -158,7 +158,7 @@ class DriverSpec:
 
 
 def read_texts(path: Path) -> dict[Path, str]:
-    """Content of the file, or of each `*.yaml` in a folder, in the order of their names.
+    """Return the content of the file, or of each `*.yaml` in a folder, in the order of their names.
 
     Raises:
         ConfigError: one line that names the file.
@@ -180,7 +180,7 @@ def _read_text(path: Path) -> str:
 
 
 def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, DriverSpec]:
-    """Drivers of all files that belong to the pool (None: of all pools), by name.
+    """Return the drivers of all files that belong to the pool (None: to any pool), by name.
 
     Raises:
         ConfigError: one line that names the file, the line, what is wrong and what to write.
@@ -200,7 +200,7 @@ def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, 
 
 
 def parse(content: str, path: Path, *, pool: str | None = "") -> dict[str, DriverSpec]:
-    """Drivers of the file that belong to the pool (None: of all pools), by name.
+    """Return the drivers of one file that belong to the pool (None: to any pool), by name.
 
     Raises:
         ConfigError: one line that names the file, the line, what is wrong and what to write.
@@ -253,7 +253,7 @@ def _driver(entry: Entry, defaults: DriverSpec, path: Path) -> DriverSpec:
 
 
 def _check_open(fields: dict[str, Entry], target: str, tls: TlsFiles | None) -> None:
-    """Secrets go to a driver: over a network only if both sides prove who they are (SEC-3)."""
+    """Require mutual TLS or `insecure` for an endpoint on a network: calls carry secrets."""
     is_insecure = "insecure" in fields and _truth(fields["insecure"])
     is_mutual = tls is not None and tls.certificate is not None
     if target.startswith("unix") or is_mutual or is_insecure:
@@ -271,7 +271,7 @@ def _truth(entry: Entry) -> bool:
 
 
 def _common(fields: dict[str, Entry], spec: DriverSpec) -> DriverSpec:
-    """Fields that `defaults` may have too; a driver's own win one by one."""
+    """Read the fields that `defaults` can have too; a driver's values win one by one."""
     if "timeouts" in fields:
         spec = replace(spec, timeouts={**spec.timeouts, **_timeouts(fields["timeouts"])})
     if "limits" in fields:
@@ -314,7 +314,7 @@ def _tls(entry: Entry, folder: Path) -> TlsFiles:
 
 
 def _operations() -> set[str]:
-    """Those of the kinds of key there are."""
+    """Return the operations of all kinds of key."""
     return set(catalogue.lanes())
 
 
@@ -362,7 +362,7 @@ def _limits(entry: Entry) -> dict[str, LaneLimits]:
 
 
 def _limits_per_node(entry: Entry) -> dict[str, int]:
-    """`attach: {per: node}`: one call at a time for a node, or as many as `concurrency` says."""
+    """Read `attach: {per: node}`: one call at a time per node, or `concurrency` of them."""
     found = {}
     for name, value in entry.mapping({*_operations(), "serial"}).items():
         if name == "serial":
@@ -383,13 +383,13 @@ def _limits_per_node(entry: Entry) -> dict[str, int]:
 
 
 def _flags(entry: Entry) -> dict[str, Any]:
-    """Flags of csi-provisioner that a driver may have its own value of."""
+    """Read the csi-provisioner flags that can be set per driver."""
     flags = flag_set(catalogue.choose("provisioner")).flags.values()
     return _own_flags(entry, (flag for flag in flags if flag.per_driver))
 
 
 def _controllers(entry: Entry) -> dict[str, dict[str, Any]]:
-    """Flags by controller; those of the provisioner are the driver's `flags`."""
+    """Read the flags by controller; the provisioner's are in the driver's `flags`."""
     known = {spec.name: spec for spec in catalogue.SPECS[1:] if not spec.part_of}
     return {
         name: _own_flags(

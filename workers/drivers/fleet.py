@@ -1,12 +1,12 @@
-"""The drivers this process serves: connecting, announcing, parking while a socket is gone.
+"""The drivers that this process serves: connects and announces them, and handles lost sockets.
 
-A lost socket ends neither the process nor the claims: the process stops fetching the driver's
-tickets, with the last connection its lanes are paused, so its keys wait without back-off or event,
-and go on one after another after a new handshake (S-020, F-017).
+A lost socket neither ends the process nor fails a claim. The process stops fetching the driver's
+messages; when no process is connected, the driver's queues are paused. Its keys then wait without
+back-off or event, and continue one after another after a new handshake (S-020, F-017).
 
-Sidecar drivers (`--csi-address`) must be there at the start, as upstream's; drivers of the drivers
-file are connected in the background and come and go with the file. One thread follows all of them;
-handshakes, which may hang, run in a few others, however many drivers there are.
+As upstream, sidecar drivers (`--csi-address`) must be reachable at startup. Drivers of the drivers
+file are connected in the background and follow changes of the file. One thread follows all drivers;
+handshakes, which may hang, run in a small pool, however many drivers there are.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TICK_SECONDS: Final = 0.5
 LOST_AGAIN_SECONDS: Final = 2.0
 HANDSHAKE_THREADS: Final = 8
 PATIENT_THREADS: Final = 16
-# A handshake has at most so many calls.
+# A handshake makes at most this many calls.
 TALK_CALLS: Final = 8
 
 
@@ -63,11 +63,11 @@ class Fleet:
     """All drivers of one worker process, by queue name.
 
     Args:
-        observer: told driver name, method, status and seconds of each CSI call.
-        shared: tells all workers what is connected; None: nothing is paused (tests).
-        consumers: told whose tickets to fetch.
-        controllers: those of this process.
-        make_client: makes a driver's client.
+        observer: called after each CSI call with driver name, method, status and seconds.
+        shared: tells all workers which drivers are connected; None: nothing is paused (tests).
+        consumers: decides which drivers' messages this process fetches.
+        controllers: the controllers of this process.
+        make_client: creates a driver's client.
     """
 
     def __init__(
@@ -93,20 +93,20 @@ class Fleet:
         self._lock = threading.Lock()
         self._renewed = float("-inf")
         self._pool = ThreadPoolExecutor(HANDSHAKE_THREADS, thread_name_prefix="handshake")
-        # Drivers that gave trouble wait here for each other, not before those that are well.
+        # Drivers that failed before use this pool, so that they do not delay healthy drivers.
         self._patient = ThreadPoolExecutor(PATIENT_THREADS, thread_name_prefix="patient")
 
     def driver_of(self, queue_name: str) -> Driver | None:
-        """The driver of that queue name, connected or not; None when it is not served here."""
+        """Return the driver of that queue name, even if disconnected; None if not served here."""
         return self._drivers.get(queue_name)
 
     def drivers(self) -> list[Driver]:
-        """All that shook hands, by queue name."""
+        """Return all drivers that completed a handshake, sorted by queue name."""
         known = self._drivers.copy()
         return [known[name] for name in sorted(known)]
 
     def connections(self) -> dict[str, bool]:
-        """Whether each driver, also one that never answered, is connected and shook hands."""
+        """Return for each driver name, even of one that never answered, if it is being served."""
         found = {driver.name: True for driver in self.drivers()}
         for link in list(self._links.values()):
             if name := link.spec.name or (link.driver.name if link.driver else ""):
@@ -114,19 +114,19 @@ class Fleet:
         return found
 
     def seats(self, queue_name: str) -> int:
-        """Threads of this process that may be inside the driver: all, if it is the only one."""
+        """Return how many threads may be inside the driver: all, if it is the only driver."""
         limit = self._seats.get(queue_name)
         if limit is not None:
             return limit
         return default_seats(self._settings.process.concurrency, len(self._drivers))
 
     def longest_call(self) -> float:
-        """Seconds that any call of any driver here may last."""
+        """Return the longest deadline of any call of any driver here, in seconds."""
         links = list(self._links.values())
         return max((link.longest_call for link in links), default=0.0)
 
     def connect_all(self) -> None:
-        """Connects every `--csi-address` and shakes hands (P-001 to P-010).
+        """Connects every `--csi-address` and completes the handshakes (P-001 to P-010).
 
         Raises:
             ConfigError: with upstream's text and exit code.
@@ -145,10 +145,10 @@ class Fleet:
             self._adopt(link, driver)
 
     def add(self, drivers: Iterable[Driver]) -> None:
-        """Takes in drivers that live in this process; there is nothing to connect.
+        """Adds drivers that run inside this process and need no connection.
 
         Raises:
-            ConfigError: a name is served already.
+            ConfigError: the name is already in use.
         """
         for driver in drivers:
             if driver.queue_name in self._drivers:
@@ -156,7 +156,7 @@ class Fleet:
             self._drivers[driver.queue_name] = driver
 
     def connect(self, address: str) -> Link:
-        """One sidecar driver, connected and ready."""
+        """Connects one sidecar driver and waits until it is ready."""
         spec = DriverSpec("", address, allow_tcp=False)
         try:
             link = self._open(spec)
@@ -178,10 +178,10 @@ class Fleet:
         return link
 
     def apply(self, specs: dict[str, DriverSpec]) -> None:
-        """Makes the served drivers those of the file; unchanged ones are left alone.
+        """Serves exactly the drivers of the file; unchanged drivers keep their connection.
 
         Raises:
-            ConfigError: an endpoint or TLS file is unusable; then nothing was changed.
+            ConfigError: an endpoint or TLS file is unusable; nothing was changed.
         """
         with self._lock:
             current = {link.spec.name: link for link in self._links.values() if link.spec.name}
@@ -195,7 +195,7 @@ class Fleet:
                 self._links[link.spec.endpoint] = link
 
     def _open_new(self, specs: dict[str, DriverSpec], current: dict[str, Link]) -> dict[str, Link]:
-        """Connections the specs need and that are not there; all of them or none."""
+        """Opens the connections that the specs need and that do not exist; all of them or none."""
         opened: dict[str, Link] = {}
         problems = []
         beside = {link.spec.endpoint for link in self._links.values() if not link.spec.name}
@@ -233,7 +233,7 @@ class Fleet:
                 self._resume(link, link.driver)
 
     def announce(self, driver: Driver, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Limits first, so that nothing is admitted without one."""
+        """Declares the driver's limits, then registers it: no key is admitted without a limit."""
         if self._settings.capacity.enabled and not driver.publishes_capacity:
             _log.warning("capacity is not published: it lacks GET_CAPACITY", driver=driver.name)
         spec = next(
@@ -246,9 +246,9 @@ class Fleet:
         self._announcing.register(driver, registry)
 
     def tick(self, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """One round over all drivers: renews registrations and follows connections.
+        """Renews registrations and follows the connections of all drivers.
 
-        Call it each `TICK_SECONDS` from one thread.
+        Call it every `TICK_SECONDS` from one thread.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -262,14 +262,14 @@ class Fleet:
                 self.follow(link, queue, registry)
 
     def follow(self, link: Link, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Takes one link a step on: lost, connected, shaking hands, served."""
+        """Moves one link to its next state: lost, connected, in handshake, served."""
         client = link.client
         is_connected, losses = client.is_connected, client.connection_losses
         if link.is_served:
             if is_connected and losses == link.losses:
                 if client.is_tcp:
                     self._prove(link)
-                return  # nearly always: hundreds of drivers are looked at twice a second
+                return  # the usual case; must be cheap, as all drivers are checked twice a second
             self._lose(link)
         if link.shaking is not None:
             if link.shaking.done():
@@ -282,10 +282,10 @@ class Fleet:
             link.shaking, link.shaking_losses = pool.submit(self._seen, link, link.shake), losses
 
     def _prove(self, link: Link) -> None:
-        """A connection may swallow what is sent, with no end: a node without power, a NAT.
+        """Probes a TCP connection that has been silent for `PROVE_SECONDS`.
 
-        A worker finds that out for itself, within 8 s and the time of a Probe, so that no claim
-        waits on such a connection for longer.
+        A dead connection can accept data without an error, after a power loss or behind a NAT.
+        The probe finds and replaces it, so that no claim waits for it until its deadline.
         """
         now = time.monotonic()
         is_under_way = link.proving is not None and not link.proving.done()
@@ -324,7 +324,7 @@ class Fleet:
         return link
 
     def _adopt(self, link: Link, driver: Driver) -> None:
-        """The driver is known: find it by its queue's name from now on."""
+        """Stores a driver after its handshake under its queue name."""
         _log.info("Detected CSI driver", driver=driver.name)
         if driver.in_tree_name:
             _log.info("Supports migration from in-tree plugin", plugin=driver.in_tree_name)
@@ -341,7 +341,7 @@ class Fleet:
             self._seats[driver.queue_name] = spec.threads
 
     def _seen(self, link: Link, talk: Callable[[], T]) -> T:
-        """Run what calls the driver in one of the pools, where liveness sees it hang."""
+        """Runs `talk`, which calls the driver, watched by liveness in case it hangs."""
         seconds = LIMIT_SECONDS + TALK_CALLS * link.longest_call
         with HEARTBEATS.during(f"driver {link.name}", seconds):
             return talk()
@@ -352,7 +352,7 @@ class Fleet:
             return
         try:
             driver = shaking.result()
-        except Exception as error:  # noqa: BLE001 - whatever a driver answers ends here
+        except Exception as error:  # noqa: BLE001 - no answer of a driver may end this thread
             link.retry_at, link.has_failed = time.monotonic() + RETRY_SECONDS, True
             link.tell(str(error))
             return
@@ -384,7 +384,7 @@ class Fleet:
             self._consumers.leave(link.driver.queue_name)
 
     def _wait(self, link: Link) -> None:
-        """Not connected: keep the lanes stopped while nobody is, and say what is wrong."""
+        """Reports the lost connection to other workers, and logs why there is none."""
         now = time.monotonic()
         if (
             link.driver is not None
@@ -400,7 +400,7 @@ class Fleet:
             link.diagnosis = self._patient.submit(self._seen, link, link.diagnose)
 
     def _drop(self, link: Link) -> None:
-        """Serve it no more; its keys wait in Redis, its registration runs out."""
+        """Stops serving the driver: its keys wait in Redis, its registration expires."""
         self._links.pop(link.spec.endpoint, None)
         if link.driver is not None:
             name = link.driver.queue_name
@@ -410,7 +410,7 @@ class Fleet:
             self._seats.pop(name, None)
             self._records.pop(name, None)
             _log.info("the driver is not served any more", driver=link.name)
-        # Passes that run may end; the client goes with the last of them.
+        # Running reconciles may finish: the client is closed after the longest possible call.
         timer = threading.Timer(link.longest_call, link.client.close)
         timer.daemon = True
         timer.start()
@@ -431,7 +431,7 @@ class Fleet:
             self._shared.keep(records, connected, ttl_seconds=REGISTRATION_TTL_SECONDS)
 
     def _record(self, driver: Driver) -> str | bytes:
-        """Its text, made once: a driver changes only by a new handshake."""
+        """Returns the driver's record as text, cached: a driver changes only by a new handshake."""
         known = self._records.get(driver.queue_name)
         if known is None or known[0] is not driver:
             known = self._records[driver.queue_name] = (

@@ -1,4 +1,4 @@
-"""One driver's connection in this process: connecting, shaking hands, served, lost, and again."""
+"""One driver's connection in this process: connect, handshake, serve, lose, reconnect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TELL_AFTER_SECONDS: Final = 3.0
 TELL_EVERY_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 1.0
 PROVE_SECONDS: Final = 8.0
-"""Over TCP: a connection without an answer for so long is asked for one."""
+"""A TCP connection without an answer for this long is probed."""
 
 _REMEDIES: Final = {
     tlscheck.EXPIRED: "renew it",
@@ -43,15 +43,15 @@ _REMEDIES: Final = {
 
 @dataclass(eq=False)
 class Link:
-    """One driver as it is connected here.
+    """The connection to one driver, and its state.
 
     Attributes:
-        driver: after the first handshake; kept while the connection is lost.
-        is_served: connected, known and announced.
-        losses: the client's count at the last handshake.
-        shaking: a handshake under way in another thread.
-        has_failed: the last handshake did; the next one waits behind those of others.
-        proving: a look under way at whether the connection swallows what is sent.
+        driver: set by the first handshake; kept while the connection is lost.
+        is_served: the driver is connected, known and announced.
+        losses: the client's `connection_losses` at the last handshake.
+        shaking: the running handshake, in another thread.
+        has_failed: the last handshake failed; the next one uses the pool for such drivers.
+        proving: the running check of whether the connection is dead.
     """
 
     spec: DriverSpec
@@ -75,24 +75,24 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The driver's name, or where it should be."""
+        """The driver's name, or its endpoint while the name is unknown."""
         return self.spec.name or (self.driver.name if self.driver else self.spec.endpoint)
 
     @cached_property
     def longest_call(self) -> float:
-        """Seconds that any call of the driver may last; every pass asks for all drivers'."""
+        """Longest deadline of any call of the driver, in seconds; cached, as it is read often."""
         return self.spec.longest_call(self.settings)
 
     def change(self, spec: DriverSpec) -> None:
-        """New limits or class time-outs over the same connection: announced by a new handshake."""
+        """Take new limits or class timeouts; a new handshake on this connection announces them."""
         self.spec, self.is_served, self.retry_at = spec, False, 0.0
         vars(self).pop("longest_call", None)
 
     def shake(self) -> Driver:
-        """Probe and handshake; runs in a thread of its own.
+        """Probe the driver and do the handshake; runs in a separate thread.
 
         Raises:
-            ConfigError: not ready, another driver, or a call failed; one line.
+            ConfigError: the driver is not ready, is another driver, or a call failed; one line.
         """
         try:
             if not self.client.probe(timeout_seconds=PROBE_SECONDS):
@@ -118,7 +118,7 @@ class Link:
         )
 
     def diagnose(self) -> str:
-        """Why there is no connection, in one line; runs in a thread of its own."""
+        """Return one line on why there is no connection; runs in a separate thread."""
         place = f"driver {self.name} at {self.spec.endpoint}"
         if trouble := tls_trouble(self.spec):
             return f"{place}: {trouble}"
@@ -129,7 +129,7 @@ class Link:
         return ""
 
     def tell(self, line: str) -> None:
-        """Log a trouble once, and again each minute while it lasts."""
+        """Log a problem once, and again every minute while it lasts."""
         now = time.monotonic()
         if line and (line != self.told or now - self.told_at > TELL_EVERY_SECONDS):
             self.told, self.told_at = line, now
@@ -137,7 +137,7 @@ class Link:
 
 
 def tls_trouble(spec: DriverSpec) -> str:
-    """Why TLS is refused and what to do; "" when it is not the trouble. Blocks for 5 s at most."""
+    """Return why TLS fails and the remedy, "" if TLS is not the problem. Blocks for about 5 s."""
     if spec.tls is None:
         return ""
     host, _, port = spec.endpoint.removeprefix("dns:///").rpartition(":")
@@ -154,7 +154,7 @@ def open_link(
     observer: Callable[[str, str, float], None] | None,
     make_client: Callable[..., WatchedClient] = WatchedClient,
 ) -> Link:
-    """A link that begins to connect in the background.
+    """Return a link that connects in the background.
 
     Raises:
         ConfigError: the endpoint or a TLS file is unusable.

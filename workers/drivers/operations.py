@@ -1,7 +1,7 @@
-"""How do limits and deadlines name the calls of a driver?
+"""Maps operations, as limits and deadlines name them, to gRPC methods.
 
-The drivers file, `pause` and the pace of a driver speak of operations (`create`, `attach`), gRPC
-of methods. Which operation belongs to which kind of key is the kinds' to say (`Kind.operations`).
+The drivers file, `pause` and the pace of a driver use operations (`create`, `attach`), gRPC uses
+methods. Each kind of key lists its operations (`Kind.operations`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ RPCS: Final = {
 """The CSI method of each operation."""
 
 OPERATIONS: Final = {method: operation for operation, method in RPCS.items()}
-"""The operation of each guarded method.
+"""The operation of each method that is subject to limits.
 
-The others (Probe, names, capabilities) are asked to find out whether the driver is there, so they
-must get through and judge nothing.
+The other methods (Probe, names, capabilities) find out whether the driver answers, so they are
+never delayed, and their errors change no limit.
 """
 
 READING: Final = frozenset(
@@ -45,4 +45,4 @@ READING: Final = frozenset(
         "get-group-snapshot",
     }
 )
-"""Operations that change nothing: two of them side by side do no harm."""
+"""Operations that change nothing, so that two of them may run at the same time."""

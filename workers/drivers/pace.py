@@ -1,11 +1,12 @@
-"""How much does the driver take? Its rate is kept, and its word that it is too much is believed.
+"""Limits the rate of a driver's calls, and lowers its concurrency when it reports throttling.
 
-No answer ends or holds back other calls: what fails has its own back-off, and another storage of
-the same driver may work. Only two answers mean more than their own call:
+A failed call does not delay other calls: its key backs off, and the driver's other storage may
+work. Only two answers concern more than their own call:
 
-- the connection is gone: the key waits (`DriverAway`), nothing is counted;
-- words of throttling: the lane gets half. Not from Aborted, CSI's word for "this volume has a call
-  pending"; ResourceExhausted without such words says that one place is full.
+- The connection is lost: the key waits (`DriverAway`), and no failure is counted.
+- The error text reports throttling: the limit of the queue is halved. Aborted is ignored, as in CSI
+  it means "a call for this volume is pending". ResourceExhausted without such a text means that
+  one storage pool is full.
 """
 
 from __future__ import annotations
@@ -48,46 +49,46 @@ class LanePort(Protocol):
     """The part of `workers.queue.links.Links` that a call needs."""
 
     def throttle(self, lane: str) -> int:
-        """Halve a lane."""
+        """Halve the limit of a queue."""
 
     def pace(self, lane: str) -> float:
-        """Seconds to wait before a call."""
+        """Return the seconds to wait before a call."""
 
 
 class Pace:
-    """Keeps none: for drivers without a socket, and for tests.
+    """Limits nothing: for drivers without a socket, and for tests.
 
     Attributes:
-        paced: operations (`create`, ...) with a rate; their calls take turns over all workers.
+        paced: operations (`create`, ...) with a rate; it applies to all workers together.
     """
 
     paced: frozenset[str] = frozenset()
 
     def attach(self, queue_name: str) -> None:
-        """The driver's queue name is known now."""
+        """Set the driver's queue name once it is known."""
 
     def wait_turn(self, operation: str) -> None:
-        """Before each call: keep the rate."""
+        """Block as long as the rate requires; called before each call."""
 
     def failed(self, operation: str, error: CsiError) -> None:
-        """A call of an operation (`create`, `delete`, ...) ended with an error."""
+        """Take note of the error of a call of an operation (`create`, `delete`, ...)."""
 
 
 class SharedPace(Pace):
-    """One pace of all workers; costs nothing where no rate is set."""
+    """A pace shared by all workers through Redis; costs nothing if no rate is set."""
 
     def __init__(self, lanes: LanePort) -> None:
         self._lanes = lanes
         self._queue_name = ""
 
     def attach(self, queue_name: str) -> None:
-        """The driver's queue name is known now."""
+        """Set the driver's queue name once it is known."""
         self._queue_name = queue_name
 
     def wait_turn(self, operation: str) -> None:
-        """Admission keeps the rate on the whole; here each call gets its exact time.
+        """Sleep until the call is due. Admission keeps the average rate, this the exact one.
 
-        Without Redis the call goes on: admission stands still then, so there are few.
+        If Redis is away, the call is made at once: admission has stopped, so there are few calls.
         """
         if operation in self.paced and (lane := self._lane(operation)):
             try:
@@ -98,8 +99,8 @@ class SharedPace(Pace):
                 time.sleep(seconds)
 
     def failed(self, operation: str, error: CsiError) -> None:
-        """Halve the lane if the driver says that it is too much."""
-        # Not in the text of Aborted: it names volumes and claims, and people name them freely.
+        """Halve the limit of the queue if the driver reports throttling."""
+        # Not for Aborted: its text names volumes, and a volume's name may match by chance.
         if error.code == ABORTED or error.from_transport or not _TOO_MUCH.search(error.details):
             return
         if lane := self._lane(operation):
@@ -114,10 +115,10 @@ class SharedPace(Pace):
 
 
 class WatchedClient(CsiClient):
-    """A client whose calls keep `pace`, all that work on volumes and snapshots.
+    """A client whose calls that work on volumes and snapshots keep `pace`.
 
-    They raise DriverAway in place of a CsiError when the connection is gone. The call may have
-    arrived before, so whoever creates must remember it as going on in the background.
+    They raise DriverAway instead of a CsiError when the connection is lost. The driver may have
+    received the call, so callers that create objects must treat it as still running.
     """
 
     def __init__(self, address: str, pace: Pace, **options: Any) -> None:
@@ -132,7 +133,7 @@ class WatchedClient(CsiClient):
         timeout_seconds: float | None,
         **options: Any,
     ) -> _Answer:
-        """As the base's; the one door for every call, so that none escapes."""
+        """Make one call, with pace and lease check; every call passes through here."""
         with waiting():
             operation = OPERATIONS.get(method)
             if operation is None:
@@ -156,7 +157,7 @@ class WatchedClient(CsiClient):
                 raise
 
     def _is_away(self, error: CsiError) -> bool:
-        """The connection broke under the call, there was none, or one side was replaced."""
+        """Return True if the connection broke, did not exist, or was replaced during the call."""
         if error.code not in {None, CANCELLED, UNAVAILABLE}:
             return False
         return error.from_transport or not self.is_connected

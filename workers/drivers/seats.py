@@ -1,12 +1,12 @@
-"""How many threads of this process may be inside one driver?
+"""Limits how many threads of this process are inside one driver.
 
-A driver that hangs must not take the threads of the others. A worker with several drivers gives
-each a part; at its end the process stops fetching tickets of that driver, which then wait in Redis
-for a free thread here or at another worker. A ticket fetched a moment too late is worked on.
+A driver that hangs must not take all threads. In a worker with several drivers each may use a share
+of the threads; when its share is used up, the process stops fetching its messages. They wait in
+Redis for a free thread here or in another worker. A message already fetched is still handled.
 
-When less than a part is free, a driver may have no more threads than are free: each further driver
-that hangs takes half of the rest (64 threads: 3 have 16 each, 4 more have 8, 4, 2 and 1), and with
-time they share evenly.
+If fewer threads are free than a share, a driver may use at most as many as are free. So each
+further driver that hangs takes half of the rest (of 64 threads, three drivers get 16 each, the next
+ones 8, 4, 2 and 1), and over time they share evenly.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ SHARE = 4
 """With the usual 64 threads, three hanging drivers leave 16 to all others."""
 
 FEWEST = 2
-"""A pool too small to share still lets one slow call and a quick one go side by side."""
+"""Even in a small pool a driver may run one slow call and a quick one at the same time."""
 
 
 def default_seats(threads: int, drivers: int) -> int:
-    """Threads of a pool that may be inside one of its drivers: all, if it is the only one."""
+    """Return how many threads of a pool one driver may use: all, if it is the only driver."""
     return threads if drivers < 2 else min(threads, max(FEWEST, threads // SHARE))
 
 
 class Consumers(Protocol):
-    """Whose tickets does this process fetch?"""
+    """Controls which drivers' messages this process fetches."""
 
     def serve(self, queue_name: str) -> None:
-        """Fetch tickets of this driver."""
+        """Fetch messages of this driver."""
 
     def leave(self, queue_name: str) -> None:
-        """Fetch none any more."""
+        """Stop fetching messages of this driver."""
 
     def hold(self, queue_name: str, is_full: bool) -> None:
-        """Fetch none while its seats are taken."""
+        """Suspend fetching while the driver's slots are full; resume with `is_full` False."""
 
 
 class Seats:
-    """Threads inside each driver.
+    """Counts the threads inside each driver; each thread takes a slot of the driver.
 
     Args:
-        limit: seats of a driver by queue name; who has all threads shares with nobody.
-        hold: told when the last seat is taken, and when one is free again.
-        threads: size of the pool; 0: never scarce.
+        limit: returns a driver's slots by queue name; a driver with all threads is never held.
+        hold: called when a driver's last slot is taken (True), and when one is free again (False).
+        threads: size of the thread pool; 0: threads never count as scarce.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Seats:
 
     @contextmanager
     def seat(self, queue_name: str) -> Iterator[None]:
-        """Take a seat for the time of one ticket; never waits."""
+        """Take a slot while one message is handled; never waits."""
         self._change(queue_name, 1)
         try:
             yield
@@ -77,16 +77,16 @@ class Seats:
             self._change(queue_name, -1)
 
     def taken(self, queue_name: str) -> int:
-        """Threads inside the driver now."""
+        """Return how many threads are inside the driver now."""
         return self._taken.get(queue_name, 0)
 
     def has_room(self, queue_name: str) -> bool:
-        """Whether one of those inside may be followed: its ticket would be fetched, had it left."""
+        """Return True if a thread inside may take another key of the driver when it is done."""
         with self._lock:
             return self._taken.get(queue_name, 0) <= self._allowed(queue_name, self._total - 1)
 
     def look_again(self) -> None:
-        """Limits may be others: who is alone now has all threads, and perhaps none that ends."""
+        """Check held drivers again after limits changed: maybe no thread ends that would do so."""
         with self._lock:
             self._look_at_full()
 
@@ -100,8 +100,8 @@ class Seats:
                 self._taken.pop(queue_name, None)
             self._look(queue_name)
             if by < 0 and not self._is_scarce(self._total):
-                # Others were held for want of threads only; while these are scarce each driver
-                # is looked at when its own work ends, for all of them each time would cost.
+                # Threads are no longer scarce, so all held drivers are checked. While they are
+                # scarce, a driver is checked only when its own work ends: that is cheaper.
                 self._look_at_full()
 
     def _look_at_full(self) -> None:
@@ -110,7 +110,7 @@ class Seats:
 
     def _look(self, queue_name: str) -> None:
         allowed = self._allowed(queue_name, self._total)
-        # Who may have all threads leaves none for others to keep: without one nothing is fetched.
+        # A driver that may use all threads is never held: without a free thread nothing is fetched.
         has_all = 0 < self._threads <= allowed
         is_full = not has_all and self._taken.get(queue_name, 0) >= allowed
         if is_full != (queue_name in self._full):
@@ -118,7 +118,7 @@ class Seats:
             self._hold(queue_name, is_full)
 
     def _allowed(self, queue_name: str, total: int) -> int:
-        """Seats of the driver when so many threads are taken."""
+        """Return the driver's slots while `total` threads are taken."""
         limit = self._limit(queue_name)
         if self._is_scarce(total) and limit < self._threads:
             return min(limit, max(1, self._threads - total))

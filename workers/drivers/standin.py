@@ -1,8 +1,8 @@
-"""The driver as a shadow sees it: asked who it is and what it can do, never to do anything.
+"""The driver client of a shadow: asks a driver for name and capabilities, and calls nothing else.
 
-Calls that would work on volumes are answered here as a driver would that does exactly what it is
-asked; what only a driver can give is `comparing.UNKNOWN`. Calls that would only read are refused:
-the shadow has no answer to make up.
+Calls that would change the storage get an invented answer: success, exactly as requested, with
+`comparing.UNKNOWN` for values that only a driver knows. Calls that would only read are refused,
+because no answer can be invented.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     _Answer = TypeVar("_Answer", bound=Message)
 
-# A volume id of every form that a driver in the place of an in-tree plugin gives (P-605 ff.): the
-# volume of a migrated class is saved in in-tree form, and that is read from the id.
+# One volume id that is valid for every migrated driver (P-605 ff.): for a migrated class the PV is
+# stored in in-tree form, which is derived from the id.
 _ID: Final = (
     f"{UNKNOWN}#{UNKNOWN}#{UNKNOWN}/{UNKNOWN}/subscriptions/{UNKNOWN}"
     f"/resourceGroups/{UNKNOWN}/providers/Microsoft.Compute/disks/{UNKNOWN}"
@@ -47,13 +47,13 @@ ASKED: Final = frozenset(
         "Node/NodeGetCapabilities",
     }
 )
-"""All that the driver itself is asked."""
+"""The only methods that are really called."""
 
 NOT_SENT: Final = "GRPC call not sent"
 
 
 class ShadowClient(WatchedClient):
-    """A client that calls nothing but `ASKED`."""
+    """A client that calls only the methods of `ASKED`."""
 
     def __init__(self, *arguments: Any, views: Views, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -67,26 +67,26 @@ class ShadowClient(WatchedClient):
         timeout_seconds: float | None,
         **options: Any,
     ) -> _Answer:
-        """As the base's; the one door for every call."""
+        """Send, invent or refuse one call; every call passes through here."""
         if method in ASKED:
             return super()._call(method, request, answer_type, timeout_seconds, **options)
         if OPERATIONS.get(method) in READING or method not in OPERATIONS:
             raise CsiError(UNIMPLEMENTED, "a shadow does not ask the driver", rpc=method)
         content = redact(request)
-        # As the line of a call that is made (P-012): what a shadow would ask can be read like it.
+        # The same form as the log line of a real call (P-012).
         _log.v(5, NOT_SENT, method=f"/csi.v1.{method}", content=content)
         self._views.called(method, json.loads(content))
         return cast("_Answer", answer_to(request) or answer_type())
 
 
 def answer_to(request: Message) -> Message | None:
-    """What a driver would answer that does just what it is asked; None for an empty answer."""
+    """Return the answer of a driver that does exactly what is requested; None if it is empty."""
     if isinstance(request, csi.CreateVolumeRequest):
         return _volume(request)
     if isinstance(request, csi.CreateSnapshotRequest):
         return csi.CreateSnapshotResponse(snapshot=_snapshot(request.source_volume_id))
     if isinstance(request, csi.ControllerExpandVolumeRequest):
-        # Most drivers want the node to grow the file system; kubelet's part is not compared.
+        # As most drivers: the node grows the file system. The kubelet's part is not compared.
         return csi.ControllerExpandVolumeResponse(
             capacity_bytes=request.capacity_range.required_bytes, node_expansion_required=True
         )

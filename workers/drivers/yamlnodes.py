@@ -1,7 +1,7 @@
-"""YAML with line numbers: a value knows where it stands, so that a complaint can say where.
+"""YAML with line numbers: a value knows its line, so that errors can name it.
 
-Scalars are taken as they are written: `true`, `1` and `"1"` are texts, and whoever reads a field
-parses it with the same parser as the command line.
+Scalars are kept as written: `true`, `1` and `"1"` are texts. The reader of a field parses them with
+the parser of the command line.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def load(content: str, file: str) -> Entry:
-    """The document's root.
+    """Return the root of the document.
 
     Raises:
-        ConfigError: no YAML, more than one document, or nothing at all.
+        ConfigError: the text is not YAML, empty, or more than one document.
     """
     try:
         node = yaml.compose(content, Loader=yaml.SafeLoader)
@@ -39,19 +39,19 @@ def load(content: str, file: str) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One value of the file: where it stands and how to read it."""
+    """One value of the file: its line, and methods to read it."""
 
     node: yaml.Node
     file: str
     path: str
 
     def error(self, problem: str) -> ConfigError:
-        """The complaint about this value, to be raised."""
+        """Return the error about this value, to be raised."""
         place = f"{self.path}: " if self.path else ""
         return ConfigError(f"{self.file}: line {self.node.start_mark.line + 1}: {place}{problem}")
 
     def text(self) -> str:
-        """A scalar as it is written; an absent value is no text."""
+        """Return a scalar as written; an absent value is an error."""
         if not isinstance(self.node, yaml.ScalarNode):
             raise self.error("must be a single value, not a list or map")
         if self.node.tag == "tag:yaml.org,2002:null":
@@ -59,7 +59,7 @@ class Entry:
         return str(self.node.value)
 
     def sequence(self) -> list[Entry]:
-        """The entries of a list."""
+        """Return the entries of a list."""
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.error("must be a list")
         return [
@@ -70,10 +70,10 @@ class Entry:
     def mapping(
         self, known: Collection[str] | None, *, required: Collection[str] = ()
     ) -> dict[str, Entry]:
-        """The fields of a map; `known` None allows any name.
+        """Return the fields of a map; `known` None allows any name.
 
         Raises:
-            ConfigError: an unknown, doubled or missing field.
+            ConfigError: a field is unknown, duplicated or missing.
         """
         if not isinstance(self.node, yaml.MappingNode):
             raise self.error("must be a map of fields")
