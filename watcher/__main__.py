@@ -56,7 +56,7 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
         intents=IntentStore(redis_client),
         namespace=settings.kube.namespace,
         resync_seconds=resync_seconds,
-        # A little shorter than the period of those who ask, so that every round finds it over.
+        # A little shorter than the watchers' period, so that it has passed at each of their rounds.
         recovery=Recovery(
             redis_client, queue, period_seconds=recovery_seconds(resync_seconds) * 0.9
         ),
@@ -77,7 +77,7 @@ def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code.
 
     Raises:
-        ConfigError: no usable client configuration, or nobody can listen at the endpoint.
+        ConfigError: no usable client configuration, or the endpoint's address cannot be bound.
     """
     # Blocked before the first thread starts, so that all inherit it and only sigwait sees them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)

@@ -1,4 +1,4 @@
-"""Counts what a reflector hands to its sink."""
+"""Counts the objects that a reflector passes to its sink."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ItemT = TypeVar("ItemT")
 
 
 class CountingSink(Generic[ItemT]):
-    """Passes everything on and counts it by resource and type.
+    """Passes every call on to a sink and counts objects by resource and type.
 
     Args:
         sink: the receiver.

@@ -1,7 +1,7 @@
-"""One watched resource, several receivers: every controller's rules, and the catalog.
+"""Passes one watched resource to several receivers: controllers' rules and the shared cache.
 
-A receiver that joins later hears nothing until a list starts, so that what it knows is complete.
-A defect in one does not keep an object from the others.
+A receiver that joins later gets nothing until the next list starts, so that its knowledge is
+complete. A defect in one receiver does not keep an object from the others.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class FanOut(Generic[T]):
-    """Passes everything on to all receivers.
+    """Passes every call on to all receivers.
 
     Args:
-        path: of the resource, for the log.
+        path: path of the resource, for the log.
     """
 
     def __init__(self, path: str) -> None:
@@ -33,15 +33,15 @@ class FanOut(Generic[T]):
         self._listening: tuple[tuple[str, Sink[T]], ...] = ()
 
     def join(self, name: str, make: Callable[[], Sink[T]]) -> bool:
-        """Add a receiver unless one of that name is there; True: a new list must be asked for."""
+        """Add a receiver unless the name exists; returns True if added: a new list is needed."""
         if name in self._members:
             return False
-        # Replaced as a whole: the reflector's thread may be reading it.
+        # The dict is replaced, not changed, because the reflector's thread may be reading it.
         self._members = {**self._members, name: make()}
         return True
 
     def begin_list(self) -> None:
-        """A list starts; who joined since the last one listens from here on."""
+        """A list starts; receivers that joined since the last list get objects from now on."""
         self._listening = tuple(self._members.items())
         self._tell(lambda sink: sink.begin_list())
 
@@ -57,7 +57,7 @@ class FanOut(Generic[T]):
         """An object is new or changed.
 
         Raises:
-            Exception: a receiver's; the reflector lists again, which repairs what it missed.
+            Exception: a receiver failed; the reflector then lists again, which repairs the gap.
         """
         self._raise(self._tell(lambda sink: sink.changed(item)))
 

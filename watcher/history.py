@@ -1,11 +1,11 @@
-"""Has etcd gone back? Then nothing that was learnt by resourceVersions counts any more.
+"""Detects that etcd was restored to an older state, which invalidates all known resourceVersions.
 
-After a restore from a backup, resourceVersions that were seen come again and mean other objects.
-A watch that continues from the old, higher version is silent until the cluster has passed it, and
-what the catalog holds of that time wins over the present. So every few seconds this module asks for
-the version of the present, one kind after the other, and compares it with the newest that its watch
-brought. It does the same when Redis holds entries newer than a complete list. One
-answer may come from a server that lags, so a second one must agree.
+After a restore from a backup, the same resourceVersions are used again for other states. A watch
+that continues from the old, higher version is silent until the cluster has passed it, and newer
+looking entries of the shared cache win over current ones. So every few seconds this module asks for
+the current version of one kind, in turn, and compares it with the newest version of that kind's
+watch. It does the same when Redis holds entries newer than a complete list. A lagging API server
+can answer with an old version, so a second answer must agree.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# One kind each time: bookmarks keep all of them within a minute of the present, so any shows it.
+# One kind per step is enough: bookmarks keep all watches within a minute of the current version.
 LOOK_SECONDS: Final = 5.0
 SECOND_LOOK_SECONDS: Final = 2.0
 
 
 class History:
-    """Compares what is known with the present.
+    """Compares known resourceVersions with the current ones.
 
     Args:
-        reflectors: the watcher's, by name; may grow.
-        epoch: returns the life of Redis known now.
-        end_life: ends that life, with all that it knows by versions, unless it is over already.
+        reflectors: the watcher's reflectors by name; may grow.
+        epoch: returns the current epoch of Redis.
+        end_life: ends the given epoch, unless it has ended, and drops what Redis knows by versions.
         relist: lists kinds again, by name.
     """
 
@@ -56,15 +56,15 @@ class History:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """End a look that waits for its second answer."""
+        """Interrupt a comparison that waits for its second answer."""
         self._stopped.set()
 
     def life_began(self) -> None:
-        """A new life of Redis holds nothing of an earlier history; our watches still may."""
+        """Take note of a new epoch: Redis is empty, but watches may still be ahead of etcd."""
         self._is_new_life = True
 
     def step(self) -> float:
-        """Look at the next kind; returns the seconds until the next step.
+        """Compare the next kind; returns the seconds until the next step.
 
         Raises:
             ApiError: the API server does not answer.
@@ -81,7 +81,7 @@ class History:
         return LOOK_SECONDS
 
     def compare(self, name: str, version: str) -> None:
-        """Look whether a version that Redis holds of this kind is of the future.
+        """Check whether a version that Redis holds of this kind is higher than the current one.
 
         Raises as `step` does.
         """
@@ -90,7 +90,7 @@ class History:
             self._went_back(name, epoch)
 
     def _is_ahead(self, name: str) -> bool:
-        # Read before the present is asked for, which is then no older.
+        # The watch's version is read first, so the current version must be at least as high.
         return self._is_beyond(name, self._reflectors[name].health.version)
 
     def _is_beyond(self, name: str, version: str) -> bool:
@@ -101,7 +101,7 @@ class History:
                 return False
             try:
                 present = number(self._reflectors[name].present_version())
-            except NotFoundError:  # the kind is served no more
+            except NotFoundError:  # the kind is no longer served
                 return False
             if not 0 < present < newest:
                 return False

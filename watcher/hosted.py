@@ -1,4 +1,4 @@
-"""A controller's rules in the watcher: called under a lock; what they say goes to the outbox."""
+"""Runs a controller's rules in the watcher: calls them under a lock, puts keys in the outbox."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Hosted:
-    """One controller.
+    """The rules of one controller.
 
     Args:
-        spec: what it is.
-        outbox: where its keys go.
+        spec: the controller's description.
+        outbox: receives its keys.
 
     Attributes:
-        records: of its drivers, as the rules were told last.
+        records: records of its drivers, as last passed to the rules.
     """
 
     def __init__(self, spec: Spec, outbox: Outbox) -> None:
@@ -35,30 +35,30 @@ class Hosted:
         self.records: Records = ()
         self.rules = spec.make_rules()
         self._outbox = outbox
-        # One for all methods: reflectors, keeper and resync call from threads of their own.
+        # Needed because reflectors, keeper and resync call from different threads.
         self._lock = threading.RLock()
 
     def set_records(self, records: Records) -> None:
-        """Tell the rules which drivers the controller has."""
+        """Pass the records of the controller's drivers to the rules."""
         with self._lock:
             self.records = records
             told = tuple(self.rules.set_drivers(records))
         self._send(told)
 
     def all_keys(self) -> list[Key]:
-        """Return the keys of everything undecided."""
+        """Return the keys of all objects that need work."""
         with self._lock:
             return list(self.rules.all_keys())
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> None:
-        """Tell the rules of an object as it is now."""
+        """Pass the current state of an object to the rules."""
         with self._lock:
             told = tuple(self.rules.seen(resource, item, is_listed=is_listed))
-        # A list comes after a gap: what it says is said again, whatever was added before.
+        # A list follows a gap, so its keys are added even if the same version was added before.
         self._send(told, None if is_listed else resource, item)
 
     def gone(self, resource: Resource, item: Any) -> None:
-        """Tell the rules of a deletion."""
+        """Pass a deleted object to the rules."""
         with self._lock:
             told = tuple(self.rules.gone(resource, item))
         self._send(told, resource, item)
@@ -86,20 +86,20 @@ class Hosted:
     def _version(self, key: Key, resource: Resource | None, item: Any) -> str:
         """Return the event's resourceVersion if the key is about this very object, else "".
 
-        With it the queue takes the other watcher's copy of the event for what it is (COR-15).
+        By this version the queue ignores the same event from the other watcher.
         """
         kind = next((kind for kind in self.spec.kinds if kind.name == key.kind), None)
         if kind is None or kind.subject is None or kind.subject != resource:
             return ""
         meta = item.metadata
         name = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
-        # A volume's key has its claim's namespace in the place of the UID.
+        # A volume's key has its claim's namespace, marked by @, instead of the UID.
         is_same = key.object == name and (key.uid in {"", meta.uid} or key.uid.startswith("@"))
         return str(meta.resource_version) if is_same else ""
 
 
 class RulesSink:
-    """One resource -> one controller's rules."""
+    """Passes one resource to one controller's rules."""
 
     def __init__(self, hosted: Hosted, resource: Resource) -> None:
         self._hosted = hosted
@@ -127,10 +127,11 @@ class RulesSink:
 
 
 class ScopedSink:
-    """One part of a resource -> one controller's rules, which hear of no lists.
+    """Passes one part of a resource to one controller's rules, without list starts and ends.
 
-    A list of one part says nothing of the others, so what it lacks is found here and told as
-    deletions. Keeps identity and labels of each object; for resources with few.
+    A list of one part says nothing about the other parts. So this sink finds the objects that are
+    missing from it and reports them as deleted. It keeps identity and labels of each object, so use
+    it for resources with few objects.
     """
 
     def __init__(self, hosted: Hosted, resource: Resource) -> None:
@@ -140,28 +141,28 @@ class ScopedSink:
         self._listed: dict[str, AnyObject] = {}
 
     def begin_list(self) -> None:
-        """Start to note which objects still exist."""
+        """Start to collect the objects that exist."""
         self._listed = {}
 
     def listed(self, item: Any) -> None:
-        """Note one object."""
+        """Collect one object and pass it to the rules."""
         self._listed[item.metadata.uid] = _kept(item)
         self._hosted.seen(self._resource, item, is_listed=True)
 
     def end_list(self, resource_version: str) -> None:  # noqa: ARG002 - the sink's form
-        """Treat the others as deleted."""
+        """Report known objects that were not in the list as deleted."""
         gone = [item for uid, item in self._known.items() if uid not in self._listed]
         self._known, self._listed = self._listed, {}
         for item in gone:
             self._hosted.gone(self._resource, item)
 
     def changed(self, item: Any) -> None:
-        """Note one object."""
+        """Remember one object and pass it to the rules."""
         self._known[item.metadata.uid] = _kept(item)
         self._hosted.seen(self._resource, item, is_listed=False)
 
     def deleted(self, item: Any) -> None:
-        """Tell of it as it was known: its labels may be what went."""
+        """Report the object as last seen: it may have left the watch because its labels changed."""
         known = self._known.pop(item.metadata.uid, None)
         self._hosted.gone(self._resource, known or item)
 

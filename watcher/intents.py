@@ -1,9 +1,9 @@
-"""Bringing back attempts that only a ConfigMap remembers, after Redis lost its data.
+"""Restores intents from their ConfigMap copies after Redis lost its data.
 
-Workers copy the record of a long or unfinished attempt into a ConfigMap of the system's own
-namespace (M-010). Without this, a volume whose claim was deleted meanwhile would leak. It is done
-after Redis lost its data and each minute: a copy that outlived its attempt (the worker died between
-two writes) is settled the same way, by one more pass that removes it.
+Workers copy the intent of a long or unfinished attempt into a ConfigMap of the system's own
+namespace (M-010). Without the copy, a volume whose claim was deleted meanwhile would leak. This
+runs after Redis lost its data, and every minute: if a worker died before it deleted a copy, the
+restored intent causes one more reconcile, which removes both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = get_logger(__name__)
 
 
 class _Record(msgspec.Struct):
-    """What is needed of a record here; one key of another type must not stop all the others."""
+    """The used part of a record, type-checked: one bad record must not stop the others."""
 
     key: str
 
@@ -40,19 +40,19 @@ class Intents(Protocol):
         """Return an intent."""
 
     def restore(self, domain: str, sealed: bytes) -> bool:
-        """Write an intent unless there is one; True when written."""
+        """Write an intent unless one exists; returns True if written."""
 
 
 def restore_intents(
     resources: KubeResources, namespace: str, intents: Intents, drivers: Container[str]
 ) -> list[Key]:
-    """Write back every copied intent that Redis lacks; returns the keys that finish them.
+    """Write back every copied intent that is missing in Redis; returns the keys to reconcile.
 
-    Only those of the given drivers' queues: several installations may share a namespace, and each
-    finishes what is its own. Asked again whenever a driver is registered.
+    Restores only intents of the given drivers' queues: installations may share a namespace, and
+    each handles its own. Called again whenever a driver is registered.
 
-    Safe to repeat and to run in two watchers: an intent that exists is newer than its copy, and
-    one brought back after its end is found settled by the worker.
+    Idempotent, and safe in two watchers: an existing intent is newer than its copy, and for an
+    intent restored after its attempt has ended, the worker finds that nothing is left to do.
 
     Raises:
         ApiError: the ConfigMaps cannot be read.
@@ -76,17 +76,17 @@ def restore_intents(
         if not domain:  # its controller reads the copy itself
             keys.append(key)
             continue
-        # Asked again, for the attempt may have ended since the list: both records are gone then.
+        # The attempt may have ended since the list: then both intent and copy are gone.
         if intents.get(domain) is not None or not resources.has_config_map(namespace, name):
             continue
-        # An owner may write its newer one at this moment.
+        # `restore` overwrites nothing: the worker may be writing a newer intent right now.
         if intents.restore(domain, sealed):
             keys.append(key)
     return keys
 
 
 def _read(config_map: JsonObject) -> tuple[bytes, Key]:
-    """The record as Redis had it, and its key; whether it is ours is for the worker to prove."""
+    """Return the record as Redis had it, and its key; the worker verifies its signature."""
     text = config_map["data"][FIELD_RECORD].encode()
     key = Key.parse(msgspec.json.decode(text, type=_Record).key)
     seal = config_map["data"].get(FIELD_SEAL, "").encode()

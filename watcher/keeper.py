@@ -1,6 +1,6 @@
-"""The watcher's heartbeat with Redis: moves due keys, notices new drivers and lost data.
+"""The watcher's periodic work in Redis: moves due keys, notices new drivers and lost data.
 
-Each step is bounded, waits for Redis only, and may be done by several watchers at once.
+Each step takes bounded time, waits only for Redis, and may run in several watchers at once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 LOOK_SECONDS: Final = 0.4
-# As long as no driver is known nothing can be decided: look more often.
+# Used until the first driver is known, because without a driver no key can be added.
 FIRST_LOOK_SECONDS: Final = 0.05
-# How often it is asked whether the catalog lost a kind: workers wait until it is listed again.
+# How often to check for missing kinds in the shared cache; workers wait until they are relisted.
 CHECK_SECONDS: Final = 5.0
 
 
@@ -30,14 +30,14 @@ class Pump(Protocol):
     """The part of workers.queue.WorkQueue that is used here."""
 
     def pump(self) -> float:
-        """Move what time has made due."""
+        """Move keys that are due."""
 
 
 class Epochs(Protocol):
     """The part of workers.queue.catalog.CatalogWriter that is used here."""
 
     def epoch(self) -> str:
-        """Return the present life of Redis."""
+        """Return the current epoch of Redis."""
 
 
 class Registry(Protocol):
@@ -51,12 +51,12 @@ class Keeper:
     """One step, to be done each 0.2 s.
 
     Args:
-        queue: pumped.
-        epochs: asked for the life of Redis.
-        registry: asked for drivers.
-        on_epoch: called with True at the first sight of Redis, with False after it lost its data.
+        queue: the queue to maintain.
+        epochs: returns the epoch of Redis.
+        registry: returns the registered drivers.
+        on_epoch: called with True when Redis is first seen, with False after it lost its data.
         on_drivers: called with the known records by queue name when they changed.
-        on_check: called each few seconds, to look whether the catalog lacks something.
+        on_check: called every `CHECK_SECONDS`, to look for missing kinds in the shared cache.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Keeper:
         self.epoch = ""
 
     def step(self) -> float:
-        """Look at Redis once and pump; returns the seconds until the next step.
+        """Check Redis and do queue maintenance; returns the seconds until the next step.
 
         Raises:
             TransientError: Redis does not answer.
@@ -101,7 +101,7 @@ class Keeper:
 
     def _look(self) -> None:
         epoch, before = self._epochs.epoch(), self.epoch
-        # Set before anybody is told: lists that begin now belong to the new life.
+        # Set before the callbacks: lists that begin now belong to the new epoch.
         self.epoch = epoch
         if epoch != before:
             if before:

@@ -1,8 +1,8 @@
-"""Which drivers does the watcher know, and whose are they?
+"""Keeps the drivers that the watcher knows, with the records of their workers.
 
-The registry forgets a driver whose workers are away; its keys wait in the queue, so here it stays
-known until the watcher restarts. A node of a driver that serves on each node goes with its worker:
-keys of a removed node would wait for ever.
+The registry forgets a driver whose workers are away. Its keys wait in the queue, so the watcher
+remembers the driver until it restarts. In node deployment, a node is forgotten together with its
+worker, because keys of a removed node would wait for ever.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 Record: TypeAlias = "Mapping[str, Any]"
 
-# Workers write their records every few seconds. A roll-out that takes longer looks the same.
+# Workers rewrite their records every few seconds. A roll-out that takes longer is reported too.
 _DIFFER_SECONDS: Final = 60.0
 _CALM_SECONDS: Final = 20.0
-# What a record that names no controllers was written for.
+# Controllers of a record that names none.
 _DEFAULT = ("provisioner",)
 
 
 def merged(known: Mapping[str, Record], alive: Mapping[str, Record]) -> dict[str, Record]:
-    """Return the records by place: those alive win, absent drivers stay, absent nodes go."""
+    """Merge records by place: alive ones win, absent drivers are kept, absent nodes are dropped."""
     kept = {name: record for name, record in known.items() if not record.get("node")}
     now = {name: complete(name, record) for name, record in alive.items()}
     return dict(sorted({**kept, **now}.items()))
 
 
 class Differing:
-    """Notices processes that overwrite each other's record of one driver, again and again.
+    """Notices processes that keep overwriting each other's record of one driver.
 
-    Two drivers with one name in front of two storages look like this, and nothing else does for
-    long: a deletion that the wrong one answers with OK leaves a volume.
+    Over a longer time, only two drivers with the same name in front of different storages cause
+    this. It is dangerous: if the wrong driver answers a deletion with OK, the volume leaks.
     """
 
     def __init__(self) -> None:
@@ -45,10 +45,10 @@ class Differing:
         self._told: set[str] = set()
 
     def see(self, records: Mapping[str, Record], now: float) -> list[str]:
-        """Return the places whose record has gone back and forth for a minute, each one once.
+        """Return the places whose record has alternated for a minute; each place only once.
 
         Args:
-            records: those alive now, by place.
+            records: the registered records, by place.
             now: monotonic seconds.
         """
         for place, record in records.items():
@@ -72,6 +72,6 @@ class Differing:
 
 
 def concerns(record: Record, spec: Spec) -> bool:
-    """Tell whether a driver's workers run this controller."""
+    """Return True if the workers of this record run the controller."""
     controllers = record.get("controllers", _DEFAULT)
     return spec.name in controllers or spec.part_of in controllers

@@ -1,8 +1,8 @@
-"""The watch machine: which resources are followed, and who is told?
+"""Decides which resources are watched, and passes their objects to rules and shared cache.
 
-One reflector per resource, shared by all controllers that watch it and by the catalog. It is
-driven by the controllers' specs alone. A controller runs here when it was chosen or when a
-driver's record names it; each of its watches starts once it is needed and is never stopped.
+Each resource has one reflector, shared by all controllers that watch it and by the shared cache.
+Only the controllers' specs decide what is watched. A controller runs here if it was chosen or if a
+driver's record names it; each of its watches starts once it is needed and never stops.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What one reflector follows."""
+    """The objects that one reflector follows."""
 
     name: str
     resource: Resource
@@ -54,14 +54,14 @@ class Machine:
     """All controllers' rules and the reflectors that feed them.
 
     Args:
-        specs: every controller there is.
-        outbox: where keys and catalog entries go.
-        chosen: the controllers that run whatever the drivers' records say.
-        epoch: returns the life of Redis known now.
-        follow: starts a reflector that tells the sink; None once the watcher stops.
+        specs: the specs of all controllers.
+        outbox: receives keys and entries of the shared cache.
+        chosen: the controllers that run even if no driver's record names them.
+        epoch: returns the current epoch of Redis.
+        follow: starts a reflector that feeds the sink; returns None once the watcher stops.
 
     Attributes:
-        reflectors: those started so far, by name.
+        reflectors: the started reflectors, by name.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Machine:
         self._has_begun = False
         self._fans: dict[str, FanOut[Any]] = {}
         self._catalog: dict[str, str] = {}
-        # For each reflector the number of lists it had made when it was last asked for another.
+        # By reflector: how many lists it had completed when it was last told to list again.
         self._asked: dict[str, int] = {}
         self.reflectors: dict[str, Following] = {}
         self.records: dict[str, Record] = {}
@@ -95,22 +95,22 @@ class Machine:
         return next(hosted.rules for hosted in self._hosted if hosted.spec.name == name)
 
     def begin(self) -> None:
-        """Start what is needed now; before that only records are taken in."""
+        """Start the watches needed now; before this call none is started."""
         self._has_begun = True
         for hosted in self._hosted:
             self._connect(hosted)
 
     def set_records(self, records: dict[str, Record]) -> None:
-        """Take in the drivers known now, by their place in the registry."""
+        """Take the records of all known drivers, by their place in the registry."""
         self.records = records
         for hosted in self._hosted:
             before = hosted.records
             ours = [record for record in records.values() if concerns(record, hosted.spec)]
-            # Workers with different controllers each have a record for one driver.
+            # Workers with different controllers each write a record of the same driver.
             now = tuple({record["queue_name"]: record for record in ours}.values())
             if now == before:
                 continue
-            # First: what the rules say of the new drivers must not go before the catalog.
+            # Hold first: keys for the new drivers must not be sent before the shared cache.
             self._hold(hosted, now)
             hosted.set_records(now)
             running = set(self.reflectors)
@@ -120,37 +120,37 @@ class Machine:
                     self.relist([watch.resource.plural])
 
     def all_keys(self) -> list[Key]:
-        """Return the keys of everything undecided, of all controllers."""
+        """Return the keys of all objects that need work, of all controllers."""
         return [key for hosted in self._hosted for key in hosted.all_keys()]
 
     @property
     def catalog_kinds(self) -> Mapping[str, str]:
-        """The kinds of the catalog that are written, with the reflector that feeds each."""
+        """The kinds of the shared cache that are written -> the reflector that feeds each."""
         catalog = self._catalog.copy()
         return {kind: name for kind, name in catalog.items() if name in self.reflectors}
 
     def feeder_of(self, kind: str) -> str:
-        """Return the name of the reflector that writes a kind of the catalog."""
+        """Return the name of the reflector that feeds a kind of the shared cache."""
         return self._catalog[kind]
 
     def relist(self, names: Iterable[str]) -> None:
-        """List these again."""
+        """List the resources of these reflectors again."""
         for name in names:
             if reflector := self.reflectors.get(name):
                 self._asked[name] = reflector.health.lists
                 reflector.relist()
 
     def relist_catalog(self) -> None:
-        """List everything again that the catalog needs: Redis lost what it had."""
+        """List all kinds of the shared cache again, after Redis lost its data."""
         self.relist(self.catalog_kinds.values())
 
     def is_asked(self, name: str) -> bool:
-        """Tell whether a list is still to come or was never finished."""
+        """Return True if the first or a requested list is not complete yet."""
         lists = self.reflectors[name].health.lists
         return lists in {0, self._asked.get(name)}
 
     def _connect(self, hosted: Hosted) -> None:
-        """Start what the controller needs and is not followed yet."""
+        """Start the watches that the controller needs and that are not running."""
         spec = hosted.spec
         is_running = hosted.records or {spec.name, spec.part_of} & self._chosen
         if not self._has_begun or not is_running:
@@ -164,7 +164,7 @@ class Machine:
                 self._join(hosted, watch, scope)
 
     def _hold(self, hosted: Hosted, records: Records) -> None:
-        """Keep back the controller's keys until each kind that its workers read was listed."""
+        """Hold the controller's keys until each cached kind that its workers read was listed."""
         kinds = [kind.name for kind in hosted.spec.kinds]
         for watch in hosted.spec.watches:
             if watch.catalog and watch.is_needed(records):
@@ -195,6 +195,6 @@ class Machine:
             self._catalog[watch.catalog] = name
 
     def _is_metadata_enough(self, resource: Resource) -> bool:
-        """Judged over all controllers, so that one that comes later finds what it needs."""
+        """Ask all controllers, also those not running, as they share the resource's reflector."""
         watches = [watch for hosted in self._hosted for watch in hosted.spec.watches]
         return all(watch.metadata_only for watch in watches if watch.resource == resource)

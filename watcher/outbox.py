@@ -1,11 +1,11 @@
-"""How does what the reflectors see reach Redis without their ever waiting for it?
+"""Buffers what the reflectors write to Redis, so that they never wait for it.
 
-Reflector threads put their conclusions here; one thread sends them, catalog before keys, so that
-a worker that takes a claim finds its class. Keys of a controller wait until this watcher has
-listed each kind of the catalog that the controller reads: after a restart the catalog in Redis is
-complete, but as old as the last watch over it (client-go: WaitForCacheSync). While Redis is away
-everything waits, newest value per name; when it is back all is sent in order. Of more names than
-fit none is kept: everything is then listed and added again once Redis is back.
+Reflector threads put keys and cache entries here; one thread sends them, cache entries before keys,
+so that a worker that takes a claim finds its class. A controller's keys are held until this watcher
+has listed each cached kind that the controller reads: after a restart the cache in Redis is
+complete but outdated (client-go: WaitForCacheSync). While Redis is away the buffer keeps the newest
+value per name and sends it afterwards, in order. If the buffer overflows it is dropped, and
+everything is listed and added again once Redis is back.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from workers.queue.keys import Key
 
-# Keys per call, so that a large burst does not hold up the catalog behind it.
+# Keys per call to Redis.
 _BATCH = 500
-# Names that may wait while Redis is away, some 100 MB; what is more costs less as a new list.
+# Most keys and entries that wait while Redis is away, some 100 MB; beyond it a new list is cheaper.
 MOST_WAITING: Final = 200_000
-# Keys that become due each second when everything is added, at a resync or after Redis lost its
-# data: well below what one worker takes, so that new claims keep their latency.
+# Keys that become due per second when everything is added, at a resync or after Redis lost its
+# data: well below the throughput of one worker, so that new claims keep their latency.
 SPREAD_PER_SECOND: Final = 200.0
 
 
@@ -37,7 +37,7 @@ class Queue(Protocol):
         """Make keys dirty."""
 
     def add_events(self, versions: Mapping[Key, str]) -> None:
-        """Make keys dirty unless this version of their objects was added a moment ago."""
+        """Make keys dirty unless this version of their objects was added recently."""
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Drop counters of deleted objects."""
@@ -47,7 +47,7 @@ class Catalog(Protocol):
     """The part of workers.queue.catalog.CatalogWriter that is used here."""
 
     def write(self, kind: str, entries: Iterable[tuple[str, str, Mapping[str, Any] | None]]) -> int:
-        """Write entries (name, version, value or None for gone) unless newer ones are there."""
+        """Write entries (name, version, value or None if deleted) unless Redis has newer ones."""
 
     def replace(
         self,
@@ -55,13 +55,13 @@ class Catalog(Protocol):
         items: Iterable[tuple[str, str, Mapping[str, Any]]],
         list_resource_version: str,
     ) -> str:
-        """Write a complete list; returns the newest version of what is newer than it, or ""."""
+        """Write a complete list; returns the highest entry version that is newer than it, or ""."""
 
     def mark_complete(self, kinds: Iterable[str], epoch: str) -> bool:
-        """Declare a kind complete in an epoch; False when that epoch is over."""
+        """Declare kinds complete in an epoch; returns False if the epoch has ended."""
 
     def keep_fresh(self, kinds: Iterable[str], epoch: str) -> None:
-        """Say that a watch over these kinds is open and everything it brought is written."""
+        """Record that the watches of these kinds are open and all their events are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class CatalogList:
     Attributes:
         items: name -> (resourceVersion, value).
         version: resourceVersion of the list.
-        epoch: life of Redis that was known when the list was begun.
+        epoch: epoch of Redis when the list began.
     """
 
     items: dict[str, tuple[str, Mapping[str, Any]]]
@@ -81,15 +81,15 @@ class CatalogList:
 
 @dataclass(slots=True)
 class _Pending:
-    """Not sent yet.
+    """The data that is not sent yet.
 
     Attributes:
-        entries: `None` as a value stands for a removal.
-        keys: the object's resourceVersion, "" for an add that stands for no version, `None` for
-            forgetting the key.
-        everything: all undecided keys are to be added; which ones is asked when they are sent.
-        fresh: kinds of the catalog whose watch is open, and the life of Redis.
-        is_cut: too much waited and was dropped.
+        entries: (kind, name) -> (version, value); the value `None` removes the entry.
+        keys: key -> the object's resourceVersion; "" adds the key regardless of a version, `None`
+            forgets it.
+        everything: add the keys of all objects that need work; they are collected when sent.
+        fresh: cached kinds whose watch is open, and the epoch of Redis.
+        is_cut: the buffer overflowed and was dropped.
     """
 
     lists: dict[str, CatalogList] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Pending:
         return bool(waits or self.everything or self.is_cut)
 
     def cut(self, most: int) -> None:
-        """Drop what is more than fits; also the lists, which such entries may have followed."""
+        """On overflow drop all keys, entries and lists; lists alone would miss later entries."""
         if len(self.keys) + len(self.entries) > most:
             self.lists.clear()
             self.keys.clear()
@@ -118,14 +118,14 @@ class Outbox:
     """Sends to Redis when its one thread calls `step`; all other methods return at once.
 
     Args:
-        queue: where keys go.
-        catalog: where catalog entries go.
-        all_keys: returns the keys of everything undecided.
-        on_newer: called with a kind and a version when Redis holds entries of it that are newer
-            than the list just written, before the list counts as complete; raises to try again.
-        on_cut: called first once Redis is back after too much waited; lists everything again, and
-            sees to it that nobody goes by the old lists meanwhile; raises while Redis is away.
-        most_waiting: keys and entries that wait at most while Redis is away.
+        queue: receives keys.
+        catalog: receives entries of the shared cache.
+        all_keys: returns the keys of all objects that need work.
+        on_newer: called with kind and version if Redis holds entries newer than the list just
+            written, before the list is declared complete; raises to retry later.
+        on_cut: called first once Redis is back after an overflow; declares the cache incomplete
+            and lists everything again; raises while Redis is away.
+        most_waiting: most keys and entries that may wait while Redis is away.
     """
 
     def __init__(
@@ -147,14 +147,14 @@ class Outbox:
         self._lock = threading.Lock()
         self._pending = _Pending()
         self._is_sending = False
-        # By kind of the catalog that was not listed yet: the kinds of keys that rest on it.
+        # By cached kind that is not listed yet: the kinds of keys that wait for it.
         self._awaited: dict[str, set[str]] = {}
         self._held: dict[Key, str] = {}
         self._listed: set[str] = set()
         self._wake: Callable[[], None] = lambda: None
 
     def on_waiting(self, wake: Callable[[], None]) -> None:
-        """Say who is called whenever something waits to be sent."""
+        """Set the function that is called whenever something waits to be sent."""
         self._wake = wake
 
     def add(self, keys: Iterable[Key], *, version: str = "") -> None:
@@ -162,48 +162,48 @@ class Outbox:
 
         Args:
             keys: any number.
-            version: of the event if the add is only about this event of their object.
+            version: resourceVersion of the event, if the keys are added only for this event.
         """
         with self._lock:
             held = self._held_kinds()
             for key in keys:
                 waiting = self._held if key.kind in held else self._pending.keys
-                # An add without a version asks for a pass in any case.
+                # An add without a version must cause a reconcile, so it wins.
                 waits = waiting.pop(key, None)
                 waiting[key] = "" if waits == "" else version
             self._changed_keys()
 
     def hold(self, key_kinds: Iterable[str], kind: str) -> None:
-        """Keep back keys of these kinds until this kind of the catalog was listed once."""
+        """Hold keys of these kinds until the cached kind `kind` was listed once."""
         with self._lock:
             if kind not in self._listed:
                 self._awaited.setdefault(kind, set()).update(key_kinds)
 
     def add_everything(self) -> None:
-        """Add the keys of everything undecided soon, spread over time, the first ones at once."""
+        """Add the keys of all objects that need work soon, spread over time, some at once."""
         with self._lock:
             self._pending.everything = True
             self._wake()
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Forget keys soon; supersedes an earlier add of the same key."""
+        """Forget keys soon; replaces an earlier add of the same key."""
         with self._lock:
             for key in keys:
-                # Popped first, so that the order of sending is that of the last event.
+                # Popped first, so that the key moves to the end, in the order of its last event.
                 self._pending.keys.pop(key, None)
                 self._held.pop(key, None)
                 self._pending.keys[key] = None
             self._changed_keys()
 
     def put(self, kind: str, name: str, version: str, value: Mapping[str, Any] | None) -> None:
-        """Write a catalog entry soon; `value` None removes it."""
+        """Write an entry of the shared cache soon; `value` None removes it."""
         with self._lock:
             self._pending.entries[kind, name] = (version, value)
             self._pending.cut(self._most_waiting)
             self._wake()
 
     def replace(self, kind: str, listed: CatalogList) -> None:
-        """Write a whole kind soon; entries of it that wait are older and superseded."""
+        """Write a whole kind soon; waiting entries of it are older and dropped."""
         with self._lock:
             entries = self._pending.entries
             for identity in [identity for identity in entries if identity[0] == kind]:
@@ -217,28 +217,28 @@ class Outbox:
             self._wake()
 
     def keep_fresh(self, kinds: Collection[str], epoch: str) -> None:
-        """Say soon that these kinds are watched; sent after every entry that waits now."""
+        """Record soon that these kinds are watched; sent after the entries that wait now."""
         with self._lock:
             self._pending.fresh = (kinds, epoch)
             self._wake()
 
     @property
     def waiting(self) -> int:
-        """How many keys and entries wait, without those of complete lists."""
+        """Number of waiting keys and entries, not counting complete lists."""
         with self._lock:
             return len(self._pending.keys) + len(self._held) + len(self._pending.entries)
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything was sent but keys that are held back."""
+        """True if everything was sent except held keys."""
         with self._lock:
             return not self._pending and not self._is_sending
 
     def step(self) -> None:
-        """Send what waits.
+        """Send all that waits.
 
         Raises:
-            TransientError: Redis is away; what was not sent waits for the next step.
+            TransientError: Redis is away; unsent data waits for the next step.
         """
         with self._lock:
             batch, self._pending = self._pending, _Pending()
@@ -258,9 +258,9 @@ class Outbox:
             self._wake()
 
     def _send(self, batch: _Pending) -> None:
-        """Send everything, taking out what was sent.
+        """Send the batch and remove from it what was sent.
 
-        First what frees memory: a Redis that is nearly full refuses the rest.
+        Keys to forget are first: that frees memory, and a nearly full Redis refuses other writes.
         """
         if batch.is_cut:
             self._on_cut()
@@ -274,7 +274,7 @@ class Outbox:
             items = ((name, *entry) for name, entry in listed.items.items())
             if newer := self._catalog.replace(kind, items, listed.version):
                 self._on_newer(kind, newer)
-            # A refusal means Redis lost its data meanwhile: the keeper asks for a new list.
+            # False means that Redis lost its data meanwhile: the keeper requests a new list.
             self._catalog.mark_complete([kind], listed.epoch)
             del batch.lists[kind]
         for kind in dict.fromkeys(kind for kind, _ in batch.entries):
@@ -288,7 +288,7 @@ class Outbox:
         while batch.keys:
             self._send_keys(batch.keys)
         if batch.everything:
-            # From the beginning after a failure: adding a key twice changes nothing.
+            # After a failure this starts from the beginning: adding a key twice changes nothing.
             keys, size = self._free(self._all_keys()), max(1, int(SPREAD_PER_SECOND / 2))
             for start in range(0, len(keys), size):
                 delay_seconds = start / SPREAD_PER_SECOND
@@ -296,11 +296,11 @@ class Outbox:
             batch.everything = False
 
     def _held_kinds(self) -> set[str]:
-        """The kinds of keys that wait for a list; call with the lock."""
+        """Return the kinds of keys that wait for a list; the caller holds the lock."""
         return set[str]().union(*self._awaited.values())
 
     def _free(self, keys: Iterable[Key]) -> list[Key]:
-        """Return the keys that may be sent now, lanes taking turns; hold the others back."""
+        """Return the keys that may be sent now, with queues taking turns; hold the others."""
         keys = list(keys)
         with self._lock:
             held = self._held_kinds()
@@ -308,7 +308,7 @@ class Outbox:
         return _interleaved(key for key in keys if key.kind not in held)
 
     def _send_keys(self, keys: dict[Key, str | None]) -> None:
-        """Add some, and take them out."""
+        """Send one batch of keys and remove them from `keys`."""
         batch = dict(islice(keys.items(), _BATCH))
         events = {key: version for key, version in batch.items() if version}
         if len(events) < len(batch):
@@ -319,10 +319,10 @@ class Outbox:
             del keys[key]
 
     def _put_back(self, batch: _Pending) -> None:
-        """Keep what was not sent, unless something newer came meanwhile."""
+        """Keep the unsent part of the batch, unless newer data replaced it meanwhile."""
         with self._lock:
             newer = self._pending
-            if newer.is_cut:  # all is listed and added again, and our lists lack what was dropped
+            if newer.is_cut:  # everything is relisted, and these lists miss the dropped entries
                 return
             entries = {
                 identity: value
@@ -343,7 +343,7 @@ class Outbox:
 
 
 def _interleaved(keys: Iterable[Key]) -> list[Key]:
-    """Let the lanes take turns, so that none waits until all of another is added."""
+    """Let the queues take turns, so that no queue waits for all keys of another."""
     lanes: defaultdict[str, list[Key]] = defaultdict(list)
     for key in keys:
         lanes[key.lane].append(key)

@@ -1,9 +1,9 @@
-"""The watcher as a whole: its threads, how they start, and how they end.
+"""The whole watcher: its parts, threads, start and stop.
 
-Two watchers may run side by side: every write is idempotent or decided by resourceVersion.
-Threads: one reflector per resource and the loops below. Reflectors start when Redis was seen for
-the first time, those of nodes and attachments when a driver needs them (F-034). Liveness sees each
-thread: one that ended, and one that hangs.
+Two watchers may run at the same time: every write is idempotent or decided by resourceVersion.
+Threads: one reflector per resource and the loops below. Reflectors start once Redis was reached,
+those of nodes and attachments once a driver needs them (F-034). Liveness checks every thread, and
+fails if one has ended or hangs.
 """
 
 from __future__ import annotations
@@ -52,39 +52,39 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 _RECOVERY_SECONDS: Final = 60.0
-# No watcher is that far behind.
+# Deleted objects are remembered for this long; no watcher is that far behind.
 PRUNE_SECONDS: Final = 3600.0
 PAUSES_SECONDS: Final = 5.0
-# Reading ConfigMaps and Redis' records, each request with its own time-out.
+# Recovery reads ConfigMaps and records in Redis; each request has its own timeout.
 _RECOVERY_LIMIT_SECONDS: Final = 300.0
-# A watch ends after 5 minutes and brings bookmarks meanwhile; a page may take half a minute.
+# A watch lasts 5 minutes at most, with bookmarks meanwhile; a page may take half a minute.
 _REFLECTOR_LIMIT_SECONDS: Final = 600.0
 _DEFAULT: Final = ("provisioner",)
 ROLE: Final = "watcher"
 
 
 class Watcher:
-    """All parts, wired.
+    """All parts of a watcher, connected.
 
     Args:
-        client: API client with at least 10 pooled connections.
-        queue: where keys go; its `publish` sends tickets.
-        catalog: where classes, nodes and attachments go.
-        registry: who serves which driver.
-        intents: the store of attempts.
-        namespace: of the system's own ConfigMaps.
-        resync_seconds: time between two looks at everything undecided; 0 for none.
-        recovery: gives records of attempts their keys back.
-        metrics: counts what the API server sends; None counts nothing.
-        presence: told each few seconds that this watcher lives; None tells nobody.
-        pauses: Redis' mirror of what operators paused; None mirrors nothing.
-        celery_keys: deletes what fills Redis under Celery's names; None deletes nothing.
-        specs: every controller there is.
-        chosen: the controllers that run whatever the registered drivers say.
+        client: client of the API server.
+        queue: receives keys; its `publish` sends messages.
+        catalog: the shared cache, which receives classes, nodes and attachments.
+        registry: the registered drivers.
+        intents: the store of intents.
+        namespace: namespace of the system's own ConfigMaps.
+        resync_seconds: time between two resyncs; 0 for none.
+        recovery: adds the keys of intents that have lost their key.
+        metrics: counts watch events; None counts nothing.
+        presence: records every few seconds that this watcher is alive; None records nothing.
+        pauses: the mirror of operators' pauses in Redis; None mirrors nothing.
+        celery_keys: deletes leftover keys of Celery from Redis; None deletes nothing.
+        specs: the specs of all controllers.
+        chosen: the controllers that run even if no registered driver names them.
 
     Attributes:
         machine: the controllers' rules and their reflectors.
-        reflectors: by resource, those started so far.
+        reflectors: the started reflectors, by resource.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Watcher:
             end_life=catalog.end_history,
             relist=self.machine.relist,
         )
-        # By kind of the catalog: the version that its watch had reached at the last pruning.
+        # By cached kind: the version that its watch had reached at the last pruning.
         self._pruned_to: dict[str, int] = {}
         self._intents = intents
         self._namespace = namespace
@@ -206,7 +206,7 @@ class Watcher:
             loop.start()
 
     def stop(self, *, timeout_seconds: float = 3.0) -> None:
-        """End all threads; what was not sent is found by the next list. Safe to call twice."""
+        """End all threads; the next watcher's lists make up for unsent data. Idempotent."""
         deadline = time.monotonic() + timeout_seconds
         self._stopped.set()
         self.history.stop()
@@ -220,12 +220,12 @@ class Watcher:
 
     @property
     def is_down(self) -> bool:
-        """Whether Redis does not answer."""
+        """True if Redis does not answer."""
         return self.loops["keeper"].is_failing or self.loops["outbox"].is_failing
 
     @property
     def is_synced(self) -> bool:
-        """Whether every started kind was listed and all of it is in Redis."""
+        """True if every watched kind was listed and all of it is in Redis."""
         reflectors = self.reflectors.values()
         return (
             bool(reflectors)
@@ -234,7 +234,7 @@ class Watcher:
         )
 
     def check_ready(self) -> str:
-        """Say what keeps events from reaching the queue; "" if nothing does."""
+        """Return what keeps events from reaching the queue; "" if nothing does."""
         if self.is_down or not self.reflectors:
             problem = self.loops["keeper"].problem or self.loops["outbox"].problem
             return f"waiting for Redis: {problem}" if problem else "waiting for Redis"
@@ -246,7 +246,7 @@ class Watcher:
         )
 
     def _redis_seen(self, is_first: bool) -> None:
-        """Fill Redis, at the start and after it lost its data (M-017, C-148)."""
+        """Fill Redis at startup and after it lost its data (M-017, C-148)."""
         if is_first:
             self.machine.begin()
         else:
@@ -263,7 +263,7 @@ class Watcher:
             self.loops["recovery"].wake()
 
     def _recover(self) -> float:
-        """Give lost attempts their keys back; returns the seconds until the next look."""
+        """Add the keys of intents that have none; returns the seconds until the next call."""
         if self._recovery is not None:
             self._recovery.run(self._keys_of_unsaved)
         keys = restore_intents(
@@ -275,20 +275,20 @@ class Watcher:
         return self._recovery_seconds
 
     def _resync(self) -> float:
-        """Look at everything undecided once more, which repairs what no event would (M-016)."""
+        """Add the keys of all objects that need work, in case an event was missed (M-016)."""
         _log.info("resync")
         self.outbox.add_everything()
         return self._resync_seconds
 
     def _mirror_pauses(self) -> float:
-        """What operators paused: a person may have edited the ConfigMap, or Redis lost a word."""
+        """Mirror operators' pauses: the ConfigMap may have been edited, or Redis lost a pause."""
         if self._pauses is not None:
             record = PauseRecord(KubeResources(self._client), self._namespace)
             self._pauses.mirror(record.list())
         return PAUSES_SECONDS
 
     def _announce(self) -> float:
-        """Tell people that this watcher lives."""
+        """Record that this watcher is alive, and its problems, for the tools."""
         if self._presence is not None:
             self._presence.announce(ROLE)
             self._presence.complain(
@@ -300,7 +300,7 @@ class Watcher:
         return {record["queue_name"] for record in self.machine.records.values()}
 
     def _check_catalog(self) -> None:
-        """List kinds again that a worker found unreadable, or whose completion got lost (COR-4)."""
+        """List cached kinds again that are not marked complete, so that workers need not wait."""
         is_idle = self.outbox.is_idle
         watched = [
             kind
@@ -321,20 +321,20 @@ class Watcher:
             self.machine.relist([kinds[kind]])
 
     def _prune(self) -> float:
-        """Drop what the catalog keeps of objects that went an hour ago or earlier."""
+        """Drop cache entries of objects that were deleted an hour ago or earlier."""
         reached = {
             kind: number(self.reflectors[name].health.version)
             for kind, name in self.machine.catalog_kinds.items()
         }
         for kind, before in self._pruned_to.items():
-            # Else the watch lists just now, or the versions went back.
+            # Otherwise the watch is listing right now, or the versions went back.
             if 0 < before <= reached[kind]:
                 self._catalog.prune(kind, str(before))
         self._pruned_to = reached
         return PRUNE_SECONDS
 
     def _keys_of_unsaved(self, volume: dict[str, Any]) -> list[Key]:
-        """Name the claim of a PV that was not saved, as the rules name it."""
+        """Return the claim's keys of a PV that was not saved, as the rules form them."""
         drivers = Drivers.of_records(self.machine.records_of("provisioner"))
         return keys_of_unsaved(volume, drivers)
 
@@ -342,7 +342,7 @@ class Watcher:
         return self.machine.all_keys()
 
     def _relist(self) -> None:
-        """List everything again; until then a gap in the catalog proves nothing."""
+        """List everything again; until then no object counts as missing from the shared cache."""
         self._catalog.mark_incomplete(self.machine.catalog_kinds)
         _log.warning("too much waited for Redis, listing everything again")
         self.machine.relist(self.reflectors)
@@ -366,12 +366,12 @@ class Watcher:
             label_selector=stream.scope.label_selector,
             on_progress=on_progress,
         )
-        # One step that lasts as long as the watcher.
+        # The loop has a single step, which lasts as long as the watcher.
         loop = self.loops[name] = Loop(name, reflector.run, limit_seconds=_REFLECTOR_LIMIT_SECONDS)
         loop.start()
         return reflector
 
 
 def recovery_seconds(resync_seconds: float) -> float:
-    """Return how often records without a key and stale copies are looked for (M-010 step 6)."""
+    """Return the period of the search for intents without key and stale copies (M-010 step 6)."""
     return min(_RECOVERY_SECONDS, resync_seconds or _RECOVERY_SECONDS)

@@ -1,7 +1,7 @@
-"""What workers read of watched objects without a watch of their own: entries for the catalog.
+"""Sinks that write watched objects to the shared cache, so that workers need no watch.
 
-One sink per kind, called by its reflector's thread only. Sinks compare with what they saw before,
-so that status heartbeats of nodes cause no write.
+Each kind has one sink, called only by its reflector's thread. Sinks compare objects with their last
+state, so that status heartbeats of nodes cause no write.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 class CatalogSink(Generic[T]):
-    """Writes one kind to the catalog; subclasses say what of an object is kept.
+    """Writes one kind to the shared cache; subclasses choose the kept part of an object.
 
     Args:
-        kind: the catalog's word.
-        outbox: where entries go.
-        epoch: returns the life of Redis known now; read when a list begins (M-017).
+        kind: name of the kind in the cache.
+        outbox: receives entries.
+        epoch: returns the current epoch of Redis; called when a list begins (M-017).
     """
 
     def __init__(self, kind: str, outbox: Outbox, epoch: Callable[[], str]) -> None:
@@ -39,7 +39,7 @@ class CatalogSink(Generic[T]):
         self._items: dict[str, tuple[str, Mapping[str, Any]]] = {}
 
     def entry(self, item: T) -> tuple[str, str, Mapping[str, Any]]:
-        """Return name, resourceVersion and what is kept of an object."""
+        """Return name, resourceVersion and kept part of an object."""
         raise NotImplementedError
 
     def begin_list(self) -> None:
@@ -53,7 +53,7 @@ class CatalogSink(Generic[T]):
         self._items[name] = (version, value)
 
     def end_list(self, resource_version: str) -> None:
-        """Replace the kind and declare it complete."""
+        """Replace the kind in the cache and declare it complete."""
         listed = CatalogList(self._items, resource_version, self._list_epoch)
         self._items = {}
         self._outbox.replace(self._kind, listed)
@@ -69,13 +69,13 @@ class CatalogSink(Generic[T]):
 
 
 class ClassSink(CatalogSink["JsonObject"]):
-    """StorageClasses -> the catalog, whole."""
+    """Writes StorageClasses, whole except managed fields."""
 
     def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         super().__init__(KIND_CLASSES, outbox, epoch)
 
     def entry(self, item: JsonObject) -> tuple[str, str, Mapping[str, Any]]:
-        """Keep all but the managed fields; list items get their kind back."""
+        """Keep all but the managed fields; adds the kind, which list items do not have."""
         metadata = {
             key: item["metadata"][key] for key in item["metadata"] if key != "managedFields"
         }
@@ -89,19 +89,19 @@ class ClassSink(CatalogSink["JsonObject"]):
 
 
 class CsiNodeSink(CatalogSink["CsiNode"]):
-    """CSINodes -> driver name -> topology keys, in the driver's order."""
+    """Writes CSINodes: driver name -> topology keys, in the driver's order."""
 
     def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         super().__init__(KIND_CSINODES, outbox, epoch)
 
     def entry(self, item: CsiNode) -> tuple[str, str, Mapping[str, Any]]:
-        """Keep the keys of each driver; one without keys has an empty list."""
+        """Keep the topology keys of each driver; a driver without keys has an empty list."""
         keys = {driver.name: driver.topology_keys or [] for driver in item.spec.drivers or ()}
         return item.metadata.name, item.metadata.resource_version, keys
 
 
 class NodeSink(CatalogSink["Node"]):
-    """Nodes -> labels; heartbeats that leave the labels as they are cause no write."""
+    """Writes the labels of Nodes; heartbeats without changed labels cause no write."""
 
     def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         super().__init__(KIND_NODES, outbox, epoch)
@@ -112,7 +112,7 @@ class NodeSink(CatalogSink["Node"]):
         return item.metadata.name, item.metadata.resource_version, item.metadata.labels or {}
 
     def begin_list(self) -> None:
-        """Forget what was seen: the list writes all."""
+        """Start a complete list; forgets the seen labels, as the list writes all nodes."""
         super().begin_list()
         self._seen = {}
 
@@ -135,7 +135,7 @@ class NodeSink(CatalogSink["Node"]):
 
 
 class AttachmentSink:
-    """VolumeAttachments -> by volume: attachment name -> node."""
+    """Writes VolumeAttachments by volume: attachment name -> node."""
 
     def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         self._outbox = outbox
@@ -156,15 +156,15 @@ class AttachmentSink:
             self._listed[volume][item.metadata.name] = item.spec.node_name
 
     def end_list(self, resource_version: str) -> None:
-        """Replace all."""
-        # The list's version, for a volume's entry says as much by what is not in it.
+        """Replace all volumes' attachments."""
+        # The version is the list's, because an entry also says which attachments do not exist.
         items = {volume: (resource_version, dict(nodes)) for volume, nodes in self._listed.items()}
         listed = CatalogList(dict(items), resource_version, self._list_epoch)
         self._outbox.replace(KIND_ATTACHMENTS, listed)
         self._nodes, self._listed = self._listed, defaultdict(dict)
 
     def changed(self, item: Attachment) -> None:
-        """Write the volume's attachments if one is new; its status does not matter."""
+        """Write the volume's attachments if this one is new; status changes do not matter."""
         volume, name = item.spec.source.persistent_volume_name, item.metadata.name
         if not volume or self._nodes.get(volume, {}).get(name) == item.spec.node_name:
             return
@@ -189,7 +189,7 @@ def _digest(item: Node) -> int:
     return hash(frozenset((item.metadata.labels or {}).items()))
 
 
-# By kind of the catalog: what writes it.
+# By cached kind: the sink that writes it.
 CATALOG_SINKS: Final[Mapping[str, Callable[[Outbox, Callable[[], str]], Sink[Any]]]] = {
     KIND_CLASSES: ClassSink,
     KIND_CSINODES: CsiNodeSink,
