@@ -1,1 +1,1 @@
-"""Pure rules: what a claim asks for, what the driver is sent, what the volume becomes."""
+"""Pure functions that turn a claim into a driver's request, and the answer into a volume."""

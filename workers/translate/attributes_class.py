@@ -1,4 +1,4 @@
-"""Which VolumeAttributesClass does a claim name, and what does the driver get of it? (P-160)."""
+"""Reads the VolumeAttributesClass that a claim names, and its parameters (P-160)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from workers.translate.fields import Json, text, text_map
 
 
 def attributes_class_name(claim: Json, *, is_enabled: bool) -> str:
-    """Return the class to read, "" when the claim names none or the gate is off.
+    """Return the name of the class to read, "" if the claim names none or the gate is off.
 
     Args:
         claim: the claim.
-        is_enabled: feature gate VolumeAttributesClass; off means the field does not exist for us.
+        is_enabled: feature gate VolumeAttributesClass; if it is off, the field is ignored.
     """
     return text(claim, "spec", "volumeAttributesClassName") if is_enabled else ""
 
 
 def read_failed(error: object) -> AttemptError:
-    """Return the error of a class that could not be read: the API's own text, NoChange."""
+    """Return the error for a class that could not be read: the API's own text, NoChange."""
     return AttemptError(str(error), State.NO_CHANGE)
 
 
 def mutable_parameters(attributes_class: Json, driver_name: str) -> dict[str, str]:
-    """Return the class's parameters verbatim: no stripping, no reserved keys.
+    """Return the class's parameters unchanged; no key is reserved here.
 
     Raises:
         AttemptError: Finished; the class belongs to another driver.

@@ -1,4 +1,4 @@
-"""What must the driver be able to do, and which capabilities are asked of the volume?
+"""Checks the driver's capabilities for a claim, and builds the volume's capabilities.
 
 Source: external-provisioner, pkg/controller/controller.go checkDriverCapabilities,
 getVolumeCapability; csi-lib-utils, accessmodes.
@@ -41,12 +41,12 @@ def check_driver(
     source: DataSource | None = None,
     needs_modify: bool = False,
 ) -> None:
-    """Check that the driver can do what the claim needs, first failure wins (P-120, P-508).
+    """Check that the driver can do what the claim needs; the first failure wins (P-120, P-508).
 
     Args:
         plugin: names of the plugin capabilities, as csi_client.capabilities spells them.
         controller: names of the controller capabilities.
-        source: what the volume is made from, None for an empty one and for a deletion.
+        source: source of the volume's content; None for an empty volume and for a deletion.
         needs_modify: the claim names a VolumeAttributesClass and the gate is on.
 
     Raises:
@@ -116,7 +116,7 @@ def volume_capabilities(
 def is_read_only(
     capabilities: Sequence[csi.VolumeCapability], *, controller_publish_readonly: bool
 ) -> bool:
-    """Tell whether the volume is published read-only: the flag and ROX as only mode (P-701)."""
+    """Return True if the volume is published read-only: the flag and ROX as only mode (P-701)."""
     return (
         controller_publish_readonly
         and len(capabilities) == 1

@@ -1,7 +1,6 @@
-"""What does a claim ask for, and is it ours to provision now?
+"""Reads a claim's fields and decides whether this driver should provision it now.
 
-Reads of a claim's fields and the decision tables of the pre-check. Nothing here asks the cluster;
-the class is passed in, None when the catalog has none of that name.
+Nothing here reads from the cluster; the class is passed in, None if it does not exist.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
 
 
 class Decision(Enum):
-    """Answer of the pre-check, each with what the caller does."""
+    """Result of the pre-check."""
 
     PROVISION = "provision"
     ALREADY_BOUND = "already-bound"
@@ -62,7 +61,7 @@ def class_of(annotations: Mapping[str, str]) -> str | None:
 def claim_class_name(obj: Json) -> str:
     """Return the class of a claim or volume: beta annotation if present, else the spec (L-023).
 
-    A claim with neither has no class, "" (D-012: the reference crashes on it in node mode).
+    Returns "" for a claim with neither (D-012: csi-provisioner crashes on it in node mode).
     """
     named = class_of(annotations_of(obj))
     return text(obj, "spec", "storageClassName") if named is None else named
@@ -74,14 +73,14 @@ def provisioner_annotation(claim: Json) -> str | None:
 
 
 def qualifies(claim: Json, driver_name: str) -> bool:
-    """Tell whether the claim's annotations name this driver, migration included (P-100, L-025)."""
+    """Return True if annotations name this driver or its in-tree plugin (P-100, L-025)."""
     if provisioner_annotation(claim) == driver_name:
         return True
     return annotations_of(claim).get(ANN_MIGRATED_TO) == driver_name
 
 
 def check_qualifies(claim: Json, driver_name: str) -> None:
-    """Repeat the annotation gate at the start of an attempt (P-102).
+    """Check the annotations again at the start of an attempt (P-102).
 
     Raises:
         IgnoredError: the claim names another provisioner.
@@ -101,13 +100,13 @@ def should_provision(
     known_names: Collection[str],
     is_qualified: bool = True,
 ) -> Decision:
-    """Decide whether an attempt is due, first matching row of L-022 wins.
+    """Decide whether an attempt is due; the first matching row of L-022 wins.
 
     Args:
         claim: the claim as last read.
-        storage_class: the class named by `claim_class_name(claim)`, None when there is none.
+        storage_class: the class named by `claim_class_name(claim)`, None if it does not exist.
         known_names: driver name and in-tree name (`names.known_names`).
-        is_qualified: answer of the qualifier (`qualifies`, then the node gate in node mode).
+        is_qualified: result of `qualifies`, in node mode also of the node gate.
     """
     if text(claim, "spec", "volumeName"):
         return Decision.ALREADY_BOUND
@@ -122,7 +121,7 @@ def should_provision(
 
 
 def is_known_class(storage_class: Json, known_names: Collection[str]) -> bool:
-    """Tell whether the class is ours; if not, the attempt stops silently (L-040 step 5)."""
+    """Return True if the class is ours; if not, the attempt stops silently (L-040 step 5)."""
     return text(storage_class, "provisioner") in known_names
 
 
@@ -130,16 +129,16 @@ def check_selector(claim: Json) -> None:
     """Refuse a claim that selects existing volumes.
 
     Raises:
-        AttemptError: Finished; `spec.selector` is set, be it `{}` (P-101 step 11).
+        AttemptError: Finished; `spec.selector` is set, even to `{}` (P-101 step 11).
     """
     if value_at(claim, "spec", "selector") is not None:
         raise AttemptError("claim Selector is not supported", State.FINISHED)
 
 
 def selected_node(claim: Json) -> str:
-    """Return the node the scheduler chose, "" when none (P-301, L-040 step 6).
+    """Return the node that the scheduler chose, "" if none (P-301, L-040 step 6).
 
-    The present key wins, the alpha one last; binding mode is not consulted (L-043).
+    The current annotation wins over the alpha one; the binding mode does not matter (L-043).
     """
     found = annotations_of(claim)
     return found.get(ANN_SELECTED_NODE, found.get(ANN_SELECTED_NODE_ALPHA, ""))
@@ -164,7 +163,7 @@ def requested_bytes(claim: Json) -> int:
 
 
 def has_storage_request(claim: Json) -> bool:
-    """Tell whether the claim names a size at all (P-210 row 9)."""
+    """Return True if the claim requests a size (P-210 row 9)."""
     return value_at(claim, "spec", "resources", "requests", "storage") is not None
 
 
@@ -179,7 +178,7 @@ def volume_mode(claim: Json) -> str | None:
 
 
 def is_block(claim: Json) -> bool:
-    """Tell whether the claim asks for a raw block device."""
+    """Return True if the claim asks for a raw block device."""
     return volume_mode(claim) == BLOCK
 
 

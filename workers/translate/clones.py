@@ -1,8 +1,8 @@
-"""May this claim be cloned from that claim, and which handle does the driver get?
+"""Decides whether a claim may be cloned from another claim, and returns the source's handle.
 
-The rows of P-220, in their order, over objects the caller read: `source_volume_name`, then
-`content_source`. Rows 8 to 13 share one event text, which users and dashboards know; what exactly
-was wrong is in `SourceError.detail`, for the log.
+Checks the rows of P-220 in order, on objects that the caller read: `source_volume_name`, then
+`content_source`. Rows 8 to 13 share one event text, which users and dashboards know; the exact
+cause is in `SourceError.detail`, for the log.
 Source: external-provisioner, pkg/controller/controller.go getPVCSource.
 """
 
@@ -30,9 +30,9 @@ _MODE_MISMATCH: Final = (
 
 
 def read_failed(source: DataSource, error: object) -> SourceError:
-    """Return the error of a source claim that could not be read (row 1).
+    """Return the error for a source claim that could not be read (row 1).
 
-    Prints the namespace that was searched; the reference prints the new claim's (D-034).
+    The text names the searched namespace; csi-provisioner names the new claim's (D-034).
     """
     return SourceError(
         source,
@@ -42,12 +42,12 @@ def read_failed(source: DataSource, error: object) -> SourceError:
 
 
 def not_found(source: DataSource) -> SourceError:
-    """Return the error of a source claim that does not exist, in the lister's words (row 1)."""
+    """Return the error for a missing source claim, with the text of client-go's lister (row 1)."""
     return read_failed(source, f'persistentvolumeclaim "{source.name}" not found')
 
 
 def source_volume_name(source: DataSource, source_claim: Json, claim: Json) -> str:
-    """Return the name of the source's volume, which is read next (rows 2 to 7).
+    """Return the name of the source's volume, which the caller reads next (rows 2 to 7).
 
     Raises:
         SourceError: NoChange; the first row that fails.
@@ -81,12 +81,12 @@ def source_volume_name(source: DataSource, source_claim: Json, claim: Json) -> s
 
 
 def volume_read_failed(source: DataSource, error: object) -> SourceError:
-    """Return the error of a source volume that could not be read (row 8)."""
+    """Return the error for a source volume that could not be read (row 8)."""
     return SourceError(source, _INVALID, detail=str(error))
 
 
 def _volume_problem(source_claim: Json, volume: Json, driver_name: str) -> str:
-    """Return what rows 9 to 13 object to, "" if nothing."""
+    """Return what violates rows 9 to 13, "" if nothing."""
     name = text(volume, "metadata", "name")
     if optional_mapping(volume, "spec", "csi") is None:
         return f"volume {name} has no CSI source"
@@ -105,7 +105,7 @@ def _volume_problem(source_claim: Json, volume: Json, driver_name: str) -> str:
 
 
 def _mode_problem(volume: Json, claim: Json) -> str:
-    """Return what rows 14 and 15 object to, "" if nothing."""
+    """Return what violates rows 14 and 15, "" if nothing."""
     source_mode = optional_text(volume, "spec", "volumeMode")
     if claims.is_block(claim):
         if source_mode != claims.BLOCK:
@@ -123,7 +123,7 @@ def content_source(
     Args:
         source: the normalised source.
         source_claim: the claim to clone.
-        source_volume: its volume; an in-tree one already translated to CSI (D-004).
+        source_volume: its volume; an in-tree volume already translated to CSI (D-004).
         claim: the new claim.
         driver_name: the running driver.
 
@@ -140,5 +140,5 @@ def content_source(
 
 
 def needs_finalizer(source_claim: Json) -> bool:
-    """Tell whether the source still lacks our protection, to be added before the call (P-226)."""
+    """Return True if our finalizer is missing on the source; the caller adds it first (P-226)."""
     return not has_finalizer(source_claim, FINALIZER_CLONE_SOURCE)

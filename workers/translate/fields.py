@@ -1,8 +1,8 @@
-"""How is a field of a decoded Kubernetes object read without trusting its shape?
+"""Reads fields of decoded Kubernetes objects without trusting their types.
 
-Objects are JSON as the API server sent it. Null counts as absent, as in Go. A field of another type
-than the API defines ends the attempt with a text that names the field; it never surfaces as
-TypeError or KeyError. Nothing here changes an object.
+Objects are JSON as the API server sent it. Null counts as absent, as in Go. A field of a wrong type
+raises an error that names the field and ends the attempt, never a TypeError or KeyError. Nothing
+here changes an object.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _KINDS: tuple[tuple[type, str], ...] = (
 
 
 class FieldError(AttemptError):
-    """An object has a field of a type the API does not allow; nothing was sent to the driver."""
+    """A field of an object has a type that the API does not allow; no call was made."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, State.NO_CHANGE)
 
 
 def describe(obj: object) -> str:
-    """Name an object for a message: `PersistentVolumeClaim shop/data`, as far as it is known."""
+    """Return an object's name for a message, as far as known: `PersistentVolumeClaim shop/data`."""
     if not isinstance(obj, Mapping):
         return "object"
     metadata = obj.get("metadata")
@@ -49,16 +49,16 @@ def _reject(obj: object, path: Sequence[str], value: object, expected: str) -> N
 
 
 def value_at(obj: Json, *path: str) -> Any:
-    """Return the value at `path`, None when it or anything above it is absent or null.
+    """Return the value at `path`, None if it or one of its parents is absent or null.
 
     Raises:
-        FieldError: something above the field is not an object.
+        FieldError: a parent is not an object.
     """
     value: Any = obj
     for depth, step in enumerate(path):
         if value is None:
             return None
-        # What is quick comes first: the abstract class takes ten times as long, for every field.
+        # The quick test comes first: isinstance with the abstract class takes ten times as long.
         if type(value) is not dict and not isinstance(value, Mapping):
             _reject(obj, path[:depth], value, "an object")
         value = value.get(step)
@@ -136,7 +136,7 @@ def annotations_of(obj: Json) -> dict[str, str]:
 
 
 def has_finalizer(obj: Json, finalizer: str) -> bool:
-    """Tell whether the object carries `finalizer`."""
+    """Return True if the object carries `finalizer`."""
     return finalizer in text_list(obj, "metadata", "finalizers")
 
 
@@ -146,5 +146,5 @@ def version_of(obj: Json) -> str:
 
 
 def is_deleting(obj: Json) -> bool:
-    """Tell whether the object has a deletionTimestamp."""
+    """Return True if the object has a deletionTimestamp."""
     return bool(text(obj, "metadata", "deletionTimestamp"))

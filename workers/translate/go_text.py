@@ -1,4 +1,4 @@
-"""How does Go print a value inside a message that users and dashboards already know?"""
+"""Prints and parses values as Go does, so that messages read as users and dashboards know them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the volume called, and which provisioner names are ours?"""
+"""The volume's name, and the provisioner names that a driver serves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEEP_UUID: Final = -1
 
 
 def known_names(driver_name: str, in_tree_name: str = "") -> frozenset[str]:
-    """Return the provisioner names this driver answers to (L-026); empty names do not count."""
+    """Return the provisioner names that this driver serves, without empty names (L-026)."""
     return frozenset({driver_name, in_tree_name} - {""})
 
 
@@ -25,8 +25,8 @@ def volume_name(prefix: str, uuid_length: int, uid: str) -> str:
         uid: UID of the claim.
 
     Raises:
-        AttemptError: Finished; empty prefix or UID, or a length the UID cannot give (D-005: the
-            reference crashes or makes clashing names).
+        AttemptError: Finished; prefix or UID is empty, or the UID is shorter than the length
+            (D-005: csi-provisioner crashes or makes clashing names).
     """
     if not prefix:
         raise AttemptError("volume name prefix cannot be of length 0", State.FINISHED)

@@ -1,4 +1,4 @@
-"""What may the storage be doing after CreateVolume failed with a given gRPC status? (P-410)."""
+"""Maps the gRPC status of a failed CreateVolume to what the storage may be doing (P-410)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Final
 
 from workers.errors import State
 
-# gRPC status numbers; csi_client is not asked for them, so that this table stands alone.
+# gRPC status numbers, repeated here so that this module needs no csi_client.
 _RESOURCE_EXHAUSTED: Final = 8
 _MAY_BE_RUNNING: Final = frozenset({1, 4, 10, 14})
-"""CANCELLED, DEADLINE_EXCEEDED, ABORTED, UNAVAILABLE: the driver may still be at work."""
+"""CANCELLED, DEADLINE_EXCEEDED, ABORTED, UNAVAILABLE: the driver may still be working."""
 
 
 def create_volume_state(code: int | None, *, may_reschedule: bool) -> State:
     """Classify a CreateVolume error.
 
     Args:
-        code: gRPC status number, None when the error carries no status.
+        code: gRPC status number, None if the error has no status.
         may_reschedule: topology is on and a node is selected (P-412).
 
     Returns:
-        BACKGROUND when a volume may be in the making, RESCHEDULE when another node should be tried,
-        otherwise FINISHED; numbers gRPC does not know are final as in the reference.
+        BACKGROUND if the driver may still create the volume, RESCHEDULE if another node should be
+        tried, otherwise FINISHED; unknown status numbers are final, as in csi-provisioner.
     """
     if code is None or code in _MAY_BE_RUNNING:
         return State.BACKGROUND

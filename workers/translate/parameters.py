@@ -1,6 +1,6 @@
-"""Which class parameters does the driver see, and which are meant for the provisioner?
+"""Separates class parameters for the driver from those for the provisioner.
 
-Parameters are never changed in place (P-128): every function returns fresh values, keys sorted.
+Parameters are never changed in place (P-128): every function returns new values, sorted by key.
 Source: external-provisioner, pkg/controller/controller.go getFSType, removePrefixedParameters.
 """
 
@@ -34,7 +34,7 @@ RESERVED: Final = frozenset(
     + [f"{PARAMETER_PREFIX}{stem}-name" for stem in SECRET_STEMS]
     + [f"{PARAMETER_PREFIX}{stem}-namespace" for stem in SECRET_STEMS],
 )
-"""Every key with the reserved prefix that a class may carry (P-126)."""
+"""Every key with the reserved prefix that is allowed in a class (P-126)."""
 
 DEPRECATED: Final = {
     "fstype": PREFIXED_FSTYPE,
@@ -51,11 +51,11 @@ DEPRECATED: Final = {
 
 
 def fstype(parameters: Mapping[str, str], default: str = "") -> str:
-    """Return the file system to ask for, empty when nobody names one (P-125).
+    """Return the file system type to request, empty if none is given (P-125).
 
     Args:
-        parameters: of the class; `fstype` counts in any letter case, the prefixed key exactly.
-        default: `--default-fstype`, used when the parameters give none or an empty one.
+        parameters: the class's; `fstype` matches in any letter case, the prefixed key exactly.
+        default: `--default-fstype`, used if the parameters give none or an empty one.
 
     Raises:
         AttemptError: Finished; more than one key names a file system.
@@ -74,11 +74,11 @@ def fstype(parameters: Mapping[str, str], default: str = "") -> str:
 
 
 def strip(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return the parameters for the driver: reserved keys gone, everything else kept (P-126).
+    """Return the parameters for the driver: all but the reserved keys (P-126).
 
     Raises:
-        AttemptError: Finished; a key uses the reserved prefix without being a known one. The first
-            by name is reported, where the reference picks at random (D-026).
+        AttemptError: Finished; a key has the reserved prefix but is unknown. The first such key by
+            name is reported; csi-provisioner reports a random one (D-026).
     """
     kept = {}
     for key in sorted(parameters):

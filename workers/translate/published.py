@@ -1,6 +1,6 @@
-"""Which capability does an existing volume have, when it is published or expanded (A-051, A-052)?
+"""Builds the capability of an existing volume, for publishing and expanding (A-051, A-052).
 
-Both calls must describe the volume alike (DR-004), so both ask here. Source: external-attacher,
+Both calls must describe the volume alike (DR-004), so both use this. Source: external-attacher,
 pkg/controller/util.go GetVolumeCapabilities; csi-lib-utils, accessmodes.
 """
 
@@ -23,11 +23,11 @@ _RWOP: Final = "ReadWriteOncePod"
 def volume_capability(
     volume: Json, *, default_fs_type: str, multi_writer: bool
 ) -> csi.VolumeCapability:
-    """The capability of a PersistentVolume with a csi source.
+    """Return the capability of a PersistentVolume with a csi source.
 
     Args:
-        volume: the volume; an in-tree one in its CSI form.
-        default_fs_type: `--default-fstype`, for volumes that name none.
+        volume: the volume; an in-tree volume in its CSI form.
+        default_fs_type: `--default-fstype`, for volumes without a file system type.
         multi_writer: the driver reports SINGLE_NODE_MULTI_WRITER.
 
     Raises:
@@ -49,7 +49,7 @@ def volume_capability(
 def access_mode(
     modes: Collection[str], *, multi_writer: bool
 ) -> csi.VolumeCapability.AccessMode.Mode.ValueType:
-    """The one CSI mode for all modes of a volume; duplicates do not matter (A-052).
+    """Return the one CSI mode for all access modes of a volume, duplicates ignored (A-052).
 
     Raises:
         AttemptError: NO_CHANGE; the combination has no meaning in CSI.

@@ -1,4 +1,4 @@
-"""What does a Kubernetes quantity mean in bytes, and how is a number of bytes written?
+"""Parses Kubernetes quantities into bytes, and writes bytes as quantities.
 
 The grammar is the API server's: a signed decimal number and one suffix of `Ki Mi Gi Ti Pi Ei`,
 `n u m k M G T P E` or a decimal exponent `e3`, `E-2`. Arithmetic is exact (integers and fractions),
@@ -19,11 +19,11 @@ MAX_BYTES: Final = 2**63 - 1
 """CSI and Kubernetes both carry sizes as signed 64-bit integers."""
 
 _MAX_TEXT: Final = 256
-"""Characters; a longer number cannot be a size and would only cost time."""
+"""Most characters; a longer number cannot be a size and would only cost time."""
 
 _MAX_EXPONENT: Final = 300
-"""Exponents are clamped here: beyond it every nonzero number of _MAX_TEXT digits is settled anyway,
-it overflows or rounds up to one byte."""
+"""Exponents are clamped here: beyond it every nonzero number of _MAX_TEXT digits either overflows
+or rounds up to one byte."""
 
 _QUANTITY: Final = re.compile(
     r"(?P<sign>[+-]?)"
@@ -73,7 +73,7 @@ def parse(text: object) -> int:
         text: the quantity as the API server sent it; a JSON number is accepted too.
 
     Raises:
-        QuantityError: not a quantity, or outside the signed 64-bit range.
+        QuantityError: the text is no quantity, or outside the signed 64-bit range.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         text = str(text) if abs(text) <= MAX_BYTES else "9" * 20
@@ -96,7 +96,7 @@ def canonical(size_bytes: int) -> str:
     1000000 -> `1000000` (no multiple of 1024, so plain digits).
 
     Raises:
-        QuantityError: negative or outside the signed 64-bit range.
+        QuantityError: the number is negative or outside the signed 64-bit range.
     """
     if not 0 <= size_bytes <= MAX_BYTES:
         raise QuantityError(f"size of {size_bytes} bytes is outside 0..{MAX_BYTES}")

@@ -1,9 +1,9 @@
-"""What is a claim made from, and who holds its source until the volume exists?
+"""Finds the sources of claims, and whether a snapshot is still needed as a source.
 
-A reference is (kind, namespace, name). A snapshot is held by two finalizers: the provisioner's
-while it works on a restore, and the snapshot controller's, which stays while a pending claim names
-the snapshot or the provisioner's is there (SNC-058 row 2). So neither side deletes what the other
-still reads, whichever programs they are.
+A reference is (kind, namespace, name). Two finalizers protect a snapshot: the provisioner's during
+a restore, and the snapshot controller's, which stays while a pending claim names the snapshot or
+the provisioner's finalizer is set (SNC-058 row 2). So no side deletes what the other still reads,
+even if one of them is a Go program.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Reference = tuple[str, str, str]
 
 
 def source_references(claim: Mapping[str, Any]) -> set[Reference]:
-    """Return what a claim is made from: claims by both fields, a snapshot by the first with one.
+    """Return the sources of a claim: source claims of both fields, and at most one snapshot.
 
-    The snapshot rule is the reference's (P-242): dataSource wins over dataSourceRef, and the group
-    must be absent or the snapshot group. Claims by dataSourceRef count as well (CL-009, D-018).
+    The snapshot rule is csi-provisioner's (P-242): dataSource wins over dataSourceRef, and the
+    group must be absent or the snapshot group. Claims in dataSourceRef count too (CL-009, D-018).
     """
     found: set[Reference] = set()
     has_snapshot = False
@@ -43,12 +43,12 @@ def source_references(claim: Mapping[str, Any]) -> set[Reference]:
 
 
 def phase_of(claim: Mapping[str, Any]) -> str:
-    """Return the claim's phase, empty before it has one."""
+    """Return the claim's phase, empty if it has none yet."""
     return (claim.get("status") or {}).get("phase") or ""
 
 
 def references_of(claims: Iterable[Mapping[str, Any]], phases: frozenset[str]) -> set[Reference]:
-    """Return what the claims in one of these phases are made from."""
+    """Return the sources of all claims that are in one of these phases."""
     return {
         reference
         for claim in claims
@@ -62,5 +62,5 @@ UNBOUND: Final = frozenset({"", "Pending"})
 
 
 def is_being_restored(snapshot: Json) -> bool:
-    """True while a provisioner works on a volume made from it, though its claim may be gone."""
+    """Return True while a provisioner restores from the snapshot, even if the claim is gone."""
     return has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)

@@ -1,4 +1,4 @@
-"""What exactly is sent to CreateVolume?"""
+"""Builds, records and repeats CreateVolume requests."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def build_request(
     requirements: csi.TopologyRequirement | None = None,
     mutable_parameters: Mapping[str, str] | None = None,
 ) -> csi.CreateVolumeRequest:
-    """Build the request; absent and empty differ on the wire as in P-905.
+    """Build the request; absent and empty fields differ as P-905 says.
 
     Args:
         name: `names.volume_name`; the same for every attempt of a claim (P-425).
-        required_bytes: `claims.requested_bytes`; the range is sent even when 0, never with a limit
-            (P-138).
+        required_bytes: `claims.requested_bytes`; the capacity range is sent even if 0, and never
+            has a limit (P-138).
         capabilities: `capability.volume_capabilities`.
-        parameters: stripped, plus the extra metadata if asked for.
+        parameters: stripped parameters, with the extra metadata if enabled.
         secrets: decoded data of the provisioner secret.
-        content_source: what to copy from, None for an empty volume.
-        requirements: topology, None when the field stays unset.
-        mutable_parameters: of the VolumeAttributesClass.
+        content_source: source to copy from, None for an empty volume.
+        requirements: topology requirement, None to leave the field unset.
+        mutable_parameters: parameters of the VolumeAttributesClass.
 
     Raises:
-        AttemptError: NoChange; a text cannot be encoded. It is not shown, it may be a secret.
+        AttemptError: NoChange; a text cannot be encoded. The text is not shown: it may be a secret.
     """
     problem = ""
     request = csi.CreateVolumeRequest()
@@ -70,7 +70,7 @@ def build_request(
 
 
 def recorded_request(request: csi.CreateVolumeRequest) -> dict[str, Any]:
-    """The request as JSON, without its secrets: what a record keeps of a call."""
+    """Return the request as JSON without its secrets, to be kept in the intent."""
     kept = csi.CreateVolumeRequest()
     kept.CopyFrom(request)
     kept.ClearField("secrets")
@@ -78,10 +78,10 @@ def recorded_request(request: csi.CreateVolumeRequest) -> dict[str, Any]:
 
 
 def repeated_request(recorded: Mapping[str, Any]) -> csi.CreateVolumeRequest:
-    """The recorded request; fields that this version does not know are left out.
+    """Return the recorded request; fields unknown to this version are dropped.
 
     Raises:
-        AttemptError: NO_CHANGE; it is no request.
+        AttemptError: NO_CHANGE; the record is not a valid request.
     """
     try:
         return ParseDict(dict(recorded), csi.CreateVolumeRequest(), ignore_unknown_fields=True)

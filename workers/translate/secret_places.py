@@ -1,9 +1,9 @@
-"""Which Secrets must workers be able to read? From classes and volumes, for `secret-roles`.
+"""Collects the Secrets that workers must read, from classes and volumes, for `secret-roles`.
 
-Classes name Secrets by templates. What a template leaves open is opened as far as RBAC can say it:
-a name that depends on the claim opens its namespace, a namespace that depends on the claim opens
-those that have such claims now. Volumes and contents carry the names of their classes' time.
-Secrets that kubelet alone reads (node stage, publish and expand) are left out.
+Classes name Secrets by templates. RBAC cannot express a template, so access is widened: if a name
+depends on the claim, to all Secrets of the namespace; if a namespace depends on the claim, to the
+namespaces that have such claims now. Volumes and contents keep the names that their class had when
+they were created. Secrets that only the kubelet reads (node stage, publish, expand) are left out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ANNOTATIONS: Final = (
     (ANN_GROUP_SECRET_NAME, ANN_GROUP_SECRET_NAMESPACE),
 )
 _REFERENCES: Final = ("controllerPublishSecretRef", "controllerExpandSecretRef")
-# What a namespace may be made of: the namespace of the claim, or of the snapshot.
+# Variables for a namespace: the namespace of the claim or of the snapshot.
 _NAMESPACES: Final = ("pvc.namespace", "volumesnapshot.namespace", "volumegroupsnapshot.namespace")
 
 
@@ -52,10 +52,10 @@ class Places:
     """Secrets by namespace.
 
     Attributes:
-        names: Secrets by namespace; every namespace of `whole` is missing here.
-        whole: namespaces in which any Secret may be named.
-        open: a line for each class that goes beyond: its namespaces are known only later.
-        drivers: those of all classes, whosever Secrets these are.
+        names: Secret names by namespace, without the namespaces of `whole`.
+        whole: namespaces in which any Secret can be needed.
+        open: a line for each class whose namespaces are not all known in advance.
+        drivers: the drivers of all classes, even of classes without Secrets.
     """
 
     names: dict[str, set[str]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Places:
     drivers: set[str] = field(default_factory=set)
 
     def add(self, namespace: str, name: str | None) -> None:
-        """One Secret, or with None each of the namespace."""
+        """Add one Secret, or with `name` None all Secrets of the namespace."""
         if name is None:
             self.whole.add(namespace)
             self.names.pop(namespace, None)
@@ -72,12 +72,12 @@ class Places:
             self.names.setdefault(namespace, set()).add(name)
 
     def add_class(self, what: str, parameters: Json, namespaces: Iterable[str]) -> None:
-        """What a class names.
+        """Add the Secrets that a class names.
 
         Args:
-            what: the class, for `open`.
-            parameters: its own.
-            namespaces: which have claims (or snapshots) of it now.
+            what: text that names the class, for `open`.
+            parameters: the class's parameters.
+            namespaces: namespaces that have claims (or snapshots) of the class now.
         """
         for name, namespace in dict.fromkeys(_templates(parameters)):
             fixed_name, place = _fixed(name), _fixed(namespace)
@@ -92,7 +92,7 @@ class Places:
                     break
 
     def add_object(self, item: Json) -> None:
-        """What a volume or a content names."""
+        """Add the Secrets that a volume or a content names."""
         found = annotations_of(item)
         pairs = [(found.get(name, ""), found.get(place, "")) for name, place in _ANNOTATIONS]
         pairs += [
@@ -117,7 +117,7 @@ def _templates(parameters: Json) -> Iterator[tuple[str, str]]:
 
 
 def _fixed(template: str) -> str | None:
-    """The text of a template without variables; None with some."""
+    """Return the text of a template without variables; None if it has variables."""
     try:
         return expand(template, {})
     except AttemptError:

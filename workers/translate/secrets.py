@@ -1,8 +1,8 @@
-"""Which secrets do the class parameters name, and what is in them?
+"""Resolves the secrets that class parameters name, and decodes them.
 
-References are resolved from templates in the class parameters (P-132 to P-136). Namespaces may use
-less than names on purpose: claim names and annotations are user controlled and must not choose the
-namespace a secret is read from. Values of secrets never enter a message.
+References are resolved from templates in the class parameters (P-132 to P-136). Namespace templates
+have fewer variables than name templates on purpose: users control claim names and annotations, and
+must not choose the namespace of a secret. Values of secrets never appear in a message.
 Source: external-provisioner, pkg/controller/controller.go getSecretReference; Go, os.Expand.
 """
 
@@ -30,15 +30,15 @@ _DNS_SUBDOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _MAX_LABEL: Final = 63
 _MAX_SUBDOMAIN: Final = 253
 
-# Go's os.Expand: `${name}`, `${` or `${}` that is swallowed, a one-character name, a plain name.
-# Behind the last `}` no brace closes; a pattern of its own there keeps hostile templates linear.
+# As Go's os.Expand: `${name}`; `${` or `${}`, which is dropped; a one-character name; a plain name.
+# After the last `}` no `${` can close; the separate pattern for it keeps hostile templates linear.
 _UNBRACED: Final = r"(?P<swallowed>\{\}?)|(?P<special>[*#$@!?\-0-9])|(?P<plain>[A-Za-z0-9_]+)"
 _VARIABLE: Final = re.compile(rf"\$(?:\{{(?P<braced>[^}}]+)\}}|{_UNBRACED})")
 _VARIABLE_IN_TAIL: Final = re.compile(rf"\$(?:(?P<braced>(?!))|{_UNBRACED})")
 
 
 class SecretKind(Enum):
-    """What a secret is for: name in messages, stem of its keys, stem of its deprecated keys."""
+    """Use of a secret: name in messages, stem of its keys, stem of its deprecated keys."""
 
     PROVISIONER = ("Provisioner", "provisioner-secret", "csiProvisionerSecret")
     CONTROLLER_PUBLISH = (
@@ -68,7 +68,7 @@ _KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """Where a secret lies; both parts are valid Kubernetes names."""
+    """Namespace and name of a secret; both are valid Kubernetes names."""
 
     name: str
     namespace: str
@@ -76,7 +76,7 @@ class SecretRef:
 
 @dataclass(frozen=True, slots=True)
 class VolumeSecrets:
-    """References the volume carries for later calls; None where the class names no secret."""
+    """The secret references of a PV, for later calls; None where the class names no secret."""
 
     controller_publish: SecretRef | None = None
     node_stage: SecretRef | None = None
@@ -91,7 +91,7 @@ def _fail(message: str) -> AttemptError:
 
 
 def _templates(kind: SecretKind, parameters: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the name and namespace templates of one kind, None when it has no keys (P-133)."""
+    """Return name and namespace templates of one kind, None if the class has no keys (P-133)."""
     title = kind.value[0]
     names = [parameters[key] for key in kind.keys("name") if key in parameters]
     namespaces = [parameters[key] for key in kind.keys("namespace") if key in parameters]
@@ -117,7 +117,7 @@ def _templates(kind: SecretKind, parameters: Mapping[str, str]) -> tuple[str, st
 def _templates_or_default(
     kind: SecretKind, parameters: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    if _KEYS.isdisjoint(parameters):  # as most classes have it: seven kinds are asked for in turn
+    if _KEYS.isdisjoint(parameters):  # quick path for most classes: called for seven kinds in turn
         return None
     for source, word in ((kind, ""), (SecretKind.DEFAULT, "default ")):
         try:
@@ -132,12 +132,12 @@ def _templates_or_default(
 
 
 def expand(template: str, variables: Mapping[str, str]) -> str:
-    """Replace the variables of a template, shell-like and in one pass (P-135).
+    """Replace the variables of a template, as a shell does, in one pass (P-135).
 
     Worked example: `a-${x}-$y-${}$.` with x=1, y=2 -> `a-1-2-$.`; results are not expanded again.
 
     Raises:
-        AttemptError: NoChange; a variable is unknown. All unknown ones are listed.
+        AttemptError: NoChange; a variable is unknown. The text lists all unknown variables.
     """
     unknown: set[str] = set()
 
@@ -180,13 +180,13 @@ def _resolve_part(
 def resolve(
     kind: SecretKind, parameters: Mapping[str, str], volume_name: str, claim: Json
 ) -> SecretRef | None:
-    """Return the secret of one kind, falling back to the default keys; None without any (P-133).
+    """Return the secret of one kind, by its own keys or the default keys; None if unset (P-133).
 
     Args:
-        kind: what the secret is for.
-        parameters: of the class, unstripped.
+        kind: use of the secret.
+        parameters: the class's parameters, unstripped.
         volume_name: value of `${pv.name}` (P-121).
-        claim: the claim; for a deletion `{"metadata": {namespace, name}}` made of the claimRef.
+        claim: the claim; for a deletion `{"metadata": {namespace, name}}` from the claimRef.
 
     Raises:
         AttemptError: NoChange; keys are incomplete, a variable is unknown (P-135) or the result is
@@ -215,13 +215,13 @@ def resolve_parts(
     """Resolve both templates of a secret, the namespace first (P-135, P-136).
 
     Args:
-        name_template: of the secret's name.
-        namespace_template: of its namespace.
-        namespace_variables: what both may use.
-        more_for_name: what only the name may use as well.
+        name_template: template of the secret's name.
+        namespace_template: template of its namespace.
+        namespace_variables: variables for both templates.
+        more_for_name: additional variables for the name.
 
     Raises:
-        AttemptError: NoChange; a variable is unknown or a result is no valid name.
+        AttemptError: NoChange; a variable is unknown or a result is not a valid name.
     """
     namespace = _resolve_part(namespace_template, namespace_variables, _is_label, "namespace name")
     variables = {**namespace_variables, **more_for_name}
@@ -233,9 +233,9 @@ def resolve_parts(
 def resolve_volume_secrets(
     parameters: Mapping[str, str], volume_name: str, claim: Json
 ) -> VolumeSecrets:
-    """Resolve the references the volume carries, in upstream's order (P-101 step 19).
+    """Resolve the secret references of a PV, in upstream's order (P-101 step 19).
 
-    Whether these secrets exist is not asked here (P-137).
+    Does not check that these secrets exist (P-137).
 
     Raises:
         AttemptError: NoChange; as `resolve`, for the first kind that fails.
@@ -255,7 +255,7 @@ def resolve_volume_secrets(
 
 
 def read_failed(ref: SecretRef, error: object) -> AttemptError:
-    """Return the error of a provisioner secret that could not be read (P-137)."""
+    """Return the error for a provisioner secret that could not be read (P-137)."""
     return _fail(f"error getting secret {ref.name} in namespace {ref.namespace}: {error}")
 
 
@@ -263,8 +263,8 @@ def decode(secret: Json, ref: SecretRef) -> dict[str, str]:
     """Return the data of a secret as text, for the `secrets` field of a request (P-137).
 
     Raises:
-        AttemptError: NoChange; a value is not base64 or not UTF-8 (D-033: gRPC would refuse it with
-            a text that names neither secret nor key). The value itself is never shown.
+        AttemptError: NoChange; a value is not base64 or not UTF-8 (D-033: gRPC's error would name
+            neither secret nor key). The value itself is never shown.
     """
     decoded = {}
     for key, value in text_map(secret, "data").items():
@@ -275,6 +275,6 @@ def decode(secret: Json, ref: SecretRef) -> dict[str, str]:
             problem = "UTF-8"
         except (binascii.Error, ValueError):
             problem = "base64"
-        if problem:  # raised outside `except`: the caught error holds the value
+        if problem:  # raised outside `except`, because the caught error contains the value
             raise _fail(f"secret {ref.namespace}/{ref.name} key {key} is not valid {problem}")
     return decoded

@@ -1,8 +1,8 @@
-"""What do snapshot objects say about themselves and each other?
+"""Reads fields of VolumeSnapshots, their contents and classes.
 
-Questions over VolumeSnapshots (VS), their contents (VSC) and classes as the API server sent them;
-nothing here changes an object. Both snapshot controllers ask them, so that a rule of the public
-protocol between the two halves (SNA-005, SNA-006) stands once.
+Objects are JSON as the API server sent it; nothing here changes an object. Both snapshot
+controllers use this module, so that each rule of the protocol between them (SNA-005, SNA-006) is
+written once.
 Source: external-snapshotter v8.6, pkg/utils/util.go.
 """
 
@@ -77,32 +77,32 @@ def source_content(snapshot: Json) -> str | None:
 
 
 def class_name(obj: Json) -> str | None:
-    """Return the class that a snapshot or a content names."""
+    """Return the class that a snapshot or a content names, None if it names none."""
     return optional_text(obj, "spec", "volumeSnapshotClassName")
 
 
 def node_of(content: Json) -> str | None:
-    """Return the node whose sidecar alone may take a content, None for none (SNS-001)."""
+    """Return the only node whose sidecar may handle a content, None for any node (SNS-001)."""
     return text_map(content, "metadata", "labels").get(LABEL_SNAPSHOT_NODE)
 
 
 def bound_content(snapshot: Json) -> str:
-    """Return the content the status names, empty when it names none."""
+    """Return the content that the status names, empty if it names none."""
     return text(snapshot, "status", "boundVolumeSnapshotContentName")
 
 
 def is_ready(obj: Json) -> bool:
-    """Tell whether the status of a snapshot or content says ready."""
+    """Return True if the status of a snapshot or content is ready to use."""
     return flag(obj, "status", "readyToUse")
 
 
 def is_created(snapshot: Json) -> bool:
-    """Tell whether the snapshot was cut: its status has a creation time."""
+    """Return True if the snapshot was taken: its status has a creation time."""
     return optional_text(snapshot, "status", "creationTime") is not None
 
 
 def content_name(snapshot: Json) -> str:
-    """Return the name of the content that is made for a dynamic snapshot (SNA-007)."""
+    """Return the name of the content that is created for a dynamic snapshot (SNA-007)."""
     return f"snapcontent-{uid_of(snapshot)}"
 
 
@@ -117,7 +117,7 @@ def owning_groups(snapshot: Json) -> list[Json]:
 
 
 def is_group_member(snapshot: Json) -> bool:
-    """Tell whether a VolumeGroupSnapshot owns the snapshot (SNC-011)."""
+    """Return True if a VolumeGroupSnapshot owns the snapshot (SNC-011)."""
     return bool(owning_groups(snapshot))
 
 
@@ -127,27 +127,27 @@ def group_name(snapshot: Json) -> str | None:
 
 
 def holding_group(snapshot: Json) -> str:
-    """Return the group that a member goes with, empty for none.
+    """Return the name of the group that a member belongs to, empty for none.
 
-    By the status, and by the owner for a member that has no status yet (SND-022).
+    Taken from the status, or from the owner if the member has no status yet (SND-022).
     """
     names = (text(owner, "name") for owner in owning_groups(snapshot))
     return group_name(snapshot) or next(names, "")
 
 
 def is_member_of(snapshot: Json, group: Json) -> bool:
-    """Tell whether a member that names the group is of that one, not of an earlier one.
+    """Return True if a member that names the group belongs to it, not to an older namesake.
 
-    A member that no group owns yet (SNC-055) has nothing but the name.
+    A member without a group as owner yet (SNC-055) is identified by the name alone.
     """
     owners = owning_groups(snapshot)
     return not owners or any(text(owner, "uid") == uid_of(group) for owner in owners)
 
 
 def is_deletion_candidate(snapshot: Json) -> bool:
-    """Tell whether there is something to do for a snapshot under deletion.
+    """Return True if a snapshot under deletion has a finalizer of ours.
 
-    The in-group finalizer alone counts too: the reference leaves such a member for ever (SND-022).
+    The in-group finalizer alone counts too; the Go controller never removes it then (SND-022).
     """
     return is_deleting(snapshot) and any(
         has_finalizer(snapshot, name) for name in _DELETION_FINALIZERS
@@ -155,7 +155,7 @@ def is_deletion_candidate(snapshot: Json) -> bool:
 
 
 def error_message(obj: Json) -> str:
-    """Return the stored error, empty without one; an error without a message is fine (SND-017)."""
+    """Return the message of the stored error, empty if there is none (SND-017)."""
     return text(obj, "status", "error", "message")
 
 
@@ -163,25 +163,25 @@ def error_message(obj: Json) -> str:
 
 
 def volume_handle(content: Json) -> str | None:
-    """Return the source volume of a dynamic content."""
+    """Return the handle of the source volume of a dynamic content, else None."""
     return optional_text(content, "spec", "source", "volumeHandle")
 
 
 def source_handle(content: Json) -> str | None:
-    """Return the snapshot handle an administrator gave a pre-provisioned content."""
+    """Return the snapshot handle that a pre-provisioned content names, else None."""
     return optional_text(content, "spec", "source", "snapshotHandle")
 
 
 def status_handle(content: Json) -> str | None:
-    """Return the snapshot handle in the status, None for an empty one.
+    """Return the snapshot handle in the status, None if it is absent or empty.
 
-    Earlier releases and the sidecar wrote an empty one for an answer without an id.
+    Earlier releases and csi-snapshotter wrote an empty handle for an answer without an id.
     """
     return optional_text(content, "status", "snapshotHandle") or None
 
 
 def named_handles(content: Json) -> set[str]:
-    """The handles of all snapshots and groups that a content of either kind names."""
+    """Return the handles of all snapshots and groups that a content or group content names."""
     given = optional_mapping(content, "spec", "source", "groupSnapshotHandles") or {}
     members = object_list(content, "status", "volumeSnapshotInfoList")
     named = {
@@ -201,27 +201,27 @@ def group_handle(content: Json) -> str | None:
 
 
 def has_status(content: Json) -> bool:
-    """Tell whether the object has a status at all; an empty one counts."""
+    """Return True if the object has a status, even an empty one."""
     return optional_mapping(content, "status") is not None
 
 
 def ref_uid(content: Json) -> str:
-    """Return the UID of the snapshot the content is bound to, empty while unbound."""
+    """Return the UID of the snapshot that the content is bound to, empty while unbound."""
     return text(content, "spec", "volumeSnapshotRef", "uid")
 
 
 def is_deleted_with_snapshot(content: Json) -> bool:
-    """Tell whether the deletion policy is `Delete`."""
+    """Return True if the deletion policy is `Delete`."""
     return text(content, "spec", "deletionPolicy") == POLICY_DELETE
 
 
 def is_being_created(content: Json) -> bool:
-    """Tell whether a CreateSnapshot may be in flight; presence counts, not the value (SNA-006)."""
+    """Return True if the annotation for a running CreateSnapshot is set, any value (SNA-006)."""
     return ANN_BEING_CREATED in annotations_of(content)
 
 
 def is_being_deleted(content: Json) -> bool:
-    """Tell whether the snapshot's side asked for the deletion; presence counts (SNA-006)."""
+    """Return True if the snapshot controller requested the deletion; any value (SNA-006)."""
     return ANN_BEING_DELETED in annotations_of(content)
 
 
@@ -229,7 +229,7 @@ def is_being_deleted(content: Json) -> bool:
 
 
 def member_digest(group_uid: str, handle: str) -> str:
-    """Return what the names of a member's snapshot and content end with (SNA-007)."""
+    """Return the last part of the names of a member's snapshot and content (SNA-007)."""
     return hashlib.sha256(f"{group_uid}{handle}".encode()).hexdigest()
 
 
@@ -239,5 +239,5 @@ def member_content_name(digest: str) -> str:
 
 
 def not_listed(resource: str, name: str) -> str:
-    """Return client-go's words for an object its lister lacks; `resource` is in the singular."""
+    """Return the text of client-go's lister for a missing object; `resource` is singular."""
     return f'{resource} "{name}" not found'

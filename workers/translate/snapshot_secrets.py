@@ -1,7 +1,7 @@
-"""Which secret do the parameters of a snapshot class name, and what may the driver see of them?
+"""Resolves the secrets that a snapshot class names, and strips its parameters for the driver.
 
-SNA-020 to SNA-024. The grammar of templates is that of StorageClasses (workers.translate.secrets);
-there is no default pair and no deprecated key. Nothing here reads a secret.
+Templates are those of StorageClasses (workers.translate.secrets), but without default and
+deprecated keys. Nothing here reads a secret. Spec: SNA-020 to SNA-024.
 Source: external-snapshotter v8.6, pkg/utils/util.go GetSecretReference, RemovePrefixedParameters.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SecretUse(Enum):
-    """What a secret is for: name in messages, stem of its parameter keys."""
+    """Use of a secret: name in messages, stem of its parameter keys."""
 
     SNAPSHOT = ("Snapshotter", "snapshotter-secret")
     LIST = ("SnapshotterList", "snapshotter-list-secret")
@@ -74,17 +74,17 @@ def resolve(
     name: str | None = None,
     namespace: str | None = None,
 ) -> SecretRef | None:
-    """Return the secret of one use, None when the class names none (SNA-020, SNA-023).
+    """Return the secret for one use, None if the class names none (SNA-020, SNA-023).
 
     Args:
-        use: what the secret is for; it decides which variables a template may use.
-        parameters: of the class, unstripped.
-        content_name: the content, or group content.
-        name: of the snapshot or group snapshot; None where templates may not use it.
-        namespace: of the same.
+        use: use of the secret; it decides which variables a template can have.
+        parameters: the class's parameters, unstripped.
+        content_name: name of the content or group content.
+        name: name of the snapshot or group snapshot; None if templates must not use it.
+        namespace: its namespace.
 
     Raises:
-        AttemptError: keys are incomplete, a variable is unknown, or the result is no valid name.
+        AttemptError: keys are incomplete, a variable is unknown, or the result is not a valid name.
     """
     templates = _templates(use, parameters)
     if templates is None:
@@ -102,10 +102,10 @@ def resolve(
 
 
 def strip(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return the parameters the driver sees (SNA-021).
+    """Return the parameters for the driver: all but the reserved keys (SNA-021).
 
     Raises:
-        AttemptError: a key with the reserved prefix that nobody knows.
+        AttemptError: a key has the reserved prefix but is unknown.
     """
     kept = {}
     for key, value in parameters.items():
@@ -121,16 +121,16 @@ def strip(parameters: Mapping[str, str]) -> dict[str, str]:
 def from_annotations(
     annotations: Mapping[str, str], name_key: str, namespace_key: str, what: str
 ) -> SecretRef | None:
-    """Return the secret that an object's annotations name, None unless both are there (SNA-024).
+    """Return the secret that annotations name, None unless both are present (SNA-024).
 
     Args:
-        annotations: of the content.
+        annotations: annotations of the content.
         name_key: annotation with the secret's name.
         namespace_key: annotation with its namespace.
-        what: the object in a message, such as `snapshot content "c"`.
+        what: name of the object for a message, such as `snapshot content "c"`.
 
     Raises:
-        AttemptError: both keys are there and one value is empty.
+        AttemptError: both annotations are present and one value is empty.
     """
     if name_key not in annotations or namespace_key not in annotations:
         return None

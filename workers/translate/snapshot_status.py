@@ -1,7 +1,7 @@
-"""What does the status of a snapshot or its content become?
+"""Computes the new status of a snapshot or its content.
 
-`None` as a result means that nothing changes, so that nobody is woken for it. Inputs are never
-changed. Times: a content counts nanoseconds since 1970, a snapshot writes RFC 3339 in seconds.
+`None` as a result means that nothing changes, so no write is needed. Inputs are never changed. A
+content has times in nanoseconds since 1970, a snapshot in RFC 3339 with seconds.
 Source: external-snapshotter v8.6, updateSnapshotContentStatus (sidecar), updateSnapshotStatus and
 needsUpdateSnapshotStatus (controller).
 """
@@ -18,13 +18,13 @@ from workers.translate.snapshot_objects import is_created, is_ready
 Status = dict[str, Any]
 
 _NANOSECONDS: Final = 1_000_000_000
-# What DeleteSnapshot takes away; the error stays (SNS-040).
+# Members removed after DeleteSnapshot; the error stays (SNS-040).
 _CLEARED: Final = ("snapshotHandle", "readyToUse", "creationTime", "restoreSize")
 _GROUP_CLEARED: Final = ("volumeGroupSnapshotHandle", "readyToUse", "creationTime", "error")
 
 
 def timestamp(seconds: float) -> str:
-    """Write a moment as the API does: `2026-01-02T03:04:05Z`."""
+    """Return a time as the API writes it: `2026-01-02T03:04:05Z`."""
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -44,16 +44,16 @@ def content_status(
 ) -> Status | None:
     """Return a content's status after a call that succeeded (SNS-025).
 
-    Unlike the reference the error of an earlier call goes at once, not only when the snapshot is
+    The error of an earlier call is removed at once; csi-snapshotter keeps it until the snapshot is
     ready (SND-014).
 
     Args:
-        old: the status as it is, None without one.
-        handle: the snapshot's handle; kept as it is once known, like creation time and size.
-        is_ready: whether the driver says ready.
-        created_nanoseconds: when it was cut.
-        size_bytes: its size, 0 when unknown.
-        group_handle: of its group, if the driver names one.
+        old: the current status, None if there is none.
+        handle: the snapshot's handle; once known it never changes, nor do creation time and size.
+        is_ready: True if the driver reports the snapshot as ready.
+        created_nanoseconds: creation time of the snapshot.
+        size_bytes: size of the snapshot, 0 if unknown.
+        group_handle: handle of its group, if the driver names one.
     """
     new: Status = dict(old or {})
     fixed = {
@@ -71,7 +71,7 @@ def content_status(
 
 
 def cleared(old: Json | None) -> Status | None:
-    """Return a content's status after DeleteSnapshot, None when it has no status (SNS-040)."""
+    """Return a content's status after DeleteSnapshot, None if it had no status (SNS-040)."""
     return None if old is None else {k: v for k, v in old.items() if k not in _CLEARED}
 
 
@@ -82,7 +82,7 @@ def group_cleared(old: Json | None) -> Status | None:
 
 def _creation_time(content: Json) -> str | None:
     created = value_at(content, "status", "creationTime")
-    if isinstance(created, str):  # group contents write the time itself
+    if isinstance(created, str):  # group contents have RFC 3339 already
         return created
     return None if created is None else timestamp(int(created) // _NANOSECONDS)
 
@@ -97,15 +97,15 @@ def _is_zero(size: object) -> bool:
 def snapshot_status(
     snapshot: Json, content: Json, *, bound_field: str, group_name: str = ""
 ) -> Status | None:
-    """Return a snapshot's status after its content's (SNC-070).
+    """Return a snapshot's status that follows its content's status (SNC-070).
 
-    Errors are compared by value; the reference compares addresses and writes each time (SND-016).
+    Errors are compared by value; the Go controller compares pointers, so it always writes (SND-016).
 
     Args:
         snapshot: the snapshot, or group snapshot, read live.
         content: its content.
-        bound_field: the member that names the content.
-        group_name: the group snapshot that owns the content's group handle, if any.
+        bound_field: the status member that names the content.
+        group_name: name of the group snapshot that owns the content's group handle, if any.
     """
     old = optional_mapping(snapshot, "status")
     new: Status = dict(old or {})
@@ -143,19 +143,19 @@ def _copy_error(new: Status, error: Json | None) -> None:
 
 
 def newly_created(old: Json, new: Json) -> bool:
-    """Tell whether the snapshot counts as cut only now (SNC-071)."""
+    """Return True if only the new status says that the snapshot was taken (SNC-071)."""
     return not is_created(old) and is_created(new)
 
 
 def newly_ready(old: Json, new: Json) -> bool:
-    """Tell whether the snapshot is ready only now (SNC-071)."""
+    """Return True if only the new status says that the snapshot is ready (SNC-071)."""
     return not is_ready(old) and is_ready(new)
 
 
 def needs_copy(snapshot: Json, content: Json, *, bound_field: str) -> bool:
-    """Tell whether a change of the content concerns the snapshot (SNC-075).
+    """Return True if the content's status must be copied to the snapshot (SNC-075).
 
-    By value, and an error that differs counts too (SND-016).
+    Members are compared by value, errors too (SND-016).
     """
     status = optional_mapping(content, "status")
     if status is None:

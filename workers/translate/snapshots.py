@@ -1,6 +1,6 @@
-"""May this claim be restored from that VolumeSnapshot, and which handle does the driver get?
+"""Decides whether a claim may be restored from a VolumeSnapshot, and returns its handle.
 
-The rows of P-210, in their order, over objects the caller read live: `content_name`, then
+Checks the rows of P-210 in order, on objects that the caller read live: `content_name`, then
 `content_source`. Source: external-provisioner, pkg/controller/controller.go getSnapshotSource,
 validateVolumeMode.
 """
@@ -24,18 +24,18 @@ from workers.translate.sources import ContentSource, DataSource, SourceError
 
 
 def read_failed(source: DataSource, error: object) -> SourceError:
-    """Return the error of a snapshot that could not be read (row 1)."""
+    """Return the error for a snapshot that could not be read (row 1)."""
     return SourceError(source, f"error getting snapshot {source.name} from api server: {error}")
 
 
 def content_name(source: DataSource, snapshot: Json) -> str:
-    """Return the name of the bound content, which is read next (rows 2 and 3).
+    """Return the name of the bound content, which the caller reads next (rows 2 and 3).
 
-    A snapshot under deletion is still used when it carries our own finalizer: an earlier attempt
-    began, and finishing it avoids a leaked volume (P-211).
+    A snapshot under deletion can still be used if it has our finalizer: an earlier attempt has
+    begun, and finishing it avoids a leaked volume (P-211).
 
     Raises:
-        SourceError: NoChange; the snapshot is going away, or bound to nothing or an empty name.
+        SourceError: NoChange; the snapshot is being deleted, or is not bound to a content.
     """
     if is_deleting(snapshot) and not has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE):
         raise SourceError(source, f"snapshot {source.name} is being deleted")
@@ -48,7 +48,7 @@ def content_name(source: DataSource, snapshot: Json) -> str:
 
 
 def content_read_failed(source: DataSource, content: str, error: object) -> SourceError:
-    """Return the error of a content that could not be read (row 4); the cause is for the log."""
+    """Return the error for a content that could not be read (row 4); only the log has the cause."""
     return SourceError(
         source,
         f"error getting snapshotcontent {content} for snapshot {source.name}",
@@ -138,7 +138,7 @@ def content_source(
         content: the VolumeSnapshotContent named by `content_name`.
         claim: the claim to restore for.
         class_name: the claim's class, for a message.
-        driver_name: the running driver. The reference compares with the class's provisioner, the
+        driver_name: the running driver. csi-provisioner compares with the class's provisioner, the
             in-tree name for a migrated class, so such a restore never works there (D-004).
         prevent_mode_conversion: flag `--prevent-volume-mode-conversion`.
 
@@ -165,5 +165,5 @@ def content_source(
 
 
 def needs_finalizer(snapshot: Json) -> bool:
-    """Tell whether the source still lacks our protection, to be added before the call (P-217)."""
+    """Return True if our finalizer is missing on the source; the caller adds it first (P-217)."""
     return not has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)

@@ -1,8 +1,8 @@
-"""What is a volume made from, and may this claim use it?
+"""Finds the source of a claim's volume, and checks that the claim may use it.
 
 Normalises `dataSource` and `dataSourceRef` to one DataSource and checks grant, name, kind and group
-(P-201 to P-209). The objects behind it are checked in `snapshots` and `clones`. Reads are the
-caller's: a function says what is missing, the next one judges what was read.
+(P-201 to P-209). `snapshots` and `clones` check the source objects. The caller reads all objects:
+one function names the object to read, the next one checks it.
 Source: external-provisioner, pkg/controller/controller.go ProvisionExt, IsGranted.
 """
 
@@ -25,7 +25,7 @@ POPULATOR_MESSAGE: Final = "Assuming an external populator will provision the vo
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """The normalised source of a claim; `namespace` is where the source lies."""
+    """The normalised source of a claim; `namespace` is the source's namespace."""
 
     kind: str
     name: str
@@ -36,27 +36,27 @@ class DataSource:
 
     @property
     def is_snapshot(self) -> bool:
-        """Kind VolumeSnapshot; its group is checked by `check_source`."""
+        """True for kind VolumeSnapshot; `check_source` checks its group."""
         return self.kind == SNAPSHOT_KIND
 
     @property
     def is_claim(self) -> bool:
-        """A core PersistentVolumeClaim, not a custom resource that shares the kind (D-019).
+        """True for a core PersistentVolumeClaim, not a custom resource of that kind (D-019).
 
-        Groups of custom resources contain a dot. Undotted ones (`v1`, `core`) are slips of the pen
-        which the reference clones, so they stay clones.
+        Groups of custom resources contain a dot. Groups without a dot (`v1`, `core`) are user
+        mistakes that csi-provisioner accepts as clones, so they are accepted here too.
         """
         return self.kind == CLAIM_KIND and "." not in self.api_group
 
     @property
     def crosses_namespaces(self) -> bool:
-        """The source lies in another namespace, so a ReferenceGrant is needed (P-204)."""
+        """True if the source is in another namespace: a ReferenceGrant is needed (P-204)."""
         return self.namespace != self.claim_namespace
 
 
 @dataclass(frozen=True, slots=True)
 class ContentSource:
-    """What the driver is told to copy from; exactly one id is set.
+    """The source that the driver copies from; exactly one id is set.
 
     `warning` is a line for the log, empty if there is none.
     """
@@ -67,7 +67,7 @@ class ContentSource:
 
 
 class PopulatorSourceError(IgnoredError):
-    """The source is for an external populator (P-209).
+    """An external populator handles this source (P-209).
 
     The caller emits the Normal event `Provisioning` with `event_message`, then drops the claim.
     """
@@ -76,7 +76,7 @@ class PopulatorSourceError(IgnoredError):
 
 
 class SourceError(AttemptError):
-    """The source cannot be used now: NoChange. `detail` says more, for the log only."""
+    """The source cannot be used now: NoChange. `detail` has the cause, for the log only."""
 
     def __init__(self, source: DataSource, message: str, *, detail: str = "") -> None:
         super().__init__(
@@ -125,7 +125,7 @@ def normalise(claim: Json, *, cross_namespace: bool) -> DataSource | None:
 
 
 def grants_read_failed(source: DataSource, error: object) -> AttemptError:
-    """Return the error of grants that could not be listed (P-204)."""
+    """Return the error for grants that could not be listed (P-204)."""
     return AttemptError(
         f"error getting ReferenceGrants in {source.namespace} namespace from api server: {error}",
         State.FINISHED,
@@ -133,7 +133,7 @@ def grants_read_failed(source: DataSource, error: object) -> AttemptError:
 
 
 def _allows(grant: Json, source: DataSource) -> bool:
-    """Tell whether one grant allows the source: any `from` and any `to` of the same grant."""
+    """Return True if the grant allows the source: one of its `from` and one of its `to` match."""
     if text(grant, "metadata", "namespace") != source.namespace:
         return False
     is_from = any(
@@ -153,10 +153,10 @@ def _allows(grant: Json, source: DataSource) -> bool:
 def check_grants(source: DataSource, grants: Iterable[Json]) -> None:
     """Check that the owner of the source's namespace allows its use (P-204, P-205).
 
-    Comes before `check_source`, so an ungranted populator source is an error too (P-206).
+    Called before `check_source`, so an ungranted populator source is an error too (P-206).
 
     Args:
-        source: the source; one in the claim's own namespace needs no grant.
+        source: the source; in the claim's own namespace it needs no grant.
         grants: the ReferenceGrants of the source's namespace.
 
     Raises:
@@ -176,7 +176,7 @@ def check_source(source: DataSource) -> None:
 
     Raises:
         AttemptError: Finished; the name is empty or a snapshot's group is wrong.
-        PopulatorSourceError: the kind is nobody's we know.
+        PopulatorSourceError: the kind is unknown, so a populator may handle it.
     """
     if not source.name:
         raise AttemptError(f"the PVC source not found for PVC {source.claim_name}", State.FINISHED)

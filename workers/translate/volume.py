@@ -1,7 +1,7 @@
-"""Is the driver's answer acceptable, and what PersistentVolume does it become?
+"""Checks the driver's answer to CreateVolume, and builds the PersistentVolume.
 
-Two steps, as in the reference: `build_volume` makes the PV of the attempt, `complete_volume` adds
-what ties it to claim and class. A migrated class translates back in between (P-606).
+Two steps, as in csi-provisioner: `build_volume` builds the PV, `complete_volume` adds claim and
+class. For a migrated class the PV is translated back in between (P-606).
 Source: external-provisioner, pkg/controller/controller.go Provision; sig-storage-lib,
 controller.go provisionClaimOperation.
 """
@@ -45,7 +45,7 @@ class Rejection:
         """Return the error of the attempt, InBackground (P-150, P-152).
 
         Args:
-            cleanup_error: why the volume could not be deleted, None when it is gone.
+            cleanup_error: why the volume could not be deleted, None if it was deleted.
         """
         message = self.message
         if cleanup_error is not None:
@@ -76,9 +76,8 @@ def check_response(
 ) -> Rejection | None:
     """Compare a CreateVolume answer with its request; None means they agree (P-150, P-152).
 
-    A volume made of other content than asked for is rejected as well, where the reference only
-    checks that some content source is named (D-020). An answer that names a source without its id
-    passes, as there.
+    Also rejects a volume with another content source than requested; csi-provisioner only checks
+    that the answer has a content source (D-020). As there, a source without an id is accepted.
     """
     volume = response.volume
     required = request.capacity_range.required_bytes
@@ -99,12 +98,12 @@ def check_response(
 
 
 def granted_bytes(volume: csi.Volume, required_bytes: int) -> int:
-    """Return the size of the PV: the driver's, or the requested one when it answered 0 (P-150)."""
+    """Return the size of the PV: the driver's, or the requested size if it answered 0 (P-150)."""
     return volume.capacity_bytes or required_bytes
 
 
 def _annotations(provisioner: SecretRef | None, modify: SecretRef | None) -> dict[str, str]:
-    """Return the annotations of P-170; the deletion pair is always there, empty without secret."""
+    """Return the annotations of P-170; both for the deletion secret always, maybe empty."""
     found = {
         ANN_DELETION_SECRET_NAME: provisioner.name if provisioner else "",
         ANN_DELETION_SECRET_NAMESPACE: provisioner.namespace if provisioner else "",
@@ -130,7 +129,7 @@ def _secret_refs(secrets: VolumeSecrets) -> dict[str, dict[str, str] | None]:
 
 
 def _without_unset(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop unset optionals: None, "", False and empty lists are left out of a PV (P-906)."""
+    """Drop unset optional fields: None, "", False and empty lists are left out of a PV (P-906)."""
     return {key: value for key, value in fields.items() if value not in (None, "", False, [], {})}
 
 
@@ -198,23 +197,23 @@ def build_volume(
     """Build the PV of one attempt, field by field as in P-170 and P-906.
 
     Args:
-        name: `names.volume_name`, the name that was sent.
+        name: `names.volume_name`, the name in the request.
         driver_name: the running driver.
         identity: `<ms>-<n>-<driver>` of this process (P-010); the driver's volume context wins over
             it (P-171).
         claim: the claim.
-        storage_class: the ORIGINAL class: mount options and reclaim policy (P-602).
-        volume: of the answer, accepted by `check_response`.
-        required_bytes: the requested size, used when the driver answered 0.
-        fs_type: what was sent; left out for block volumes.
+        storage_class: the class before translation: mount options and reclaim policy (P-602).
+        volume: volume of the answer, accepted by `check_response`.
+        required_bytes: the requested size, used if the driver answered 0.
+        fs_type: file system type in the request; left out for block volumes.
         provisioner_secret: kept in annotations for the deletion.
         secrets: references for later calls.
-        node_affinity: from the answer's topology, None when topology is off (P-340).
+        node_affinity: from the answer's topology, None if topology is off (P-340).
         attributes_class: the VolumeAttributesClass that was sent (P-160).
         read_only: `capability.is_read_only` (P-701).
 
     Raises:
-        AttemptError: InBackground, since the volume exists; a field of claim or class is unusable.
+        AttemptError: InBackground, because the volume exists; a field of claim or class is invalid.
     """
     try:
         return _build(
@@ -237,17 +236,18 @@ def build_volume(
 
 
 def complete_volume(volume: Json, *, claim: Json, storage_class: Json) -> dict[str, Any]:
-    """Return the PV as it is saved: tied to claim and class, protected by our finalizer (P-190).
+    """Return the PV to save: with claim reference, class and our finalizer (P-190).
 
-    The finalizer is there exactly once even if the PV brought it (C-022).
+    The finalizer is added only once, even if the PV already has it (C-022).
 
     Args:
         volume: from `build_volume`, translated back if the class is migrated.
-        claim: the claim the volume is for, dead or alive (P-401).
-        storage_class: the ORIGINAL class; its provisioner goes into `provisioned-by`.
+        claim: the claim of the volume, which may be deleted already (P-401).
+        storage_class: the class before translation; its provisioner goes into `provisioned-by`.
 
     Raises:
-        AttemptError: InBackground, since the volume exists; the claim lacks namespace, name or UID.
+        AttemptError: InBackground, because the volume exists; namespace, name or UID is missing in
+            the claim.
     """
     try:
         return _complete(volume, claim, storage_class)

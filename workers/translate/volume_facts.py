@@ -1,7 +1,7 @@
-"""Whose is a PersistentVolume, does it keep our finalizer, may it be deleted?
+"""Decides which driver owns a PersistentVolume, about its finalizer, and whether to delete it.
 
-Over the few facts that decide, so that the watcher (which reads structs), the worker (live JSON)
-and everybody who names a volume's key come to the same answer. Source: sig-storage-lib,
+The input is a struct of few facts, so that the watcher (which reads structs), the worker (which
+reads JSON) and all who form a volume's key get the same result. Source: sig-storage-lib,
 controller.go shouldDelete, isProvisionerForVolume, syncVolume.
 """
 
@@ -27,7 +27,7 @@ _UNBOUND: Final = frozenset({"Available", "Failed", "Pending", ""})
 
 
 class FinalizerAction(Enum):
-    """What to do with our finalizer before anything else."""
+    """First step for a volume: what to do with our finalizer."""
 
     ADD = "add"
     REMOVE = "remove"
@@ -35,12 +35,12 @@ class FinalizerAction(Enum):
 
 
 class VolumeFacts(msgspec.Struct, frozen=True, gc=False):
-    """What decides.
+    """The facts of a PV that decide.
 
     Attributes:
-        provisioned_by: the annotation, None without.
-        migrated_to: the annotation, "" without.
-        csi_driver: None for a volume without CSI source.
+        provisioned_by: the annotation, None if absent.
+        migrated_to: the annotation, "" if absent.
+        csi_driver: driver of the CSI source, None without such a source.
     """
 
     provisioned_by: str | None
@@ -53,7 +53,7 @@ class VolumeFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 def facts_of(volume: Json) -> VolumeFacts:
-    """Read a PV."""
+    """Read the facts of a PV."""
     found = annotations_of(volume)
     has_csi = optional_mapping(volume, "spec", "csi") is not None
     return VolumeFacts(
@@ -68,10 +68,10 @@ def facts_of(volume: Json) -> VolumeFacts:
 
 
 def owner_names(facts: VolumeFacts) -> tuple[str, ...]:
-    """Return the names under which a driver owns the volume, the first known one wins (L-071).
+    """Return the names of drivers that may own the volume; the first known name wins (L-071).
 
-    A provisioned volume is its provisioner's or that of whom it was migrated to; a static one is
-    its CSI driver's, whatever the migration annotation says; a static in-tree one the migrated's.
+    A provisioned volume belongs to its provisioner, or to the driver it was migrated to; a static
+    CSI volume always to its CSI driver; a static in-tree volume to the driver it was migrated to.
     """
     if facts.provisioned_by is not None:
         names: tuple[str, ...] = (facts.provisioned_by, facts.migrated_to)
@@ -86,8 +86,8 @@ def finalizer_action(facts: VolumeFacts, *, add_finalizer: bool = True) -> Final
     """Decide what happens to our finalizer on a volume of ours (L-072, P-520).
 
     Args:
-        facts: of the PV.
-        add_finalizer: option AddFinalizer, always on for CSI drivers; off rolls it back.
+        facts: facts of the PV.
+        add_finalizer: option AddFinalizer, always on for CSI drivers; off removes the finalizer.
     """
     if not add_finalizer or facts.policy in {"Retain", "Recycle"}:
         return FinalizerAction.REMOVE if facts.has_finalizer else FinalizerAction.KEEP
@@ -96,14 +96,14 @@ def finalizer_action(facts: VolumeFacts, *, add_finalizer: bool = True) -> Final
 
 
 def should_delete(facts: VolumeFacts, *, add_finalizer: bool = True) -> bool:
-    """Decide whether the backing volume is to be deleted, L-073 rows 2 to 6.
+    """Return True if the volume is to be deleted in the storage (L-073 rows 2 to 6).
 
     Args:
-        facts: of the PV, after `finalizer_action` was carried out.
+        facts: facts of the PV, after `finalizer_action` was carried out.
         add_finalizer: option AddFinalizer, always on for CSI drivers.
 
-    A volume that somebody deleted and that no claim is bound to is deleted in the storage first,
-    whatever its phase (KEP-2644); the reference leaves it Terminating for ever.
+    If a user deleted a PV that is not bound, in any phase, its volume is deleted in the storage
+    first (KEP-2644); csi-provisioner leaves such a PV Terminating for ever.
     """
     if facts.policy != _DELETE:
         return False

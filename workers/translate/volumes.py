@@ -1,7 +1,7 @@
-"""Is a PersistentVolume ours, does it keep our finalizer, may it be deleted, and with which secret?
+"""Decisions for the deletion of a PersistentVolume: owner, finalizer, whether, with which secret.
 
-The decision tables of the deletion side over objects already read; the first three are those of
-volume_facts. Source: external-provisioner, pkg/controller/controller.go Delete.
+All objects are passed in; the first three decisions are those of volume_facts. Source:
+external-provisioner, pkg/controller/controller.go Delete.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _INVALID: Final = "invalid CSI PV"
 
 @dataclass(frozen=True, slots=True)
 class DeletionSecret:
-    """What must be read before the deletion.
+    """What the caller must read before the deletion.
 
-    At most one of `ref` and `class_name` is set. `ref`: read that secret; if it is missing, log
-    `secret_read_failed` and delete without secrets (P-511). `class_name`: look that class up, then
-    ask `deletion_secret_of_class`; if it is gone, log `class_missing_warning` (P-512). Neither:
-    delete without secrets. `warning` is a line for the log, empty if there is none.
+    At most one of `ref` and `class_name` is set. With `ref`, read that secret; if it is missing,
+    log `secret_read_failed` and delete without secrets (P-511). With `class_name`, read that class
+    and call `deletion_secret_of_class`; if it is missing, log `class_missing_warning` (P-512). With
+    neither, delete without secrets. `warning` is a line for the log, empty if there is none.
     """
 
     ref: SecretRef | None = None
@@ -48,7 +48,7 @@ class DeletionSecret:
 
 
 def is_ours(volume: Json, known_names: Collection[str]) -> bool:
-    """Tell whether this driver deletes the volume, statically made ones included (L-071, P-500).
+    """Return True if this driver owns the volume, also a static one (L-071, P-500).
 
     Args:
         volume: the PV.
@@ -65,12 +65,12 @@ def finalizer_action(volume: Json, *, add_finalizer: bool = True) -> FinalizerAc
 def should_delete(
     volume: Json, *, add_finalizer: bool = True, is_guard_willing: bool = True
 ) -> bool:
-    """Decide whether the backend volume is to be deleted, first matching row of L-073 wins.
+    """Return True if the volume is to be deleted in the storage; first matching row of L-073 wins.
 
     Args:
         volume: the PV, after `finalizer_action` was carried out.
         add_finalizer: option AddFinalizer, always on for CSI drivers.
-        is_guard_willing: answer of a custom provisioner's DeletionGuard.
+        is_guard_willing: result of a custom provisioner's DeletionGuard.
     """
     if not is_guard_willing:
         return False
@@ -78,10 +78,10 @@ def should_delete(
 
 
 def csi_source(volume: Json | None) -> Json:
-    """Return the csi block of a volume, after an in-tree one was translated (P-501 rows 1, 3).
+    """Return the csi block of a volume, which is translated if in-tree (P-501 rows 1, 3).
 
     Raises:
-        AttemptError: NoChange; there is no volume or no csi source.
+        AttemptError: NoChange; the volume or its csi source is missing.
     """
     source = None if volume is None else optional_mapping(volume, "spec", "csi")
     if source is None:
@@ -90,10 +90,10 @@ def csi_source(volume: Json | None) -> Json:
 
 
 def volume_handle(volume: Json | None) -> str:
-    """Return the `volume_id` of a deletion.
+    """Return the `volume_id` for the deletion.
 
     Raises:
-        AttemptError: NoChange; no csi source, or an empty handle, which no driver can delete.
+        AttemptError: NoChange; the csi source is missing, or the handle is empty.
     """
     handle = text(csi_source(volume), "volumeHandle")
     if not handle:
@@ -102,10 +102,10 @@ def volume_handle(volume: Json | None) -> str:
 
 
 def not_accessible(problem: str) -> IgnoredError | AttemptError:
-    """Return what keeps this node's instance from a volume it cannot reach (P-506).
+    """Return the error for a volume that this node cannot reach (P-506).
 
     Args:
-        problem: what of its affinity cannot be understood, "" if it is another node's (P-341).
+        problem: why its affinity is unreadable, "" if the volume is another node's (P-341).
     """
     if problem:
         return AttemptError(f"checking volume affinity failed: {problem}", State.NO_CHANGE)
@@ -113,16 +113,16 @@ def not_accessible(problem: str) -> IgnoredError | AttemptError:
 
 
 def still_attached(volume_name: str, node_name: str) -> AttemptError:
-    """Return the error of a volume that a VolumeAttachment names, in whatever state (P-510)."""
+    """Return the error for a volume that any VolumeAttachment names (P-510)."""
     return AttemptError(
         f"persistentvolume {volume_name} is still attached to node {node_name}", State.NO_CHANGE
     )
 
 
 def deletion_secret(volume: Json) -> DeletionSecret:
-    """Decide where the deletion's secret comes from: annotations, else the class (P-511, P-512).
+    """Return the source of the deletion's secret: annotations, else the class (P-511, P-512).
 
-    With both annotation keys present the class is not consulted, however it changed.
+    If both annotations are present, the class does not matter.
     """
     found = annotations_of(volume)
     if ANN_DELETION_SECRET_NAME in found and ANN_DELETION_SECRET_NAMESPACE in found:
@@ -140,14 +140,14 @@ def deletion_secret(volume: Json) -> DeletionSecret:
 
 
 def deletion_secret_of_class(volume: Json, storage_class: Json) -> DeletionSecret:
-    """Resolve the deletion's secret through the class, as there are no annotations (P-513).
+    """Resolve the deletion's secret from the class, for a PV without annotations (P-513).
 
     Args:
-        volume: the PV; its claimRef stands in for the claim, whose annotations are unknown.
+        volume: the PV; its claimRef is used as the claim, so the claim's annotations are unknown.
         storage_class: the class, translated if the volume is migrated.
 
     Raises:
-        AttemptError: NoChange; the template cannot be resolved, deletion is blocked (P-514).
+        AttemptError: NoChange; a template cannot be resolved, so the deletion is blocked (P-514).
     """
     name = text(volume, "metadata", "name")
     if optional_mapping(volume, "spec", "claimRef") is None:
@@ -170,11 +170,11 @@ def deletion_secret_of_class(volume: Json, storage_class: Json) -> DeletionSecre
 
 
 def class_missing_warning(name: str, error: object) -> str:
-    """Return the log line of a class that is gone (P-512)."""
+    """Return the log line for a class that no longer exists (P-512)."""
     return f"failed to get storageclass: {name}, proceeding to delete without secrets. {error}"
 
 
 def secret_read_failed(volume: Json, error: object) -> str:
-    """Return the log line of a deletion secret that could not be read (P-511)."""
+    """Return the log line for a deletion secret that could not be read (P-511)."""
     name = text(volume, "metadata", "name")
     return f"failed to get credentials for volume {name}: {error}"
