@@ -1,4 +1,4 @@
-"""Does a CSI driver or a plug-in keep what the provisioner relies on? The author's test kit.
+"""Test kit for authors: checks what the provisioner requires of a CSI driver or plug-in.
 
 ```
 from workers.conformance.plugin import check_provisioner        # a plug-in, in process

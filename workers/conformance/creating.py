@@ -1,4 +1,4 @@
-"""Checks of CreateVolume: the call that is repeated until it has a final answer."""
+"""Checks of CreateVolume, which the provisioner repeats until it has a final answer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from workers.conformance.subject import TRY_AGAIN, Subject
 MAX_ID_BYTES: Final = 128
 PARALLEL: Final = 6
 SHORT_SECONDS: Final = 0.002
-SECRET: Final = "conformance-secret-8f1c"  # noqa: S105 - made up, to be looked for in answers
+SECRET: Final = "conformance-secret-8f1c"  # noqa: S105 - invented, to find it in error texts
 TOO_BIG: Final = 2**62
 
 
 def missing_name(subject: Subject) -> None:
-    """No name, no idempotency."""
+    """A request without a name is refused, because it could not be idempotent."""
     request = subject.request("")
     subject.refused(
         "CreateVolume without a name",
@@ -31,7 +31,7 @@ def missing_name(subject: Subject) -> None:
 
 
 def missing_capabilities(subject: Subject) -> None:
-    """A required field."""
+    """A request without capabilities is refused."""
     request = subject.request(subject.name(), volume_capabilities=[])
     subject.refused(
         "CreateVolume without volume capabilities",
@@ -41,7 +41,7 @@ def missing_capabilities(subject: Subject) -> None:
 
 
 def answer(subject: Subject) -> None:
-    """Id and size of the answer."""
+    """The answer has an id and a sufficient size."""
     volume = subject.create(subject.name())
     if not volume.volume_id:
         raise Broken("CreateVolume answered without a volume id")
@@ -55,7 +55,7 @@ def answer(subject: Subject) -> None:
 
 
 def too_big(subject: Subject) -> None:
-    """A size nobody has must not be answered with less."""
+    """A request for a huge size must not get a smaller volume."""
     name = subject.name()
     try:
         volume = subject.create(name, capacity_range=csi.CapacityRange(required_bytes=TOO_BIG))
@@ -68,7 +68,7 @@ def too_big(subject: Subject) -> None:
 
 
 def contradiction(subject: Subject) -> None:
-    """A limit below the required size."""
+    """A request with a limit below the required size is refused."""
     bad = csi.CapacityRange(required_bytes=2 * subject.size_bytes, limit_bytes=subject.size_bytes)
     subject.refused(
         "CreateVolume with limit_bytes below required_bytes",
@@ -79,13 +79,13 @@ def contradiction(subject: Subject) -> None:
 
 
 def repeat(subject: Subject) -> None:
-    """Same request, same volume."""
+    """The same request returns the same volume."""
     name = subject.name()
     _same(subject.create(name), _again(subject, name))
 
 
 def lost_answer(subject: Subject) -> None:
-    """The answer got lost: the repeat finds the volume instead of making a second one."""
+    """After a lost answer, the repeated call returns the volume instead of creating another."""
     name = subject.name()
     create = Faulty(subject.create, lose_answers=1)
     before = _listed(subject)
@@ -102,7 +102,7 @@ def lost_answer(subject: Subject) -> None:
 
 
 def deadline(subject: Subject) -> None:
-    """The caller gave up early; asking again ends with one volume."""
+    """After a deadline that is too short, repeated calls create only one volume."""
     name = subject.name()
     for _ in range(3):
         try:
@@ -121,7 +121,7 @@ def deadline(subject: Subject) -> None:
 
 
 def concurrent(subject: Subject) -> None:
-    """Several callers at once: one volume, the others get it too or ABORTED."""
+    """Concurrent calls create one volume; each call returns it or ABORTED."""
     name = subject.name()
 
     def attempt(_: int) -> str:
@@ -143,11 +143,11 @@ def concurrent(subject: Subject) -> None:
 
 
 def other_size(subject: Subject) -> None:
-    """The name is taken by a volume that does not fit."""
+    """A known name with another size is refused."""
     name = subject.name()
     volume = subject.create(name)
     if not volume.capacity_bytes:
-        return  # a driver that does not know sizes cannot tell
+        return  # a driver that does not know sizes cannot check them
     bigger = csi.CapacityRange(required_bytes=2 * max(volume.capacity_bytes, subject.size_bytes))
     subject.refused(
         "CreateVolume with a known name and twice the size",
@@ -157,14 +157,14 @@ def other_size(subject: Subject) -> None:
 
 
 def two_names(subject: Subject) -> None:
-    """Two claims, two volumes."""
+    """Two names get two volumes."""
     one, two = subject.create(subject.name()), subject.create(subject.name())
     if one.volume_id == two.volume_id:
         raise Broken(f"two names got one volume, {one.volume_id}")
 
 
 def secret_echo(subject: Subject) -> None:
-    """Error texts reach events, which every user of the namespace can read."""
+    """Error texts contain no secret: every user of the namespace can read them in events."""
     request = subject.request("", secrets={"password": SECRET})
     try:
         subject.client.call(

@@ -1,4 +1,4 @@
-"""Checks of DeleteVolume and of what is left afterwards."""
+"""Checks of DeleteVolume and of what remains afterwards."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 def missing_id(subject: Subject) -> None:
-    """A required field."""
+    """A request without an id is refused."""
     subject.refused(
         "DeleteVolume without an id", lambda: subject.delete(""), errors.INVALID_ARGUMENT
     )
 
 
 def unknown(subject: Subject) -> None:
-    """Gone already is a success."""
+    """Deleting an unknown volume succeeds."""
     _must_work(subject, subject.name(), "DeleteVolume of an id that does not exist")
 
 
 def repeat(subject: Subject) -> None:
-    """Also a second time."""
+    """A repeated deletion succeeds."""
     volume = subject.create(subject.name())
     _must_work(subject, volume.volume_id, "DeleteVolume")
     _must_work(subject, volume.volume_id, "the same DeleteVolume again")
 
 
 def really(subject: Subject) -> None:
-    """OK means gone."""
+    """After OK the volume no longer exists."""
     volume = subject.create(subject.name())
     _must_work(subject, volume.volume_id, "DeleteVolume")
     if "LIST_VOLUMES" in subject.capabilities and volume.volume_id in subject.listed():
@@ -57,7 +57,7 @@ def really(subject: Subject) -> None:
 
 
 def then_create(subject: Subject) -> None:
-    """A name is free again once its volume is gone."""
+    """A name can be used again after its volume was deleted."""
     name = subject.name()
     first = subject.create(name)
     _must_work(subject, first.volume_id, "DeleteVolume")

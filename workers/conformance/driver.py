@@ -1,4 +1,4 @@
-"""Drives a live CSI driver through the life of volumes and tells in words what breaks."""
+"""Runs all checks on a live CSI driver and reports what fails."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def check_driver(
     secrets: Mapping[str, str] | None = None,
     size_bytes: int = GIB,
 ) -> Report:
-    """Run all checks; everything they make is deleted again.
+    """Run all checks; deletes everything they create.
 
     Args:
-        client: connected to the driver; nothing else should use that storage meanwhile.
-        parameters: of the StorageClass.
-        secrets: of the provisioner secret.
-        size_bytes: of each volume; a handful exist at a time.
+        client: connected client of the driver; nothing else should use the storage meanwhile.
+        parameters: parameters of the StorageClass.
+        secrets: data of the provisioner secret.
+        size_bytes: size of each volume; a few exist at a time.
 
     Raises:
-        CsiError: the driver does not even answer the identity calls.
+        CsiError: the driver does not answer the identity calls.
     """
     known = client.plugin_capabilities() | client.controller_capabilities()
     name, _ = client.plugin_info()

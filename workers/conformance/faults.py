@@ -1,10 +1,10 @@
-"""Faults an author can put between the provisioner and a driver or plug-in.
+"""Faults that an author can inject between the provisioner and a driver or plug-in.
 
 ```
 create = Faulty(client.create_volume, lose_answers=1)
 ```
-A lost answer is the fault that tells good drivers from bad: the work was done, the caller learns
-of a time-out and asks again.
+A lost answer is the fault that bad drivers fail: the work was done, the caller sees a timeout and
+calls again.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class LostAnswer(Exception):  # noqa: N818 - what the caller sees of a fault
-    """The call was made and done, its answer did not arrive."""
+class LostAnswer(Exception):  # noqa: N818 - an injected fault, not an error
+    """The call was carried out, but its answer was lost."""
 
 
 @dataclass(slots=True)
 class Faulty(Generic[P, R]):
-    """A function with faults in front of it; then it works as it is.
+    """A function whose first calls fail; later calls work normally.
 
     Attributes:
         work: the function.
-        latency_seconds: added before every call.
-        errors: raised by the first calls, one each, instead of the work.
-        lose_answers: after the errors, as many calls do the work and raise LostAnswer.
-        calls: how often it was called.
+        latency_seconds: delay before every call.
+        errors: the first calls raise these, one each, and do no work.
+        lose_answers: this many further calls do the work and raise LostAnswer.
+        calls: number of calls so far.
     """
 
     work: Callable[P, R]
@@ -43,7 +43,7 @@ class Faulty(Generic[P, R]):
     calls: int = 0
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call with the next fault."""
+        """Call the function with the next fault."""
         self.calls += 1
         if self.latency_seconds:
             time.sleep(self.latency_seconds)

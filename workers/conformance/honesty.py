@@ -1,4 +1,4 @@
-"""Checks of what the driver says about itself, and of the calls that list."""
+"""Checks of the driver's identity and capabilities, and of the calls that list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?")
 MAX_NAME: Final = 63
 
-# Capability -> a harmless call of it.
+# Capability -> a harmless call that it promises.
 CALLS: Final[dict[str, tuple[str, type[Message], type[Message]]]] = {
     "LIST_VOLUMES": (
         "Controller/ListVolumes", csi.ListVolumesRequest, csi.ListVolumesResponse),
@@ -47,7 +47,7 @@ CALLS: Final[dict[str, tuple[str, type[Message], type[Message]]]] = {
 
 
 def identity(subject: Subject) -> None:
-    """Name, version, readiness."""
+    """The driver reports name, version and readiness."""
     name, version = subject.client.plugin_info()
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
         raise Broken(f"driver name {name!r} is no domain name of at most {MAX_NAME} characters")
@@ -58,7 +58,7 @@ def identity(subject: Subject) -> None:
 
 
 def capabilities(subject: Subject) -> None:
-    """What the provisioner asks for at start."""
+    """The driver has the capabilities that the provisioner requires at startup."""
     if "UNKNOWN" in subject.capabilities:
         raise Broken("a capability of type UNKNOWN is reported")
     for name in ("CONTROLLER_SERVICE", "CREATE_DELETE_VOLUME"):
@@ -67,7 +67,7 @@ def capabilities(subject: Subject) -> None:
 
 
 def honest(subject: Subject) -> None:
-    """A reported call exists."""
+    """Every call promised by a capability exists."""
     missing = [
         name
         for name, call in CALLS.items()
@@ -78,7 +78,7 @@ def honest(subject: Subject) -> None:
 
 
 def capacity(subject: Subject) -> None:
-    """A number that can be published."""
+    """GetCapacity returns a number that can be published."""
     subject.need("GET_CAPACITY")
     answer = subject.client.get_capacity(
         csi.GetCapacityRequest(parameters=dict(subject.parameters))
@@ -88,7 +88,7 @@ def capacity(subject: Subject) -> None:
 
 
 def paging(subject: Subject) -> None:
-    """Every volume once, whatever the page size."""
+    """ListVolumes returns every volume once, for any page size."""
     subject.need("LIST_VOLUMES")
     made = {subject.create(subject.name()).volume_id for _ in range(3)}
     token, found, pages = "", list[str](), 0

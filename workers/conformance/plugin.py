@@ -1,7 +1,7 @@
-"""Drives a plug-in through the life of a volume, in process, without a cluster.
+"""Runs all checks on a plug-in, in process, without a cluster.
 
-`make` gives a new provisioner each time, as a restarted worker would: what one instance did,
-another one must find. The claim and class are plain; give your own parameters.
+`make` returns a new provisioner each time, as in a restarted worker: another instance must find
+what the first one created. Claim and class are minimal; pass the parameters that you need.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _NO_SOURCES: Final = frozenset(
 
 @dataclass(slots=True)
 class Bench:
-    """One plug-in during one check."""
+    """The plug-in under test during one check."""
 
     make: Callable[[], Provisioner]
     parameters: Mapping[str, str]
     made: list[JsonObject] = field(default_factory=list)
 
     def options(self, name: str = "", **fields: Any) -> ProvisionOptions:
-        """A request as the engine makes it."""
+        """Return a request as the engine builds it."""
         uid = uuid.uuid4().hex
         claim = {
             "apiVersion": "v1",
@@ -69,7 +69,7 @@ class Bench:
         return ProvisionOptions(**(values | fields))
 
     def provision(self, options: ProvisionOptions) -> JsonObject:
-        """By a fresh instance; returns the PV as the engine would complete it."""
+        """Provision with a new instance; returns the PV as the engine would complete it."""
         result = self.make().provision(deepcopy(options))
         if not isinstance(result, ProvisionResult):
             raise Broken(f"provision returned {type(result).__name__}, not ProvisionResult")
@@ -78,7 +78,7 @@ class Bench:
         return volume
 
     def completed(self, options: ProvisionOptions, result: ProvisionResult) -> JsonObject:
-        """With the fields the engine adds and `delete` may read."""
+        """Return the PV with the fields that the engine adds and `delete` can read."""
         volume = deepcopy(result.volume)
         metadata = volume.setdefault("metadata", {})
         metadata["annotations"] = {
@@ -92,12 +92,12 @@ class Bench:
         return volume
 
     def delete(self, volume: JsonObject) -> None:
-        """By a fresh instance."""
+        """Delete with a new instance."""
         self.make().delete(deepcopy(volume))
 
 
 def shape(bench: Bench) -> None:
-    """The PV is one the API server takes and the engine can save."""
+    """The API server accepts the returned PV."""
     options = bench.options()
     volume = bench.provision(options)
     if volume["metadata"].get("name") != options.pv_name:
@@ -117,7 +117,7 @@ def shape(bench: Bench) -> None:
 
 
 def inputs(bench: Bench) -> None:
-    """Objects are the engine's."""
+    """The plug-in does not change the objects in its options."""
     options = bench.options()
     before = deepcopy(options)
     volume = bench.completed(options, bench.make().provision(options))
@@ -131,13 +131,13 @@ def inputs(bench: Bench) -> None:
 
 
 def repeat(bench: Bench) -> None:
-    """Twice, by two instances: one volume."""
+    """Two instances that provision the same claim return the same volume."""
     options = bench.options()
     _same(bench.provision(options), bench.provision(options), "the same provision twice")
 
 
 def lost_answer(bench: Bench) -> None:
-    """The process died after the work: the next one finds it."""
+    """If a process died after the work, the next instance finds the volume."""
     options = bench.options()
     lossy = Faulty(bench.provision, lose_answers=1)
     with contextlib.suppress(LostAnswer):
@@ -146,7 +146,7 @@ def lost_answer(bench: Bench) -> None:
 
 
 def concurrent(bench: Bench) -> None:
-    """Two workers after a lost lease."""
+    """Two workers may provision at the same time, after a lost lease."""
     options = bench.options()
 
     def attempt(_: int) -> JsonObject | None:
@@ -163,21 +163,21 @@ def concurrent(bench: Bench) -> None:
 
 
 def two_claims(bench: Bench) -> None:
-    """Two names, two places."""
+    """Two claims get two volumes."""
     one, two = bench.provision(bench.options()), bench.provision(bench.options())
     if _source(one) == _source(two):
         raise Broken(f"two claims share one place: {_source(one)}")
 
 
 def delete_repeat(bench: Bench) -> None:
-    """Deleting is repeated until it works."""
+    """A repeated deletion succeeds."""
     volume = bench.provision(bench.options())
     bench.delete(volume)
     bench.delete(volume)
 
 
 def delete_never_made(bench: Bench) -> None:
-    """A volume that is gone already, or whose making failed half-way."""
+    """Deleting a volume that does not exist succeeds."""
     options = bench.options()
     volume = bench.provision(options)
     bench.delete(volume)
@@ -186,14 +186,14 @@ def delete_never_made(bench: Bench) -> None:
 
 
 def bad_class(bench: Bench) -> None:
-    """Mistakes of users are answered in words, with a state."""
+    """A user's mistake raises ProvisionError with a message and a state."""
     options = bench.options()
     options.storage_class["parameters"] = {"no-such-parameter": "\x00"}
     try:
         volume = bench.completed(options, bench.make().provision(options))
     except (ProvisionError, Ignored):
         return
-    except Exception as error:  # noqa: BLE001 - any other is the finding
+    except Exception as error:  # noqa: BLE001 - any other exception is a finding
         raise Broken(
             f"a class with a wrong parameter led to {type(error).__name__}: {error}"
         ) from None
@@ -226,11 +226,11 @@ CHECKS: Final[tuple[Check[Bench], ...]] = (
 def check_provisioner(
     make: Callable[[], Provisioner], *, parameters: Mapping[str, str] | None = None
 ) -> Report:
-    """Run all checks on a plug-in; what they make is deleted again.
+    """Run all checks on a plug-in; deletes everything they create.
 
     Args:
-        make: makes a provisioner; called often, like processes that start.
-        parameters: of the StorageClass.
+        make: creates a provisioner; called often, as if processes restarted.
+        parameters: parameters of the StorageClass.
     """
     checks = [Check(one.name, one.why, _cleaned(one)) for one in CHECKS]
     return run_checks(checks, f"provisioner {make().name}", lambda: Bench(make, parameters or {}))
@@ -244,7 +244,7 @@ def _cleaned(check: Check[Bench]) -> Callable[[Bench], None]:
             for volume in bench.made:
                 try:
                     bench.delete(volume)
-                except Exception:  # noqa: BLE001, S112 - found by the checks of delete
+                except Exception:  # noqa: BLE001, S112 - the checks of delete report it
                     continue
 
     return run

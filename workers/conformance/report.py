@@ -1,4 +1,4 @@
-"""What was checked and what breaks, in words a driver's author can act on."""
+"""The report of a run: what was checked and what fails, with texts for the driver's author."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Verdict(StrEnum):
     SKIPPED = "skipped"
 
 
-class Broken(Exception):  # noqa: N818 - a finding, not an error of ours
-    """The subject of the check does not keep a promise; the text says which."""
+class Broken(Exception):  # noqa: N818 - a finding, not an error
+    """The subject fails the check; the text says how."""
 
 
 class Skipped(Exception):  # noqa: N818 - a finding
@@ -31,12 +31,12 @@ class Skipped(Exception):  # noqa: N818 - a finding
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[T]):
-    """One promise.
+    """One check.
 
     Attributes:
-        name: short, stable: `create-repeat`.
-        why: what goes wrong for users when it is not kept.
-        run: raises Broken or Skipped; anything else it raises is a finding too.
+        name: short, stable name: `create-repeat`.
+        why: what goes wrong for users if the check fails.
+        run: raises Broken or Skipped; any other exception is a finding too.
     """
 
     name: str
@@ -62,11 +62,11 @@ class Report:
 
     @property
     def broken(self) -> list[Finding]:
-        """What breaks."""
+        """Return the findings that fail."""
         return [one for one in self.findings if one.verdict is Verdict.BROKEN]
 
     def text(self) -> str:
-        """For people: one line a check, then what to do."""
+        """Return the report as text: one line per check, then what to do."""
         lines = [f"Conformance of {self.subject}", ""]
         for one in self.findings:
             lines.append(f"{one.verdict.value:8} {one.check}")
@@ -82,7 +82,7 @@ class Report:
 
 
 def run_checks(checks: Iterable[Check[T]], subject: str, make: Callable[[], T]) -> Report:
-    """Run every check on something `make` prepares for it; no check can stop the others."""
+    """Run every check on a new object of `make`; a failing check does not stop the others."""
     report = Report(subject)
     for check in checks:
         try:
@@ -91,7 +91,7 @@ def run_checks(checks: Iterable[Check[T]], subject: str, make: Callable[[], T]) 
             finding = Finding(check.name, Verdict.SKIPPED, str(skipped))
         except Broken as broken:
             finding = Finding(check.name, Verdict.BROKEN, f"{broken}. {check.why}")
-        except Exception as error:  # noqa: BLE001 - whatever the subject does is a finding
+        except Exception as error:  # noqa: BLE001 - any exception of the subject is a finding
             words = f"{type(error).__name__}: {error}. {check.why}"
             finding = Finding(check.name, Verdict.BROKEN, words)
         else:

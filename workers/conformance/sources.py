@@ -1,4 +1,4 @@
-"""Checks of clones, snapshots and topology: what the answer must repeat."""
+"""Checks of clones, snapshots and topology: the answer must match the request."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _of_snapshot(snapshot_id: str) -> csi.VolumeContentSource:
 
 
 def clone(subject: Subject) -> None:
-    """Made from a volume, and says so."""
+    """A clone is created, and the answer names its source."""
     subject.need("CLONE_VOLUME")
     source = _of_volume(subject.create(subject.name()).volume_id)
     _check_echo(subject.create(subject.name(), volume_content_source=source), source)
 
 
 def clone_of_unknown(subject: Subject) -> None:
-    """A source that is not there."""
+    """A clone of an unknown volume is refused."""
     subject.need("CLONE_VOLUME")
     source = _of_volume(subject.name())
     subject.refused(
@@ -42,7 +42,7 @@ def clone_of_unknown(subject: Subject) -> None:
 
 
 def restore(subject: Subject) -> None:
-    """Made from a snapshot, and says so."""
+    """A volume is created from a snapshot, and the answer names it."""
     subject.need("CREATE_DELETE_SNAPSHOT")
     taken = subject.snapshot(subject.name("snapshot"), subject.create(subject.name()).volume_id)
     if not taken.ready_to_use:
@@ -52,7 +52,7 @@ def restore(subject: Subject) -> None:
 
 
 def restore_of_unknown(subject: Subject) -> None:
-    """A snapshot that is not there."""
+    """A restore from an unknown snapshot is refused."""
     subject.need("CREATE_DELETE_SNAPSHOT")
     source = _of_snapshot(subject.name("snapshot"))
     subject.refused(
@@ -63,7 +63,7 @@ def restore_of_unknown(subject: Subject) -> None:
 
 
 def snapshot_repeat(subject: Subject) -> None:
-    """Same name and source, same snapshot; other source, refused."""
+    """The same name and source return the same snapshot; another source is refused."""
     subject.need("CREATE_DELETE_SNAPSHOT")
     volume, other = subject.create(subject.name()), subject.create(subject.name())
     name = subject.name("snapshot")
@@ -80,7 +80,7 @@ def snapshot_repeat(subject: Subject) -> None:
 
 
 def snapshot_delete(subject: Subject) -> None:
-    """Gone already is a success."""
+    """Deleting a snapshot that does not exist succeeds."""
     subject.need("CREATE_DELETE_SNAPSHOT")
     taken = subject.snapshot(subject.name("snapshot"), subject.create(subject.name()).volume_id)
     for what, snapshot_id in (
@@ -95,7 +95,7 @@ def snapshot_delete(subject: Subject) -> None:
 
 
 def topology(subject: Subject) -> None:
-    """A volume says where it can be used, and that is where it was asked for."""
+    """The answer has a topology, and it is within the requested one."""
     subject.need("VOLUME_ACCESSIBILITY_CONSTRAINTS")
     try:
         segments = dict(subject.client.node_info().accessible_topology.segments)

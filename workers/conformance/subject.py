@@ -1,4 +1,4 @@
-"""A live CSI driver as the checks see it: volumes with names of their own, removed afterwards."""
+"""Wraps a live CSI driver for the checks: unique names, and removal of all that they create."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from csi_client.client import CsiClient
 
 GIB: Final = 2**30
-# Codes after which a caller just asks again.
+# Status codes after which a caller just retries.
 TRY_AGAIN: Final = frozenset(
     {errors.ABORTED, errors.UNAVAILABLE, errors.DEADLINE_EXCEEDED, errors.CANCELLED}
 )
@@ -26,13 +26,13 @@ TRY_AGAIN: Final = frozenset(
 
 @dataclass(slots=True)
 class Subject:
-    """One driver during one check.
+    """The driver under test during one check.
 
     Attributes:
-        client: connected.
-        parameters: what the driver needs in a StorageClass.
-        secrets: what it needs in a provisioner secret.
-        size_bytes: size of the volumes that are made.
+        client: connected client of the driver.
+        parameters: parameters of the StorageClass.
+        secrets: data of the provisioner secret.
+        size_bytes: size of the created volumes.
     """
 
     client: CsiClient
@@ -44,16 +44,16 @@ class Subject:
     snapshots: list[str] = field(default_factory=list)
 
     def need(self, *names: str) -> None:
-        """Skip the check for drivers without these capabilities."""
+        """Skip the check if the driver does not have these capabilities."""
         if missing := [name for name in names if name not in self.capabilities]:
             raise Skipped(f"the driver does not report {', '.join(missing)}")
 
     def name(self, kind: str = "volume") -> str:
-        """A name nobody else uses."""
+        """Return a unique name."""
         return f"conformance-{kind}-{uuid.uuid4().hex}"
 
     def request(self, name: str, **fields: Any) -> csi.CreateVolumeRequest:
-        """A plain request: RWO file system of the usual size; fields replace."""
+        """Return a minimal request, RWO file system of `size_bytes`; `fields` override."""
         mode = csi.VolumeCapability.AccessMode(
             mode=csi.VolumeCapability.AccessMode.Mode.Value("SINGLE_NODE_WRITER")
         )
@@ -70,13 +70,13 @@ class Subject:
         return csi.CreateVolumeRequest(**(usual | fields))
 
     def create(self, name: str, **fields: Any) -> csi.Volume:
-        """CreateVolume; what it made goes away after the check."""
+        """Call CreateVolume; the volume is deleted after the check."""
         answer = self.client.create_volume(self.request(name, **fields))
         self.volumes.append(answer.volume.volume_id)
         return answer.volume
 
     def create_patiently(self, name: str, tries: int = 20) -> csi.Volume:
-        """As the provisioner does it: the same request until there is a final answer."""
+        """Repeat the same request until there is a final answer, as the provisioner does."""
         while True:
             try:
                 return self.create(name)
@@ -86,11 +86,11 @@ class Subject:
                     raise
 
     def delete(self, volume_id: str) -> None:
-        """DeleteVolume."""
+        """Call DeleteVolume."""
         self.client.delete_volume(volume_id, dict(self.secrets))
 
     def snapshot(self, name: str, source: str) -> csi.Snapshot:
-        """CreateSnapshot; removed after the check."""
+        """Call CreateSnapshot; the snapshot is deleted after the check."""
         request = csi.CreateSnapshotRequest(
             name=name, source_volume_id=source, secrets=dict(self.secrets)
         )
@@ -101,17 +101,17 @@ class Subject:
         return answer
 
     def delete_snapshot(self, snapshot_id: str) -> None:
-        """DeleteSnapshot."""
+        """Call DeleteSnapshot."""
         request = csi.DeleteSnapshotRequest(snapshot_id=snapshot_id, secrets=dict(self.secrets))
         self.client.call("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
 
     def listed(self) -> list[str]:
-        """Ids of all volumes, page after page."""
+        """Return the ids of all volumes, read page by page."""
         pages = self.client.list_volumes()
         return [entry.volume.volume_id for page in pages for entry in page.entries]
 
     def refused(self, what: str, call: Callable[[], object], *codes: int) -> CsiError:
-        """Runs a call that must fail with one of the codes; any failure if none is named."""
+        """Run a call that must fail with one of the codes, or with any if none is given."""
         try:
             call()
         except CsiError as error:
@@ -123,7 +123,7 @@ class Subject:
         raise Broken(f"{what} was answered OK instead of {wanted}")
 
     def clean_up(self) -> None:
-        """Removes what the check made; a driver that cannot is found by other checks."""
+        """Delete what the check created; other checks report a driver that fails to delete."""
         for snapshot_id in self.snapshots:
             with suppress(CsiError):
                 self.delete_snapshot(snapshot_id)

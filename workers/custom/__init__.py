@@ -1,10 +1,10 @@
-"""Provisioners of your own: what an author imports.
+"""Custom provisioners: the names that an author imports.
 
 ```
 from workers.custom import Provisioner, ProvisionOptions, ProvisionResult, ProvisionError, State
 ```
 These names are the whole public API (docs/custom-provisioners.md); importing them loads no gRPC,
-Redis or Celery. The other modules of this package serve a plug-in and are ours to change.
+Redis or Celery. The other modules of this package are internal and can change.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What does the author of a provisioner write, and what does it get?
+"""The interface that the author of a provisioner implements.
 
-The interface of sig-storage-lib-external-provisioner v13 in Python (L-100, L-101). Methods are
-plain functions: they may block and take minutes, for each runs in a thread of its own under a
-lease that the process renews. They may run twice for one volume (a lost answer, a killed process),
-also in another process, so both `provision` and `delete` must be idempotent: by `pv_name` and by
-volume.
+It is the interface of sig-storage-lib-external-provisioner v13 in Python (L-100, L-101). Methods
+are plain functions that may block for minutes: each runs in its own thread, under a lease that the
+process renews. A method can run twice for one volume (after a lost answer or a killed process),
+even in another process. So `provision` must be idempotent by `pv_name`, and `delete` by volume.
 
 Source: sig-storage-lib-external-provisioner, controller/volume.go and controller/controller.go.
 """
@@ -20,16 +19,16 @@ from workers.errors import State
 JsonObject = dict[str, Any]
 
 INVALID_ARGUMENT: Final = 3
-"""gRPC's number: the request can never work as it is, so retries are slow (L-061)."""
+"""gRPC status number: the request can never succeed unchanged, so retries are slow (L-061)."""
 
 
 class VolumeStore(Enum):
-    """What happens to a provisioned volume whose PV the API server refuses."""
+    """What csi-fleet does with a provisioned volume if the API server refuses its PV."""
 
     QUEUE = "queue"
-    """It is kept and saved for as long as it takes; never deleted (L-080)."""
+    """Keep the volume and retry saving the PV for ever; never delete the volume (L-080)."""
     BACKOFF = "backoff"
-    """After some tries it is deleted again and the claim starts anew (L-081)."""
+    """After some attempts delete the volume and provision the claim again (L-081)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +36,15 @@ class Options:
     """Settings of one provisioner, read once at start (L-002).
 
     Attributes:
-        additional_names: further provisioner names it answers to (L-026).
-        add_finalizer: protect PVs by the deletion finalizer, so that a PV deleted by hand is
-            deleted in the storage too; without it such a volume stays there (L-072).
-        failed_provision_threshold: failures of one claim that are retried, 0 for all. A claim
-            given up is tried once more at each change and each resync (L-016).
+        additional_names: further provisioner names that it serves (L-026).
+        add_finalizer: protect PVs with the deletion finalizer, so that the volume of a PV that a
+            user deletes is deleted in the storage; otherwise the volume stays there (L-072).
+        failed_provision_threshold: failures after which a claim is no longer retried, 0 for no
+            limit. It is then tried once at each change and each resync (L-016).
         failed_delete_threshold: the same for the deletion of a volume.
-        volume_store: see `VolumeStore`. The library's default is BACKOFF; ours loses nothing.
-        save_attempts: BACKOFF: tries to save a PV, and then tries to delete its volume.
-        save_interval_seconds: BACKOFF: time between two of them.
+        volume_store: see `VolumeStore`. The library's default is BACKOFF; QUEUE loses no volume.
+        save_attempts: BACKOFF: attempts to save a PV, and then attempts to delete its volume.
+        save_interval_seconds: BACKOFF: time between two attempts.
     """
 
     additional_names: tuple[str, ...] = ()
@@ -62,10 +61,10 @@ class ProvisionOptions:
     """One request for a volume. All objects are copies; changing them has no effect.
 
     Attributes:
-        storage_class: the StorageClass, as the API server gives it.
-        pv_name: the name the PV must have; the same for each attempt of one claim.
-        claim: the PersistentVolumeClaim; a remembered copy when the claim is gone already.
-        selected_node: name of the node the scheduler chose, None without.
+        storage_class: the StorageClass, as the API server returned it.
+        pv_name: the required name of the PV; the same for each attempt of one claim.
+        claim: the PersistentVolumeClaim; a stored copy if the claim was deleted.
+        selected_node: name of the node that the scheduler chose, None if it chose none.
     """
 
     storage_class: JsonObject
@@ -80,18 +79,18 @@ class ProvisionOptions:
 
     @property
     def requested_size(self) -> str:
-        """The requested size as the claim writes it; empty without."""
+        """The requested size as written in the claim; empty if it requests none."""
         resources = (self.claim.get("spec") or {}).get("resources") or {}
         return str((resources.get("requests") or {}).get("storage", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionResult:
-    """A volume that exists.
+    """A volume that was created.
 
     Attributes:
-        volume: the PersistentVolume with name, capacity, access modes and source. Claim reference,
-            class name, `pv.kubernetes.io/provisioned-by` and finalizer are added by the engine.
+        volume: the PersistentVolume with name, capacity, access modes and source. The engine adds
+            claim reference, class name, `pv.kubernetes.io/provisioned-by` and finalizer.
     """
 
     volume: JsonObject
@@ -101,12 +100,12 @@ class ProvisionError(Exception):
     """`provision` failed; any other exception counts as State.BACKGROUND.
 
     Args:
-        message: the text of the claim's event: what failed and what to do. No secrets.
-        state: what the storage may be doing now. FINISHED: nothing, and nothing is left behind.
-            BACKGROUND: it may still make the volume, so the claim is retried to its end even if
-            the user deletes it. NO_CHANGE: as after the attempt before. RESCHEDULE: not on this
-            node; the scheduler shall choose again.
-        code: INVALID_ARGUMENT for a request that can never work; else None.
+        message: text of the claim's event: what failed and what to do. No secrets.
+        state: what the storage may be doing now. FINISHED: nothing, and no volume exists.
+            BACKGROUND: it may still create the volume, so the claim is retried until the result
+            is known, even if the user deletes it. NO_CHANGE: the same as after the previous
+            attempt. RESCHEDULE: not possible on this node; the scheduler should choose another.
+        code: INVALID_ARGUMENT for a request that can never succeed; else None.
     """
 
     def __init__(
@@ -119,10 +118,10 @@ class ProvisionError(Exception):
 
 
 class Ignored(Exception):  # noqa: N818 - the library's word, and not an error
-    """Not this provisioner's claim or volume: no event, no retry (L-044).
+    """The claim or volume is not this provisioner's: no event, no retry (L-044).
 
     Args:
-        reason: for the log.
+        reason: text for the log.
     """
 
     def __init__(self, reason: str) -> None:
@@ -131,28 +130,28 @@ class Ignored(Exception):  # noqa: N818 - the library's word, and not an error
 
 
 class Provisioner(Protocol):
-    """What a plug-in must have. It may inherit from this class or just look like it.
+    """The interface of a plug-in, which may inherit from this class or just have its members.
 
-    Found by their presence, as in the library: `options: Options`;
-    `should_provision(claim) -> bool` (Qualifier), asked before anything else;
+    Optional members, as in the library: `options: Options`;
+    `should_provision(claim) -> bool` (Qualifier), called before anything else;
     `should_delete(volume) -> bool` (DeletionGuard); `supports_block() -> bool`, absent means no.
     """
 
     name: str
-    """The provisioner name that classes and claims carry, such as `example.com/nfs`."""
+    """The provisioner name in classes and claims, such as `example.com/nfs`."""
 
     def provision(self, options: ProvisionOptions) -> ProvisionResult:
-        """Make the volume `options.pv_name`, or find it if it was made before.
+        """Create the volume `options.pv_name`, or return it if an earlier call created it.
 
         Raises:
-            ProvisionError: it failed; says what the storage may be doing.
-            Ignored: somebody else provisions this claim.
+            ProvisionError: the volume was not created; says what the storage may be doing.
+            Ignored: another program provisions this claim.
         """
 
     def delete(self, volume: JsonObject) -> None:
-        """Delete a PersistentVolume's storage; a volume that is gone already is a success.
+        """Delete a PersistentVolume's storage; succeeds if the volume no longer exists.
 
         Raises:
-            Ignored: not this instance's volume: the PV stays, no event, no retry.
-            Exception: any other: told on the PV and retried.
+            Ignored: the volume is not this instance's: the PV stays, no event, no retry.
+            Exception: any other failure: an event on the PV, and a retry.
         """

@@ -1,4 +1,4 @@
-"""The plug-in's side of one attempt: options, call, complete PV (L-040 steps 6 to 9)."""
+"""One attempt with a plug-in: options, call, complete PV (L-040 steps 6 to 9)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
     add_finalizer: bool
 
     def prepare(self) -> ProvisionOptions:
-        """Copies, for a plug-in must not change what the engine goes on with."""
+        """Build the options from copies, so that a plug-in cannot change the engine's objects."""
         settings = self.work.driver.settings.provision
         name = self.work.recorded_name or volume_name(
             settings.volume_name_prefix,
@@ -56,13 +56,13 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
         )
 
     def request_of(self, prepared: ProvisionOptions) -> Request:
-        """A call of ours has no deadline, and ends with the process."""
+        """Describe the call for the intent: it has no deadline, and ends with the process."""
         return Request(selected_node=prepared.selected_node or "")
 
     def call(self, prepared: ProvisionOptions) -> ProvisionResult:
-        """`provision`, its exceptions classified (L-101).
+        """Call `provision` and classify its exceptions (L-101).
 
-        An exception that is not ours says nothing about the storage, so it counts as BACKGROUND.
+        An unexpected exception says nothing about the storage, so it counts as BACKGROUND.
         """
         with self.copied_when_slow(), waiting():
             try:
@@ -70,7 +70,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
             except Ignored as ignored:
                 raise IgnoredError(ignored.reason) from None
             except ProvisionError as error:
-                # An author may write anything there, or leave it out in a class of its own.
+                # An author's subclass may set wrong types, or not set these attributes at all.
                 state = getattr(error, "state", None)
                 state = state if isinstance(state, State) else State.BACKGROUND
                 code = getattr(error, "code", None)
@@ -86,7 +86,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
 
     @contextmanager
     def copied_when_slow(self) -> Iterator[None]:
-        """Keeps the intent outside of Redis too when the call takes long (M-010)."""
+        """Copy the intent to a ConfigMap if the call takes long (M-010)."""
         timer = threading.Timer(SLOW_AFTER_SECONDS, self.keep_copy)
         timer.daemon = True
         timer.start()
@@ -97,14 +97,14 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
             timer.join()
 
     def accept(self, prepared: ProvisionOptions, answer: ProvisionResult) -> JsonObject:
-        """Step 9: the PV as it is saved.
+        """Return the PV to save (step 9).
 
         Raises:
-            AttemptError: BACKGROUND, for the volume exists: the result is no usable PV.
+            AttemptError: BACKGROUND, because the volume exists; the result is not a usable PV.
         """
         name = prepared.pv_name
         try:
-            # A copy by way of JSON: what cannot be saved is told here, as the author's defect.
+            # Copied via JSON, so that a result that cannot be saved fails here, as author's defect.
             copied = msgspec.json.decode(msgspec.json.encode(answer.volume), type=dict[str, Any])
             found = optional_text(copied, "metadata", "name")
         except Exception as error:
@@ -128,7 +128,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
 
 
 def describe(error: Exception) -> str:
-    """The author's own words, else the exception's name with its text."""
+    """Return the author's message, else the exception's class and text."""
     words = getattr(error, "message", None)
     if words and isinstance(words, str):
         return words

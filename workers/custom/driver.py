@@ -1,4 +1,4 @@
-"""A plug-in as one of the process's drivers: own queue, limits, registration (decision 11)."""
+"""A plug-in as one of the process's drivers, with its own queue, limits and registration."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 class NoSocket(CsiClient):
-    """Stands where a CSI driver has its client: nothing to connect, so nothing to lose."""
+    """Replaces the client of a CSI driver: a plug-in has no connection that could be lost."""
 
-    def __init__(self) -> None:  # no channel, so the base's constructor is not for us
+    def __init__(self) -> None:  # does not call the base's constructor, which opens a channel
         self.address = "in process"
 
     @property
     def is_connected(self) -> bool:
-        """A plug-in is always there."""
+        """Always True: a plug-in is always available."""
         return True
 
     @property
     def connection_losses(self) -> int:
-        """None, ever."""
+        """Always 0."""
         return 0
 
     def recheck(self) -> None:
-        """A plug-in's call cannot be taken back."""
+        """Do nothing: a plug-in's call cannot be cancelled."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is no connection."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CustomDriver(Driver):
         object.__setattr__(self, "names", (self.name, *self.options.additional_names))
 
     def record(self) -> dict[str, Any]:
-        """As of a CSI driver, with what the watcher must know of a plug-in."""
+        """Return the record of a driver, with additions about the plug-in for the watcher."""
         return super().record() | {
             "additional_names": list(self.options.additional_names),
             "add_finalizer": self.options.add_finalizer,
@@ -59,10 +59,10 @@ class CustomDriver(Driver):
 
 
 def custom_driver(provisioner: Provisioner, settings: Settings) -> CustomDriver:
-    """Make a driver of a plug-in.
+    """Create a driver for a plug-in.
 
     Raises:
-        ConfigError: it has no name, or its options are unusable.
+        ConfigError: the plug-in has no name, or its options are invalid.
     """
     name = getattr(provisioner, "name", "")
     kind = type(provisioner).__name__
@@ -86,7 +86,7 @@ def custom_driver(provisioner: Provisioner, settings: Settings) -> CustomDriver:
         controller_capabilities=frozenset(),
         in_tree_name=None,
         identity=name,
-        # Capacity is a CSI driver's; a plug-in never publishes any.
+        # Only CSI drivers publish capacity.
         settings=replace(settings, capacity=replace(settings.capacity, enabled=False)),
         backend=CustomBackend(provisioner, options),
         options=options,

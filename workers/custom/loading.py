@@ -1,6 +1,6 @@
-"""Where does a plug-in come from? An entry point by name, or `module:attribute`.
+"""Loads a plug-in by the name of an entry point, or by `module:attribute`.
 
-The object found is a class or function that is called without arguments, or a provisioner itself.
+The loaded object is a provisioner, or a class or function that returns one without arguments.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ GROUP: Final = "csi_fleet.provisioners"
 
 
 def load(reference: str) -> Provisioner:
-    """Find and make one provisioner.
+    """Find and create one provisioner.
 
     Raises:
-        ConfigError: there is none, or it could not be made; the text says why.
+        ConfigError: it is not found, or cannot be created; the text says why.
     """
     found = _attribute(reference) if ":" in reference else _entry_point(reference)
     if not isinstance(found, type) and hasattr(found, "provision"):
@@ -50,7 +50,7 @@ def load_all(references: Iterable[str], settings: Settings) -> list[CustomDriver
     """Load every plug-in as a driver.
 
     Raises:
-        ConfigError: one cannot be loaded, or two have one name.
+        ConfigError: a plug-in cannot be loaded, or two have the same name.
     """
     drivers: dict[str, CustomDriver] = {}
     for reference in references:

@@ -1,9 +1,9 @@
-"""The backoff store: a volume whose PV cannot be saved is deleted again (L-081).
+"""The backoff store: deletes a volume again if its PV cannot be saved (L-081).
 
-The library sleeps in its worker thread. Here each try is one pass of the claim's key, due after
-the interval, with its progress in the volume's intent: `{"saves": failed saves, "deletes": failed
-deletions, "due": deadline before which there is no next try, "error": text of the last failed
-save}`. So no thread is blocked, and a process that dies changes nothing.
+The library sleeps in its worker thread. Here each attempt is one reconcile of the claim's key,
+after the interval, with the progress in the volume's intent: `{"saves": failed saves, "deletes":
+failed deletions, "due": earliest time of the next attempt, "error": text of the last failed save}`.
+So no thread is blocked, and if a process dies another one continues.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BackoffStore:
-    """Saves for one plug-in."""
+    """Saves the PVs of one plug-in."""
 
     provisioner: Provisioner
     options: Options
@@ -40,7 +40,7 @@ class BackoffStore:
     def go_on(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
     ) -> Outcome:
-        """The next try: a save, or once those are used up, a deletion."""
+        """Make the next attempt when it is due: a save, or after the last save a deletion."""
         progress = dict((work.record.store if work.record else None) or {})
         due = Deadline.read(progress.get("due"))
         seconds = work.lease.session.seconds_left(due)
@@ -58,7 +58,7 @@ class BackoffStore:
         live: JsonObject | None,
         progress: dict[str, Any],
     ) -> Outcome:
-        """One try to create the PV; the last one that fails leads on to the deletion."""
+        """Try once to create the PV; after the last failure, delete the volume."""
         name = volume["metadata"]["name"]
         work.runtime.effects.reach(Step.SAVE_VOLUME, work.lease)
         try:
@@ -79,7 +79,7 @@ class BackoffStore:
         progress: dict[str, Any],
         error: ApiError,
     ) -> Outcome:
-        """Counts; after the last try the user is told and the deletion starts at once."""
+        """Count a failed save; after the last one emit an event and start the deletion."""
         progress |= {"saves": progress.get("saves", 0) + 1, "error": str(error)}
         if progress["saves"] < self.options.save_attempts:
             return self.later(work, progress)
@@ -95,12 +95,12 @@ class BackoffStore:
     def delete(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, progress: dict[str, Any]
     ) -> Outcome:
-        """One try to delete the volume; an Ignored counts as a failure here."""
+        """Try once to delete the volume; here an Ignored counts as a failure."""
         work.runtime.effects.reach(Step.CLEAN_UP, work.lease)
         try:
             with waiting():
                 self.provisioner.delete(deepcopy(volume))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the volume may still be there
+        except Exception as error:  # noqa: BLE001 - after any failure the volume may still exist
             progress["deletes"] = progress.get("deletes", 0) + 1
             _log.warning("not deleted again", volume=volume["metadata"]["name"], err=error)
             if progress["deletes"] < self.options.save_attempts:
@@ -116,7 +116,7 @@ class BackoffStore:
         return retry(f"failed to save volume: {progress.get('error', '')}")
 
     def later(self, work: ClaimWork, progress: dict[str, Any]) -> Outcome:
-        """The progress is remembered with the intent; no back-off step is counted."""
+        """Store the progress in the intent and wait for the interval; counts no failure."""
         seconds = self.options.save_interval_seconds
         if work.record is not None:
             due = work.lease.session.later(seconds).data()

@@ -1,8 +1,8 @@
-"""What does a storage class of an in-tree plugin mean to the CSI driver (P-602..P-604)?
+"""Translates an in-tree plugin's StorageClass for the CSI driver (P-602..P-604).
 
-The answer is a copy of the class with the parameters and allowed topologies the driver expects.
-The provisioner stays the in-tree one (portworx excepted). Reclaim policy and mount options of the
-stored volume come from the original class, so callers keep that too.
+The result is a copy of the class with the parameters and allowed topologies that the driver
+expects. The provisioner stays the in-tree one, except for portworx. Reclaim policy and mount
+options of the stored volume come from the original class, so callers keep the original too.
 
 Ambiguous parameters (`zone` with `zones`, two spellings of one key) are decided by the order in
 `parameters` (D-026).
@@ -36,7 +36,7 @@ StorageClass = dict[str, Any]
 _FSTYPE: Final = PARAMETER_PREFIX + "fstype"
 _ZONE_LABELS: Final = (LABEL_ZONE, LABEL_ZONE_BETA)
 
-# vSphere: parameters that travel as `<name>-migrationparam`; `storagepolicyname` keeps its name.
+# vSphere: parameters that are renamed to `<name>-migrationparam`; `storagepolicyname` is not.
 _VSPHERE_RENAMED: Final = frozenset(
     {
         "cachereservation",
@@ -62,16 +62,16 @@ _PORTWORX_SECRETS: Final = (
 
 
 def is_migrated(storage_class: Mapping[str, Any], driver_name: str) -> bool:
-    """Whether the class names the in-tree plugin of this driver, so must be translated (P-602)."""
+    """Return True if the class names this driver's in-tree plugin and needs translation (P-602)."""
     in_tree = plugins.in_tree_name(driver_name)
     return in_tree is not None and storage_class.get("provisioner") == in_tree
 
 
 def translate_class(storage_class: Mapping[str, Any], in_tree: str) -> StorageClass:
-    """The class as the CSI driver of an in-tree plugin understands it (P-101 step 8, P-602).
+    """Return the class in the form for the CSI driver of an in-tree plugin (P-101 step 8, P-602).
 
     Args:
-        storage_class: never mutated; the result shares nothing with it.
+        storage_class: the class; never mutated, and the result shares nothing with it.
         in_tree: in-tree plugin name, the class's provisioner.
 
     Raises:
@@ -85,10 +85,10 @@ def translate_class(storage_class: Mapping[str, Any], in_tree: str) -> StorageCl
 
 
 def class_to_csi(storage_class: Mapping[str, Any], in_tree: str) -> StorageClass:
-    """As `translate_class`, with the bare error text that deletion reports (P-513).
+    """As `translate_class`, but with the bare error text, which deletions report (P-513).
 
     Raises:
-        AttemptError: FINISHED, for zones given twice (P-604) or an unknown plugin.
+        AttemptError: FINISHED; zones are given twice (P-604), or the plugin is unknown.
     """
     plugin = plugins.of_in_tree(in_tree)
     if plugin is None:
@@ -103,7 +103,7 @@ def class_to_csi(storage_class: Mapping[str, Any], in_tree: str) -> StorageClass
 
 
 def dropped_parameters(storage_class: Mapping[str, Any], in_tree: str) -> list[str]:
-    """The parameter keys a translation loses, sorted, for the caller's log (P-603, vSphere)."""
+    """Return the parameter keys that a translation drops, sorted, for the log (P-603, vSphere)."""
     if in_tree != plugins.VSPHERE.in_tree_name:
         return []
     return sorted(
@@ -114,14 +114,14 @@ def dropped_parameters(storage_class: Mapping[str, Any], in_tree: str) -> list[s
 
 
 def _zonal(storage_class: StorageClass, plugin: Plugin, *, prefix_fstype: bool = True) -> None:
-    """gce-pd and aws-ebs: fstype gets its prefix, zones become allowed topologies."""
+    """Translate gce-pd and aws-ebs: prefix fstype, turn zones into allowed topologies."""
     parameters: dict[str, str] = {}
     zones: list[str] | None = None
     for lowered, key, value in ordered(storage_class.get("parameters")):
         if lowered == "zone":
             zones = [value]
         elif lowered == "zones":
-            zones = value.split(",")  # not trimmed: blanks reach the driver, as upstream's do
+            zones = value.split(",")  # not trimmed: blanks reach the driver, as upstream
         elif lowered == "fstype" and prefix_fstype:
             parameters[_FSTYPE] = value
         else:
@@ -138,7 +138,7 @@ def _aws_ebs(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _azure_disk(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Plain `fstype` stays; a number is no zone but a fault domain of a region without zones."""
+    """Keep plain `fstype`; a number is not a zone, but a fault domain of a region without zones."""
     _zonal(storage_class, plugin, prefix_fstype=False)
     for expression in _topology_expressions(storage_class):
         if expression.get("key") == plugin.zone_key:
@@ -147,7 +147,7 @@ def _azure_disk(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _cinder(storage_class: StorageClass, plugin: Plugin) -> None:
-    """`availability` stays a parameter; there is no zone parameter."""
+    """Keep `availability` as a parameter; cinder has no zone parameter."""
     storage_class["parameters"] = {
         _FSTYPE if lowered == "fstype" else key: value
         for lowered, key, value in ordered(storage_class.get("parameters"))
@@ -156,11 +156,11 @@ def _cinder(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _azure_file(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Nothing changes."""
+    """Change nothing."""
 
 
 def _vsphere(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Only known parameters survive; `csimigration` makes the driver answer with a file path."""
+    """Keep only known parameters; `csimigration` makes the driver answer with a file path."""
     parameters: dict[str, str] = {}
     for lowered, _, value in ordered(storage_class.get("parameters")):
         if lowered == "fstype":
@@ -175,7 +175,7 @@ def _vsphere(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _portworx(storage_class: StorageClass, plugin: Plugin) -> None:
-    """One secret serves all six uses; the class moves to the CSI driver's name."""
+    """Use one secret for all six uses; change the provisioner to the CSI driver."""
     storage_class["provisioner"] = plugin.driver_name
     suffixes = {
         ANN_PORTWORX_SECRET_NAME: "-secret-name",
@@ -194,7 +194,7 @@ def _portworx(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _set_topologies(storage_class: StorageClass, plugin: Plugin, zones: list[str] | None) -> None:
-    """Zones of the parameters or zones of allowedTopologies, never both (P-604)."""
+    """Set zones from the parameters or from allowedTopologies; both are an error (P-604)."""
     if zones is None:
         _rename_zone_keys(storage_class, plugin)
         return
@@ -209,7 +209,7 @@ def _set_topologies(storage_class: StorageClass, plugin: Plugin, zones: list[str
 
 
 def _rename_zone_keys(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Zone labels become the driver's key; every other key, regions too, passes unchanged."""
+    """Rename zone labels to the driver's key; every other key, even a region, is unchanged."""
     for expression in _topology_expressions(storage_class):
         if expression.get("key") in _ZONE_LABELS:
             expression["key"] = plugin.zone_key

@@ -1,6 +1,6 @@
-"""What do the volume handles of each cloud look like, and what is inside them (P-606, P-610)?
+"""Parses and builds the volume handles of each cloud (P-606, P-610).
 
-Every function raises HandleError with upstream's exact text when the handle has another form.
+Every function raises HandleError with upstream's exact text if the handle has another form.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _AZURE_ACCOUNT: Final = re.compile(r"azure-storage-account-(.+)-secret")
 
 
 class HandleError(ValueError):
-    """A handle, disk or attribute of unknown form; the text is upstream's."""
+    """A handle, disk or attribute has an unknown form; the text is upstream's."""
 
 
 def atoi(text: str) -> int:
-    """A decimal integer with Go's strictness and error text (`strconv.Atoi`).
+    """Parse a decimal integer with the strictness and error text of Go's `strconv.Atoi`.
 
-    Python's int() would also take spaces, underscores and other scripts' digits.
+    Python's int() would also accept spaces, underscores and other scripts' digits.
     """
     quoted = json.dumps(text, ensure_ascii=False)
     if not _ATOI.fullmatch(text):
@@ -46,10 +46,10 @@ def atoi(text: str) -> int:
 
 
 def gce_disk_name(handle: str) -> str:
-    """The disk of `projects/<p>/zones/<z>/disks/<disk>`: the sixth part."""
+    """Return the disk of `projects/<p>/zones/<z>/disks/<disk>`: the sixth part."""
     parts = handle.split("/")
     if len(parts) < _GCE_PARTS:
-        # The blank at the end is upstream's.
+        # Upstream's text ends with a blank.
         raise HandleError(
             f"failed to get id components.Got: {len(parts)}, wanted 6 components or more. "
         )
@@ -57,12 +57,12 @@ def gce_disk_name(handle: str) -> str:
 
 
 def gce_handle(disk: str, zone_label: str) -> str:
-    """The handle of an in-tree disk; the project is unknown, the driver fills it in.
+    """Return the handle of an in-tree disk; the unknown project is left to the driver.
 
     Args:
         disk: name of the disk.
-        zone_label: zones joined with `__`; one is a zonal disk, several a regional one, empty
-            leaves the zone unspecified too.
+        zone_label: zones joined with `__`: one for a zonal disk, several for a regional disk; if
+            it is empty the zone is left unspecified too.
     """
     zones = zone_label.split(ZONE_DELIMITER)
     if len(zones) == 1:
@@ -75,7 +75,7 @@ def gce_handle(disk: str, zone_label: str) -> str:
 
 
 def aws_volume_id(volume_id: str) -> str:
-    """`aws://us-west-2b/vol-1` and `aws:///vol-1` are `vol-1`; other forms are ids already."""
+    """Return `vol-1` for `aws://us-west-2b/vol-1` and `aws:///vol-1`; other forms unchanged."""
     if not volume_id.startswith(_AWS_SCHEME):
         return volume_id
     try:
@@ -88,7 +88,7 @@ def aws_volume_id(volume_id: str) -> str:
 
 
 def azure_disk_name(uri: str) -> str:
-    """The disk's name inside a managed disk's resource id or a page blob's URL."""
+    """Return the disk's name from a managed disk's resource id or a page blob's URL."""
     is_url = len(uri) > len("http") and uri[:4].lower() == "http"
     form = _AZURE_UNMANAGED if is_url else _AZURE_MANAGED
     found = form.search(uri)
@@ -98,7 +98,7 @@ def azure_disk_name(uri: str) -> str:
 
 
 def azure_file_parts(handle: str) -> tuple[str, str, str]:
-    """(resource group, account, share) of `<rg>#<account>#<share>[#...]`."""
+    """Return (resource group, account, share) of `<rg>#<account>#<share>[#...]`."""
     parts = handle.split("#")
     if len(parts) < 3:
         quoted = json.dumps(handle, ensure_ascii=False)
@@ -107,6 +107,6 @@ def azure_file_parts(handle: str) -> tuple[str, str, str]:
 
 
 def azure_account(secret_name: str) -> str:
-    """The storage account named by a secret; a secret of another form names it itself."""
+    """Return the storage account in a secret's name; a name of another form is the account."""
     found = _AZURE_ACCOUNT.search(secret_name)
     return found[1] if found else secret_name

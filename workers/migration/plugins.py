@@ -1,6 +1,6 @@
-"""Which CSI driver stands in for which in-tree plugin? The table of P-601 and its look-ups.
+"""The table of in-tree plugins and the CSI drivers that replace them (P-601), with lookups.
 
-Source: kubernetes/csi-translation-lib, translate.go. Ceph RBD is not in the list any more.
+Source: kubernetes/csi-translation-lib, translate.go, which no longer contains Ceph RBD.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Plugin:
         driver_name: name of the CSI driver.
         in_tree_name: provisioner name of the in-tree plugin.
         source_field: field of a volume's spec that holds the in-tree source.
-        zone_key: topology key of the driver for zones; None when it has none.
-        region_key: topology key of the driver for regions; only vSphere has one.
+        zone_key: the driver's topology key for zones; None if it has none.
+        region_key: the driver's topology key for regions; only vSphere has one.
     """
 
     driver_name: str
@@ -72,28 +72,28 @@ _BY_IN_TREE: Final = {plugin.in_tree_name: plugin for plugin in PLUGINS}
 
 
 def of_driver(driver_name: str) -> Plugin | None:
-    """The row of a CSI driver, None when the driver replaces no in-tree plugin."""
+    """Return the row of a CSI driver, None if the driver replaces no in-tree plugin."""
     return _BY_DRIVER.get(driver_name)
 
 
 def of_in_tree(in_tree: str) -> Plugin | None:
-    """The row of an in-tree provisioner name, None when it is none of P-601."""
+    """Return the row of an in-tree provisioner name, None if it is not in P-601."""
     return _BY_IN_TREE.get(in_tree)
 
 
 def of_volume(volume: Mapping[str, Any]) -> Plugin | None:
-    """The row whose in-tree source a volume has, whatever driver asks (P-612)."""
+    """Return the row of a volume's in-tree source, whichever driver is running (P-612)."""
     spec = volume.get("spec") or {}
     return next((row for row in PLUGINS if spec.get(row.source_field) is not None), None)
 
 
 def in_tree_name(driver_name: str) -> str | None:
-    """The in-tree provisioner name a driver also answers to; None: migration is off (P-009)."""
+    """Return the in-tree name that a driver also serves; None if it replaces no plugin (P-009)."""
     plugin = of_driver(driver_name)
     return plugin.in_tree_name if plugin else None
 
 
 def in_tree_source(volume: Mapping[str, Any]) -> str | None:
-    """The in-tree plugin whose source a volume has, None for CSI and foreign volumes (P-612)."""
+    """Return the in-tree plugin of a volume's source, None for CSI and other volumes (P-612)."""
     plugin = of_volume(volume)
     return plugin.in_tree_name if plugin else None

@@ -1,7 +1,7 @@
-"""Which region does a set of zones lie in, by the naming rules of GCE and AWS (P-607)?
+"""Finds the region of a set of zones, by the naming rules of GCE and AWS (P-607).
 
-Both functions take the zones of one selector term, and raise RegionError with upstream's text when
-a name has an unknown form, when there is no zone, or when the zones lie in several regions.
+Both functions take the zones of one selector term. They raise RegionError with upstream's text if
+a name has an unknown form, if there is no zone, or if the zones are in several regions.
 Source: csi-translation-lib, getRegionFromZones and getAwsRegionFromZones.
 """
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class RegionError(ValueError):
-    """Zones without exactly one region; the text is upstream's."""
+    """The zones do not have exactly one region; the text is upstream's."""
 
 
 def gce_region(zones: Iterable[str]) -> str:
-    """`us-central1-a` lies in `us-central1`: exactly three parts, the last one dropped."""
+    """Return `us-central1` for `us-central1-a`: a name of three parts, the last one dropped."""
     return _only({_gce(zone) for zone in zones})
 
 
 def aws_region(zones: Iterable[str]) -> str:
-    """The region of AWS zones; availability, local and wavelength zones have own forms.
+    """Return the region of AWS zones, which can be availability, local or wavelength zones.
 
     `us-west-2a` -> `us-west-2`, `us-gov-east-1a` -> `us-gov-east-1`,
     `us-west-2-lax-1a` -> `us-west-2`, `us-east-1-wl1-bos-wlz-1` -> `us-east-1`.

@@ -1,7 +1,7 @@
-"""Which in-tree volume is stored for a volume that a CSI driver made (P-605..P-608)?
+"""Translates a PV of a CSI driver to its in-tree form (P-605..P-608).
 
-Name, capacity, modes, mount options and annotations stay. The csi block goes, and with it identity,
-attributes and secret references that no in-tree field holds.
+Name, capacity, modes, mount options and annotations stay. The csi block is removed, and with it
+identity, attributes and secret references that have no in-tree field.
 Source: csi-translation-lib, TranslateCSIPVToInTree of each plugin.
 """
 
@@ -26,15 +26,15 @@ Source = dict[str, Any]
 
 
 def volume_to_in_tree(volume: Mapping[str, Any], driver_name: str) -> Volume:
-    """The in-tree form of a CSI volume (P-606).
+    """Return the in-tree form of a CSI volume (P-606).
 
     Args:
         volume: a volume with a csi source; never mutated.
         driver_name: the running driver, one of P-601.
 
     Raises:
-        AttemptError: BACKGROUND, since storage exists by then (P-605). The caller removes it by
-            the CSI volume it still has and settles the state (D-001).
+        AttemptError: BACKGROUND, because the volume exists in the storage (P-605). The caller still
+            has its CSI form, deletes it and sets the final state (D-001).
     """
     csi = (volume.get("spec") or {}).get("csi")
     if csi is None:
@@ -54,7 +54,7 @@ def volume_to_in_tree(volume: Mapping[str, Any], driver_name: str) -> Volume:
 
 
 def _disk(csi: Source, id_field: str, volume_id: str) -> Source:
-    """A source in API form: the id always, the file system and readOnly only when set."""
+    """Return a source in API form: always the id, file system and readOnly only if set."""
     source: Source = {id_field: volume_id}
     if csi.get("fsType"):
         source["fsType"] = csi["fsType"]
@@ -64,13 +64,13 @@ def _disk(csi: Source, id_field: str, volume_id: str) -> Source:
 
 
 def _handle_as_id(_volume: Volume, csi: Source) -> Source:
-    """The handle is the id: cinder and portworx."""
+    """Use the handle as the id (cinder and portworx)."""
     return _disk(csi, "volumeID", csi["volumeHandle"])
 
 
 def _gce_pd(_volume: Volume, csi: Source) -> Source:
     source = _disk(csi, "pdName", handles.gce_disk_name(csi["volumeHandle"]))
-    # An empty partition is none; aws-ebs calls it an error. Both are upstream's.
+    # An empty partition means none; for aws-ebs it is an error. Both as upstream.
     if partition := _attributes(csi).get("partition"):
         _set_partition(source, partition, "Failed")
     return source
@@ -111,7 +111,7 @@ def _azure_disk(_volume: Volume, csi: Source) -> Source:
 
 
 def _azure_file(volume: Volume, csi: Source) -> Source:
-    """Share and secret come from attributes, then the stage secret, then the handle."""
+    """Take share and secret from the attributes, else from the stage secret, else the handle."""
     found = {lowered: value for lowered, _, value in ordered(_attributes(csi))}
     share, secret = found.get("sharename", ""), found.get("secretname", "")
     namespace = found.get("secretnamespace")
@@ -134,14 +134,14 @@ def _azure_file(volume: Volume, csi: Source) -> Source:
 
 
 def _vsphere(_volume: Volume, csi: Source) -> Source:
-    """The in-tree plugin knows paths, not ids; its source has no readOnly field (D-039)."""
+    """Store the path, as the in-tree plugin knows no ids; its source has no readOnly (D-039)."""
     source = _disk(csi, "volumePath", _attributes(csi).get("initialvolumefilepath", ""))
     source.pop("readOnly", None)
     return source
 
 
 def _move_zones(volume: Volume, plugin: Plugin) -> None:
-    """Topology as P-607 and P-608 say; azure and portworx volumes keep theirs."""
+    """Translate the topology as P-607 and P-608 say; azure and portworx volumes keep theirs."""
     region_of = {plugins.GCE_PD: regions.gce_region, plugins.AWS_EBS: regions.aws_region}
     if plugin is plugins.VSPHERE:
         assert plugin.zone_key is not None
@@ -152,7 +152,7 @@ def _move_zones(volume: Volume, plugin: Plugin) -> None:
         try:
             zones.to_labels(volume, plugin.zone_key, region_of.get(plugin))
         except regions.RegionError as error:
-            # Upstream dumps the whole volume here; its name says as much.
+            # Upstream prints the whole volume here; its name is enough.
             name = volume.get("metadata", {}).get("name", "")
             dump = f"{{TypeMeta:{{Kind: APIVersion:}} ObjectMeta:{{Name:{name}}}}}"
             raise HandleError(

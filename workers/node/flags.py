@@ -1,4 +1,4 @@
-"""Which flags do the node helpers take? Those of the Go programs, then ours (LP-002, NR-003)."""
+"""Flags of the node helpers: those of the Go programs, then additional ones (LP-002, NR-003)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ SUMMARIES: Final = {
 
 @dataclass(slots=True)
 class Options:
-    """Flag values by name, which were given, and a warning for each that has no effect."""
+    """Flag values by name, the names of given flags, and a warning for each without effect."""
 
     values: dict[str, Any] = field(default_factory=dict)
     explicit: set[str] = field(default_factory=set)
@@ -114,10 +114,10 @@ class Options:
 
 
 def read(program: str, argv: Sequence[str]) -> Options | str:
-    """Read the arguments; the text of `--help` where that is asked for.
+    """Read the arguments; returns the help text if `--help` is among them.
 
     Raises:
-        ConfigError: exit 2, unknown flag, missing or bad value.
+        ConfigError: exit code 2: a flag is unknown, or a value is missing or invalid.
     """
     flags = {flag.name: flag for flag in TABLES[program]}
     options = Options({name: flag.default_value() for name, flag in flags.items()})
@@ -136,7 +136,7 @@ def read(program: str, argv: Sequence[str]) -> Options | str:
 
 
 def usage(program: str) -> str:
-    """The `--help` text."""
+    """Return the text of `--help`."""
     lines = [f"Usage: csi-fleet {program} [flags]", "", f"{SUMMARIES[program]}.", "", "Flags:"]
     for flag in sorted(TABLES[program], key=lambda one: one.name):
         shown = f" (default {flag.default})" if flag.default else ""
@@ -146,7 +146,7 @@ def usage(program: str) -> str:
 
 
 def _shorthand(flags: dict[str, Flag], name: str) -> Flag | None:
-    """`-v5`: a letter with its value."""
+    """Return the flag for a letter with an attached value, such as `-v5`."""
     return None if not (name[:1] == "v" and name[1:].isdigit()) else flags["v"]
 
 

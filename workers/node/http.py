@@ -1,8 +1,8 @@
 """A small HTTP server for probes: one answer per path, at most 16 requests at a time.
 
-Not the standard library's http.server: it loads mail, HTML and TLS code, 9 MiB that two helpers per
-driver and node would carry. Only GET-like requests without a body are understood; the connection
-is closed after each.
+The standard library's http.server is not used, because it loads 9 MiB of mail, HTML and TLS code
+into each helper. Only requests without a body are understood; the connection is closed after each
+request.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _PHRASES: Final = {
 
 
 class Client:
-    """Who asked, and with which query."""
+    """The client of one request, and the query of the request."""
 
     def __init__(self, connection: socket.socket, query: str) -> None:
         self._connection = connection
         self.query = query
 
     def is_gone(self) -> bool:
-        """Tell whether the client closed the connection."""
+        """Return True if the client closed the connection."""
         try:
             readable, _, _ = select.select([self._connection], [], [], 0)
             return bool(readable) and not self._connection.recv(1, socket.MSG_PEEK)
@@ -55,7 +55,7 @@ class Server:
 
     Args:
         address: `host:port`, `:port` for every address, IPv6 too (LPD-002).
-        handlers: by exact path.
+        handlers: handler by exact path.
     """
 
     def __init__(self, address: str, handlers: Mapping[str, Handler]) -> None:
@@ -69,15 +69,15 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port in use; it differs from the address's for port 0."""
+        """The port in use, chosen by the kernel if the address has port 0."""
         return int(self._socket.getsockname()[1])
 
     def start(self) -> None:
-        """Serve from a thread of its own; returns at once."""
+        """Serve in a new thread; returns at once."""
         threading.Thread(target=self._serve, name="http", daemon=True).start()
 
     def stop(self) -> None:
-        """Close the port. Safe to call twice."""
+        """Close the port. Idempotent."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -115,7 +115,7 @@ class Server:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Listen; without a host on IPv6 and IPv4 where the machine has both."""
+    """Listen; without a host on IPv6 and IPv4, if the machine has both."""
     if not host and socket.has_dualstack_ipv6():
         with suppress(OSError):
             return socket.create_server(
@@ -126,7 +126,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _read_target(connection: socket.socket) -> str:
-    """The request line's target, "" for what is no request; headers are read and dropped."""
+    """Return the target of the request line, "" if invalid; headers are read and dropped."""
     head = b""
     try:
         while b"\r\n\r\n" not in head:

@@ -1,6 +1,6 @@
-"""livenessprobe: the kubelet's HTTP probe becomes one CSI Probe (LP-001 to LP-025).
+"""livenessprobe: turns the kubelet's HTTP probe into a CSI Probe (LP-001 to LP-025).
 
-The process outlives its driver: while that is away every answer is 500 (LP-011).
+The process keeps running if its driver is away; every answer is then 500 (LP-011).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 class Metrics:
     """`csi_sidecar_operations_seconds` of our own calls and `process_start_time_seconds` (LP-023).
 
-    Written by hand in Prometheus' text format: its library brings HTTP, mail and TLS code with it,
-    9 MiB for one histogram.
+    Writes Prometheus' text format itself: its library would load 9 MiB of HTTP, mail and TLS code
+    for one histogram.
     """
 
     def __init__(self) -> None:
         self.driver = UNKNOWN_DRIVER
         self._started = time.time()
         self._lock = threading.Lock()
-        # By labels: calls per bucket, the last one beyond all bounds, and their seconds together.
+        # By labels: calls per bucket (the last bucket without bound), and the sum of their seconds.
         self._counts: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
 
@@ -58,11 +58,11 @@ class Metrics:
             self._sums[labels] = self._sums.get(labels, 0.0) + seconds
 
     def answer(self, _client: Client) -> Answer:
-        """The metrics page."""
+        """Answer with the metrics page."""
         return 200, self.text()
 
     def text(self) -> str:
-        """The page's content."""
+        """Return the content of the metrics page."""
         name = "csi_sidecar_operations_seconds"
         told = "Container Storage Interface operation duration with gRPC error code status total"
         lines = [f"# HELP {name} {told}", f"# TYPE {name} histogram"]
@@ -82,7 +82,7 @@ class Metrics:
 
 
 def escaped(value: str) -> str:
-    """A label's value as Prometheus' text format has it."""
+    """Escape a label's value for Prometheus' text format."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -91,7 +91,7 @@ class Liveness:
 
     Args:
         options: the program's flags.
-        stopped: set when the process is to end.
+        stopped: set when the process should end.
     """
 
     def __init__(self, options: Options, stopped: threading.Event) -> None:
@@ -111,17 +111,17 @@ class Liveness:
         )
 
     def handlers(self) -> dict[str, Handler]:
-        """What the HTTP endpoint serves."""
+        """Return the handlers of the HTTP endpoint, by path."""
         served: dict[str, Handler] = {"/healthz": self.healthz}
         if self.metrics is not None and self._options["http-endpoint"]:
             served[self._options["metrics-path"]] = self.metrics.answer
         return served
 
     def meet(self) -> None:
-        """Wait for the driver, as long as it takes, and ask for its name (LP-010).
+        """Wait for the driver without a limit, and ask for its name (LP-010).
 
         Raises:
-            ConfigError: exit 1, the driver answers with an error or without a name.
+            ConfigError: exit code 1: the driver answers with an error or without a name.
         """
         client = CsiClient(self._address, timeout_seconds=self._timeout, observer=self._observer())
         try:
@@ -139,7 +139,7 @@ class Liveness:
             client.close()
 
     def healthz(self, client: Client) -> Answer:
-        """One Probe and what it says (LP-021)."""
+        """Answer with the result of one Probe (LP-021)."""
         if not self._is_ready:
             return 500, NOT_READY_YET
         flight = self._prober.probe(client.is_gone)
@@ -150,7 +150,7 @@ class Liveness:
             else:
                 _log.error("Health check failed", err=flight.result)
             return 500, "unhealthy" if self._options["terse"] else flight.result
-        if self._was_away:  # another driver may be behind the socket now (LPD-007)
+        if self._was_away:  # the socket may now belong to another driver (LPD-007)
             self._was_away = False
             threading.Thread(target=self._read_name_again, daemon=True).start()
         _log.v(4, "Health check succeeded")
@@ -163,7 +163,7 @@ class Liveness:
         _log.warning("Still connecting", address=self._address)
 
     def _ask_name(self, client: CsiClient) -> str:
-        """The driver's name; "" when it is worth another try (LPD-004)."""
+        """Return the driver's name; "" after an error that is worth a retry (LPD-004)."""
         try:
             return client.plugin_info()[0]
         except CsiError as error:
@@ -189,10 +189,10 @@ class Liveness:
 
 
 def check(options: Options) -> None:
-    """LP-003: the two conflicts.
+    """Check for the two pairs of conflicting flags (LP-003).
 
     Raises:
-        ConfigError: exit 1.
+        ConfigError: exit code 1.
     """
     if not options["http-endpoint"]:
         return
@@ -205,7 +205,7 @@ def check(options: Options) -> None:
 
 
 def run(options: Options, stopped: threading.Event) -> int:
-    """The program `livenessprobe`; returns its exit code."""
+    """Run the program `livenessprobe`; returns its exit code."""
     check(options)
     liveness = Liveness(options, stopped)
     if not options["serve-before-ready"]:

@@ -31,7 +31,7 @@ def main(program: str, argv: Sequence[str]) -> int:
             sys.stdout.write(options)
             return 0
         if options.values.get("version"):
-            from importlib.metadata import version  # noqa: PLC0415 - it loads mail and zip code
+            from importlib.metadata import version  # noqa: PLC0415 - loads mail and zip code
 
             sys.stdout.write(f"{program} {version('csi-fleet')}\n")
             return 0
@@ -46,7 +46,7 @@ def start_logging(options: Options) -> None:
     """Log to stderr as klog does.
 
     Raises:
-        ConfigError: exit 1, the format is none of the two.
+        ConfigError: exit code 1: the format is unknown.
     """
     layout = options["logging-format"]
     if layout not in {"text", "json"}:
@@ -65,23 +65,22 @@ def run(program: str, options: Options) -> int:
         return liveness.run(options, stopped)
     registrar.check(options)
     if options.values.get("mode") == registrar.PROBE_MODE:
-        return 0  # NR-005: for old manifests whose exec probe runs the binary so
+        return 0  # for old manifests, whose exec probe runs the binary like this (NR-005)
     return run_registrar(program, options, stopped)
 
 
 def set_at_end(stopped: threading.Event) -> None:
-    """Set `stopped` when SIGTERM or SIGINT comes.
+    """Set `stopped` when SIGTERM or SIGINT arrives, from a separate thread.
 
-    Not from a handler of Python's: it runs in the main thread, not before that leaves a wait that
-    another thread's signal does not interrupt, and where it interrupts `stopped.wait()` that may
-    hold the lock that `set()` waits for.
+    A Python signal handler would not do: it runs in the main thread, and only after a wait that the
+    signal does not interrupt. If it interrupts `stopped.wait()`, that may hold the lock of `set()`.
     """
     waker = SignalWaker()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
 
     def pass_on() -> None:
-        while True:  # the next signal's byte must not find another's socket in the place of this
+        while True:  # never ends, so that a later signal does not write to a reused descriptor
             waker.wait()
             stopped.set()
 
@@ -89,7 +88,7 @@ def set_at_end(stopped: threading.Event) -> None:
 
 
 def run_registrar(program: str, options: Options, stopped: threading.Event) -> int:
-    """The registrar, with the liveness probe in the same process for `node`."""
+    """Run the registrar; for `node` with the liveness probe in the same process."""
     part = registrar.Registrar(options, stopped)
     served = part.handlers()
     probe = None
@@ -118,7 +117,7 @@ def run_registrar(program: str, options: Options, stopped: threading.Event) -> i
 
 
 def _both(probe: liveness.Liveness, part: registrar.Registrar) -> Handler:
-    """One metrics page of both parts."""
+    """Return a handler for the metrics of both parts."""
 
     def page(_client: Client) -> Answer:
         return 200, (probe.metrics.text() if probe.metrics else "") + part.metrics()
@@ -127,7 +126,7 @@ def _both(probe: liveness.Liveness, part: registrar.Registrar) -> Handler:
 
 
 def listen(options: Options, served: dict[str, Handler]) -> Server | None:
-    """The HTTP endpoint, if one is wanted (NR-030)."""
+    """Start the HTTP endpoint, if flags ask for one (NR-030)."""
     port = options.values.get("health-port", 0)
     address = options["http-endpoint"] or (f":{port}" if port > 0 else "")
     if not address:

@@ -1,4 +1,4 @@
-"""Does the driver answer? One Probe over a new connection, shared by all who ask meanwhile."""
+"""Probes the driver over a new connection; concurrent callers share one Probe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOK_SECONDS: Final = 0.05
 
 
 def _nobody(_method: str, _code: str, _seconds: float) -> None:
-    """Tell nobody about a call."""
+    """Ignore a call."""
 
 
 class Flight:
@@ -28,8 +28,8 @@ class Flight:
 
     Attributes:
         done: set with the result.
-        result: "" for a healthy driver, else what is wrong.
-        was_connected: whether there was a connection at all.
+        result: "" for a healthy driver, else the problem.
+        was_connected: True if the driver could be connected.
     """
 
     def __init__(self, address: str, timeout_seconds: float, observer: Observer) -> None:
@@ -42,7 +42,7 @@ class Flight:
         self._client = CsiClient(address, timeout_seconds=timeout_seconds, observer=observer)
 
     def run(self) -> None:
-        """Connect and ask; never raises."""
+        """Connect and probe; never raises."""
         deadline = time.monotonic() + self._timeout
         try:
             self.was_connected = self._client.wait_connected(self._timeout)
@@ -53,7 +53,7 @@ class Flight:
                 self.result = HEALTHY if self._client.probe(timeout_seconds=left) else NOT_READY
         except CsiError as error:
             self.result = str(error)
-        except Exception as error:  # noqa: BLE001 - a defect of ours is an unhealthy answer too
+        except Exception as error:  # noqa: BLE001 - our own defects count as unhealthy too
             self.result = f"{type(error).__name__}: {error}"
         finally:
             self._client.close()
@@ -61,7 +61,7 @@ class Flight:
             self.done.set()
 
     def cancel(self) -> None:
-        """Nobody waits any more: end the call."""
+        """End the call, when no caller waits for it."""
         self._client.close()
 
 
@@ -69,10 +69,10 @@ class Prober:
     """Probes one driver.
 
     Args:
-        address: its socket.
-        timeout_seconds: connection and Probe together.
-        min_interval_seconds: a result this young is given again.
-        observer: told method, gRPC status and seconds of each call.
+        address: the driver's socket.
+        timeout_seconds: for connection and Probe together.
+        min_interval_seconds: a result younger than this is reused.
+        observer: called after each call with method, gRPC status and seconds.
     """
 
     def __init__(
@@ -92,9 +92,10 @@ class Prober:
         self._last: Flight | None = None
 
     def probe(self, is_gone: Callable[[], bool] = lambda: False) -> Flight:
-        """Wait for a Probe that began now or is under way (LPD-006).
+        """Join the running Probe or start one, and wait for its end (LPD-006).
 
-        `is_gone` is asked while waiting; when everybody who waits has gone the call is cancelled.
+        `is_gone` tells whether this caller's client left; the last caller to leave cancels the
+        Probe.
         """
         flight = self._board()
         while not flight.done.wait(_LOOK_SECONDS):

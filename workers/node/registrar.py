@@ -1,8 +1,8 @@
-"""csi-node-driver-registrar: offers a driver to the kubelet of its node (NR-001 to NR-032).
+"""csi-node-driver-registrar: registers a driver with the kubelet of its node (NR-001 to NR-032).
 
-The kubelet calls us over a socket in its directory and then talks to the driver itself. What the
-reference leaves to a restart is mended in place: a vanished socket is made again, a driver that
-changed its name ends the process, two registrars of one name take turns (NRD-001 to NRD-011).
+The kubelet calls this process over a socket in its directory and then talks to the driver itself.
+Unlike the Go program it recreates a vanished socket, exits if the driver changes its name, and
+waits while another registrar of the same name runs (NRD-001 to NRD-011).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROBE_MODE: Final = "kubelet-registration-probe"
 CONNECT_SECONDS: Final = 30.0
 _TRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 10.0
-# Between the answer to the kubelet and our end, so that the answer arrives (NR-040).
+# Time between the answer to the kubelet and our exit, so that the answer arrives (NR-040).
 LAST_WORDS_SECONDS: Final = 0.1
 FIRST_OFFER_AGAIN_SECONDS, LAST_OFFER_AGAIN_SECONDS = 1.0, 60.0
 # CSI spec, GetPluginInfo: domain name notation, at most 63 characters.
@@ -44,7 +44,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
 
 @dataclass(slots=True)
 class Status:
-    """How the last registration ended; `when` is Unix seconds, 0 for never."""
+    """Result of the last registration; `when` is Unix seconds, 0 for never."""
 
     state: str = "never"
     error: str = ""
@@ -52,7 +52,7 @@ class Status:
 
 
 class _Fingerprint(NamedTuple):
-    """What tells one socket file from its successor; zeros for none."""
+    """Identifies a socket file, to notice its replacement; zeros if there is no file."""
 
     device: int = 0
     inode: int = 0
@@ -64,7 +64,7 @@ class Registrar:
 
     Args:
         options: the program's flags.
-        stopped: set when the process is to end.
+        stopped: set when the process should end.
     """
 
     def __init__(self, options: Options, stopped: threading.Event) -> None:
@@ -84,11 +84,11 @@ class Registrar:
 
     @property
     def path(self) -> Path:
-        """The registration socket."""
+        """Path of the registration socket."""
         return Path(self._options["plugin-registration-path"]) / f"{self.name}-reg.sock"
 
     def handlers(self) -> dict[str, Handler]:
-        """What the HTTP endpoint serves."""
+        """Return the handlers of the HTTP endpoint, by path."""
         return {
             "/healthz": self.healthz,
             "/readyz": self.readyz,
@@ -96,7 +96,7 @@ class Registrar:
         }
 
     def metrics(self) -> str:
-        """How the last registration ended, in Prometheus' text format (NRD-002)."""
+        """Return the result of the last registration in Prometheus' text format (NRD-002)."""
         name, labels = "csi_node_registration_status", f'driver_name="{escaped(self.name)}"'
         told = "1 for the state of the driver's registration with the kubelet, 0 for the others"
         values = [
@@ -108,14 +108,14 @@ class Registrar:
     def meet(self, *, is_patient: bool = False) -> None:
         """Connect to the driver and learn its name, within 30 s (NR-004, NRD-006).
 
-        Returns without a name when the process is to end.
+        Returns without a name if the process should end.
 
         Args:
-            is_patient: wait as long as it takes. Where the liveness probe is in the same process,
-                our end would be the end of a driver that only starts slowly.
+            is_patient: wait without a limit. If the liveness probe is in the same process, exiting
+                would stop it too and get a slow-starting driver restarted.
 
         Raises:
-            ConfigError: exit 1.
+            ConfigError: exit code 1.
         """
         deadline = time.monotonic() + CONNECT_SECONDS
         self._known_socket = _fingerprint(self._driver_socket)
@@ -142,7 +142,7 @@ class Registrar:
         self.name = name
 
     def _ask_name(self, wait_seconds: float) -> str:
-        """Ask over a connection that is closed again: an open one costs 0.1 % of a core."""
+        """Ask over a temporary connection: an open one costs 0.1 % of a core."""
         address = self._options["csi-address"]
         client = CsiClient(address, timeout_seconds=self._timeout)
         try:
@@ -153,7 +153,7 @@ class Registrar:
             client.close()
 
     def run(self) -> int:
-        """Offer the driver until the end; returns the exit code."""
+        """Offer the driver to the kubelet until the process ends; returns the exit code."""
         try:
             check_path(self.path)
             self._take_name()
@@ -169,7 +169,7 @@ class Registrar:
         return 0
 
     def notified(self, is_registered: bool, error: str) -> None:
-        """NR-012: the kubelet tells how it went."""
+        """Take the kubelet's report of a registration (NR-012)."""
         _log.info("registration status", registered=is_registered, err=error)
         self.status = Status("ok" if is_registered else "failed", error, time.time())
         if is_registered:
@@ -181,7 +181,7 @@ class Registrar:
         self._wake.set()
 
     def healthz(self, client: Client) -> Answer:
-        """NR-031, with one deadline and one check at a time (NRD-007)."""
+        """Check that the registration socket answers (NR-031), one check at a time (NRD-007)."""
         if "registered=1" in client.query.split("&") and self.status.state != "ok":
             return 503, f"kubelet registration: {self.status.state} {self.status.error}".strip()
         if not self._checking.acquire(timeout=self._timeout):
@@ -192,7 +192,7 @@ class Registrar:
             self._checking.release()
 
     def readyz(self, _client: Client) -> Answer:
-        """503 until the kubelet registered the driver (NRD-002)."""
+        """Answer 503 until the kubelet has registered the driver (NRD-002)."""
         if self.status.state == "ok":
             return 200, "ok"
         return 503, f"kubelet registration: {self.status.state} {self.status.error}".strip()
@@ -215,7 +215,7 @@ class Registrar:
         )
 
     def _take_name(self) -> None:
-        """Wait until no other registrar of this name lives on the node (NRD-009)."""
+        """Wait until no other registrar of this name runs on the node (NRD-009)."""
         lock = self.path.with_name(f".{self.name}-reg.lock")
         try:
             self._lock_file = lock.open("w")
@@ -249,7 +249,7 @@ class Registrar:
             self._lock_file = None
 
     def _keep(self) -> None:
-        """Look after socket and driver until the end or a failure."""
+        """Watch socket and driver until the end or a failure."""
         while True:
             was_refused = self._wake.wait(LOOK_SECONDS)
             if self._stopped.is_set():
@@ -268,7 +268,7 @@ class Registrar:
                 return
 
     def _offer_later(self) -> None:
-        """The kubelet refused: take the socket away and show it again after a while (NRD-001)."""
+        """Remove the socket and offer it again later, after the kubelet refused (NRD-001)."""
         if self._server is not None:
             self._server.stop()
         self._stopped.wait(self._offer_delay)
@@ -277,7 +277,7 @@ class Registrar:
             self._offer()
 
     def _has_another_name(self) -> bool:
-        """NRD-005: another driver may be behind a socket that was made anew."""
+        """Return True if a driver of another name recreated the driver's socket (NRD-005)."""
         found = _fingerprint(self._driver_socket)
         if found in {self._known_socket, _Fingerprint()}:
             return False
@@ -297,10 +297,10 @@ class Registrar:
 
 
 def check(options: Options) -> None:
-    """NR-003: what must be given, and what excludes each other.
+    """Check for missing and conflicting flags (NR-003).
 
     Raises:
-        ConfigError: exit 1.
+        ConfigError: exit code 1.
     """
     endpoint = options["kubelet-registration-path"]
     if not endpoint:

@@ -1,4 +1,4 @@
-"""Node deployment mode: which node's provisioner makes an unowned claim its own (spec section 5).
+"""Node deployment mode: decides which node's provisioner takes an unowned claim (spec section 5).
 
-Pure decisions only; waiting, reading and writing the claim is the caller's.
+Only pure functions; the caller waits, reads and writes the claim.
 """

@@ -1,6 +1,6 @@
-"""May this node provision a claim, and how does it become the owner (P-052 to P-054, ND-003)?
+"""Decides whether this node owns a claim or competes for it (P-052 to P-054, ND-003).
 
-Every node sees every claim. Late-binding claims belong to the node the scheduler chose. Nodes
+Every node sees every claim. Late-binding claims belong to the node that the scheduler chose. Nodes
 compete for the others: each waits a random time that grows with its failed attempts, and the first
 to write its name into the claim wins.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Gate(Enum):
-    """Whether this node may go on with a claim."""
+    """The result of `node_gate`."""
 
     OWNED = "owned"
     NOT_OWNED = "not-owned"
@@ -26,7 +26,7 @@ class Gate(Enum):
 
 
 class Race(Enum):
-    """What the claim looks like while this node waits to become its owner."""
+    """State of a claim that this node competes for."""
 
     OPEN = "open"
     OURS = "ours"
@@ -36,7 +36,7 @@ class Race(Enum):
 
 
 def selected_node(claim: Mapping[str, Any]) -> str:
-    """Return the node the claim is assigned to, empty if none."""
+    """Return the node that the claim is assigned to, empty if none."""
     annotations: Mapping[str, str] = claim["metadata"].get("annotations") or {}
     return annotations.get(ANN_SELECTED_NODE, "")
 
@@ -49,17 +49,18 @@ def node_gate(
     immediate_binding: bool,
     is_allowed: Callable[[], bool],
 ) -> Gate:
-    """Return whether this node owns the claim, does not, or may try to (P-052, P-053, ND-003).
+    """Return whether this node owns the claim, does not, or may compete (P-052, P-053, ND-003).
 
-    ELECT is "not ours" for this pass in any case: the update event brings the claim back.
+    After ELECT this reconcile does not provision even if this node wins: the update of the claim
+    causes another reconcile.
 
     Args:
         claim: the PersistentVolumeClaim.
         storage_class: its class.
         node_name: the value of NODE_NAME.
         immediate_binding: `--node-deployment-immediate-binding`.
-        is_allowed: asked last, and only if the class has `allowedTopologies`: whether topology
-            requirements can be made for this node; True if topology is off.
+        is_allowed: called last, and only if the class has `allowedTopologies`; returns True if a
+            topology requirement can be built for this node, or if topology is off.
     """
     node = selected_node(claim)
     if node:
@@ -79,8 +80,8 @@ def owner_delay_seconds(
 ) -> float:
     """Return how long to wait before trying to own a claim (P-054 step 1, ND-004).
 
-    `min(base x 2^attempts, max)` less a uniform part of base, never below zero; the first wait lies
-    in (0, base] as long as base is not above max.
+    `min(base x 2^attempts, max)` minus a random part of base, at least zero; the first wait is in
+    (0, base] if base is at most max.
 
     Args:
         base_seconds: `--node-deployment-base-delay`.
@@ -88,7 +89,7 @@ def owner_delay_seconds(
         attempts: earlier attempts of this node for this claim uid.
         draw: returns a number in [0, 1).
     """
-    # 2^1000 is beyond every delay, and a float's exponent ends at 1023.
+    # 2^1000 exceeds every delay, and a float's exponent ends at 1023.
     grown = min(base_seconds * 2.0 ** min(attempts, 1000), max_seconds)
     return max(0.0, grown - base_seconds * draw())
 
@@ -97,8 +98,8 @@ def race(claim_uid: str, current: Mapping[str, Any] | None, node_name: str) -> R
     """Return how the race for a claim stands (P-054 steps 2 and 4, C-132, C-134).
 
     Args:
-        claim_uid: uid of the claim the wait began for.
-        current: the claim of that name now, None if there is none.
+        claim_uid: UID of the claim when the wait began.
+        current: the claim of that name now, None if it does not exist.
         node_name: the value of NODE_NAME.
     """
     if current is None:
@@ -112,8 +113,8 @@ def race(claim_uid: str, current: Mapping[str, Any] | None, node_name: str) -> R
 
 
 def is_enough(requested_bytes: int, available_bytes: Iterable[int]) -> bool:
-    """Tell whether any of the node's capacities holds the request (P-060, ND-006).
+    """Return True if any of the node's capacities is large enough (P-060, ND-006).
 
-    Zero bytes always fit; `available_bytes` is read lazily, one GetCapacity call a number.
+    Zero bytes always fit; `available_bytes` is read lazily, as each number costs a GetCapacity.
     """
     return requested_bytes == 0 or any(requested_bytes <= size for size in available_bytes)

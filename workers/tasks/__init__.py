@@ -1,1 +1,1 @@
-"""Celery tasks: key in, lease, domain, outcome out. No rules."""
+"""Celery tasks: each reconciles one key. No rules of controllers are here."""

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 def register(
     app: FleetApp, context: Context, controllers: Mapping[str, Controller], periodic: Periodic
 ) -> None:
-    """Adds the tasks of all kinds.
+    """Adds the tasks of all kinds, and removes Celery's own tasks.
 
-    Those of controllers that do not run here too: what cannot be worked on is told by the frame.
-    Celery's own go: they send what their message holds.
+    Kinds of controllers that do not run here get a task too: `frame.run` reports such keys.
+    Celery's own tasks send whatever their message contains, so they would be a security risk.
 
     Args:
-        app: gets them.
-        context: of this process.
-        controllers: those that run here, by kind of key.
-        periodic: their clock.
+        app: the app to which the tasks are added.
+        context: the context of this process.
+        controllers: the controllers that run here, by kind of key.
+        periodic: the schedule of polls and sweeps.
     """
     app.finalize()
     for name in [one for one in app.tasks if one.startswith("celery.")]:

@@ -1,10 +1,10 @@
-"""Celery's remote control, reduced to what Flower needs to look.
+"""Celery's remote control, reduced to the read-only commands that Flower needs.
 
-Whoever may publish to the workers' channel could otherwise have a worker write anywhere, with the
-rights of its Celery connection: an answer goes to the list that the question names. So a worker
-answers known questions alone, without arguments, and its answer goes to a list for answers. How
-many answers a worker gives is limited, and Redis deletes a list of answers `ANSWER_SECONDS` after
-the first one: questions in any number do not fill Redis.
+In Celery, an answer goes to the list that the question names. So any client that can publish to the
+workers' channel could make a worker write anywhere, with the permissions of its Celery connection.
+Here a worker answers only known questions, without their arguments, and only to a list for answers.
+The rate of answers is limited, and Redis deletes a list `ANSWER_SECONDS` after its first answer, so
+that any number of questions cannot fill Redis.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ QUESTIONS: Final = frozenset(
         *("active", "reserved", "scheduled", "revoked"),
     }
 )
-"""What Flower asks; none of them changes what a worker does, but that it reports its tasks."""
+"""The commands of Flower; the only one with an effect makes a worker report its tasks."""
 
 ANSWER_SECONDS: Final = 10
 ANSWERS_AT_ONCE: Final = 30
-"""Flower asks ten questions for each worker that it shows."""
+"""Flower sends ten questions for each worker that it shows."""
 ANSWERS_PER_SECOND: Final = 3.0
 
 _NAME: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -45,7 +45,7 @@ class Listener(Node):
         self._left, self._counted_at = float(ANSWERS_AT_ONCE), time.monotonic()
 
     def handle_message(self, body: Any, message: Any = None) -> Any:
-        """Answer a question that is known; log any other and forget it."""
+        """Pass on a known question, without its arguments; log and drop any other."""
         method = body.get("method") if isinstance(body, dict) else None
         if not isinstance(method, str) or method not in QUESTIONS:
             if self._may_speak():
@@ -61,13 +61,13 @@ class Listener(Node):
         return super().handle_message(asked, message)
 
     def dispatch(self, *args: Any, **kwargs: Any) -> Any:
-        """Answer a question to this worker unless it has answered too many."""
+        """Answer a question unless this worker has answered too many."""
         return super().dispatch(*args, **kwargs) if self._may_speak() else None
 
     def reply(
         self, data: Any, exchange: Any, routing_key: str, ticket: Any, **options: Any
     ) -> None:
-        """Put the answer into the asker's list, which Redis deletes if nobody empties it."""
+        """Put the answer into the client's list, which Redis deletes after `ANSWER_SECONDS`."""
         super().reply(data, exchange, routing_key, ticket, **options)
         channel: Any = self.channel
         with channel.conn_or_acquire() as client:
@@ -84,23 +84,23 @@ class Listener(Node):
 
 
 def answer_place(body: dict[str, Any]) -> dict[str, str] | None:
-    """The list for the asker's answers, by the name of the asker; None if it has none."""
+    """Return the list for a client's answers, by the client's name; None if that is invalid."""
     place = body.get("reply_to")
     name = place.get("routing_key") if isinstance(place, dict) else None
     ticket = body.get("ticket")
     if not all(isinstance(one, str) and _NAME.fullmatch(one) for one in (name, ticket)):
         return None
-    # Straight to the list: what the exchange's table in Redis says is anybody's word too.
+    # Directly to the list: an exchange's bindings are in Redis, where others can change them.
     return {"exchange": "", "routing_key": _ANSWERS.format(name)}
 
 
 class FleetMailbox(Mailbox):
-    """Makes that listener."""
+    """A mailbox that creates `Listener`s."""
 
     node_cls = Listener
 
 
 class FleetControl(Control):
-    """What `app.control` is."""
+    """The class of `app.control`."""
 
     Mailbox = FleetMailbox

@@ -1,8 +1,8 @@
-"""Beat's tick: the fall-back for everything that is otherwise driven by the processes themselves.
+"""Beat's tick: a fallback for the periodic work of the processes themselves.
 
-The pump and the clock of polls and sweeps run in every worker; a tick only matters when all of
-their timers are late.
-Ticks are level-triggered, so a doubled, late or lost one does no harm (M-004).
+Every worker runs queue maintenance and the schedule of polls and sweeps; a tick only matters if the
+timers of all workers are late.
+Ticks are level-triggered, so a duplicated, late or lost tick does no harm (M-004).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _log = get_logger(__name__)
 
 
 def tick(queue: WorkQueue, periodic: Periodic) -> None:
-    """Runs what is due now.
+    """Runs the periodic work that is due now.
 
     Args:
         queue: the work queue.
-        periodic: the clock of polls and sweeps.
+        periodic: the schedule of polls and sweeps.
     """
     try:
         Presence(queue.scripts.client).ticked()

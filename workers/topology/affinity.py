@@ -1,4 +1,4 @@
-"""Which nodes may use a volume: from the driver's answer to the PV, and back (P-340, P-341)?"""
+"""Translates a volume's topology to the PV's node affinity, and evaluates it (P-340, P-341)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _DECIMAL = re.compile(r"[+-]?[0-9]{1,63}")
 
 
 def node_affinity(accessible_topology: Iterable[Topology]) -> dict[str, Any] | None:
-    """Return a volume's `spec.nodeAffinity` for the topologies CreateVolume answered (P-340).
+    """Return a volume's `spec.nodeAffinity` for the topologies in CreateVolume's answer (P-340).
 
     One selector term per topology, in the order of the answer; one `In` expression per segment,
-    sorted by key (P-908). Topologies without segments are skipped; if none is left there is no
-    affinity, because the API server rejects one without terms (D-014).
+    sorted by key (P-908). Topologies without segments are skipped; if none is left the result is
+    None, because the API server rejects an affinity without terms (D-014).
     """
     terms = [
         {
@@ -35,12 +35,12 @@ def node_affinity(accessible_topology: Iterable[Topology]) -> dict[str, Any] | N
 
 
 def is_accessible(volume: Mapping[str, Any], node_segments: Mapping[str, str]) -> bool:
-    """Tell whether a volume can be reached from the node with these segments (P-341, P-506).
+    """Return True if the node with these segments can reach a volume (P-341, P-506).
 
     Args:
         volume: the PersistentVolume.
-        node_segments: the accessible topology of NodeGetInfo; empty if the driver has none, then
-            every volume is accessible.
+        node_segments: the accessible topology of NodeGetInfo; if it is empty (the driver has
+            none), every volume is accessible.
     """
     if not node_segments:
         return True
@@ -52,10 +52,10 @@ def is_accessible(volume: Mapping[str, Any], node_segments: Mapping[str, str]) -
 
 
 def selector_problem(volume: Mapping[str, Any]) -> str:
-    """What makes a volume's affinity unreadable, in Go's words; "" if nothing (P-341, P-506).
+    """Return why a volume's affinity is invalid, with Go's text; "" if it is valid (P-341, P-506).
 
-    Of all mistakes the API server lets only one through: a comparison with what is no 64-bit
-    integer. It counts if no term matches.
+    The API server accepts only one mistake: a comparison with a value that is no 64-bit integer.
+    It matters only if no term matches.
     """
     affinity = (volume.get("spec") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("required") or {}).get("nodeSelectorTerms") or ()
@@ -75,11 +75,11 @@ def selector_problem(volume: Mapping[str, Any]) -> str:
 def matches(
     selector_terms: Iterable[Mapping[str, Any]], labels: Mapping[str, str], name: str = ""
 ) -> bool:
-    """Tell whether a node with these labels and this name meets one of the selector terms.
+    """Return True if a node with these labels and this name matches one of the selector terms.
 
-    Terms are ORed, requirements inside a term ANDed. An empty term matches nothing. A requirement
-    the API would have refused (unknown operator, wrong number of values) makes its term match
-    nothing. Without a name there are no fields, and well-formed `matchFields` always hold (P-341).
+    Terms are ORed, requirements inside a term ANDed. An empty term matches nothing, nor does a term
+    with a requirement that the API refuses (unknown operator, wrong number of values). Without a
+    name, well-formed `matchFields` always match (P-341).
 
     Source: k8s.io/component-helpers, scheduling/corev1/nodeaffinity.
     """
@@ -97,7 +97,7 @@ def _term_matches(term: Mapping[str, Any], labels: Mapping[str, str], name: str)
 
 
 def _field_matches(requirement: Mapping[str, Any], name: str) -> bool:
-    """Of a node's fields `metadata.name` is the only one there is."""
+    """Match a field requirement; `metadata.name` is the only field of nodes."""
     values: Sequence[str] = requirement.get("values") or ()
     operator = requirement.get("operator")
     if len(values) != 1 or operator not in {"In", "NotIn"}:
@@ -149,7 +149,7 @@ def _expression_matches(expression: Mapping[str, Any], labels: Mapping[str, str]
 
 
 def _numbers(label: str | None, values: Sequence[str]) -> tuple[int, int] | None:
-    """Return label and the one value as 64-bit integers, None if either is no such number."""
+    """Return label and the single value as 64-bit integers, None if one of them is not."""
     if label is None or len(values) != 1:
         return None
     left, right = _integer(label), _integer(values[0])
@@ -157,7 +157,7 @@ def _numbers(label: str | None, values: Sequence[str]) -> tuple[int, int] | None
 
 
 def _integer(text: str) -> int | None:
-    """The decimal number of 64 bits that the text is, None if it is none."""
+    """Return the text as a signed 64-bit integer, None if it is not one."""
     if not _DECIMAL.fullmatch(text):
         return None
     number = int(text)

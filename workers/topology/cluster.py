@@ -1,9 +1,9 @@
-"""What do the cluster's nodes offer to a driver's volumes?
+"""The topology that the cluster's nodes offer to a driver's volumes.
 
-One `ClusterTopology` is one version of the catalog: the CSINodes' topology keys and the Nodes'
-labels. It never changes; the caller builds a new one when the catalog's version moves. That makes
-the answers cacheable, and aggregation over thousands of nodes is paid once per version and set of
-keys, not once per claim.
+A `ClusterTopology` holds one version of the shared cache: the CSINodes' topology keys and the
+Nodes' labels. It is immutable; the caller builds a new one when the cache's version changes. So
+results can be cached: aggregation over thousands of nodes is done once per version and set of keys,
+not once per claim.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class ClusterTopology:
-    """CSINodes and Nodes of one moment, with cached answers. Safe to share between threads.
+    """CSINodes and Nodes at one time, with cached results. Thread-safe.
 
     Args:
         csi_nodes: CSINode name -> driver name -> topology keys, order kept; a driver that is
             listed without keys has an empty list.
         nodes: Node name -> labels.
-        version: whatever the caller compares to know that this object is still current.
+        version: a value that the caller compares to know whether this object is current.
     """
 
-    # Two threads may compute one answer at the same time; both store the same value.
+    # No lock: two threads may compute a result at the same time, but both store the same value.
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ClusterTopology:
         return cls(keys, {node_name: dict(segments)}, version=node_name)
 
     def has_csi_node(self, node_name: str) -> bool:
-        """Tell whether a CSINode of that name exists."""
+        """Return True if a CSINode of that name exists."""
         return node_name in self._csi_nodes
 
     def keys_of(self, node_name: str, driver_name: str) -> tuple[str, ...]:
@@ -80,8 +80,8 @@ class ClusterTopology:
     def places(self, driver_name: str) -> tuple[Term, ...]:
         """Return the distinct places that any registered set of keys names, sorted (P-321).
 
-        No node speaks for the others: the keys of a node that is stale, or ahead in an upgrade of
-        the driver, add places or none, and take away none (the reference asks one at random).
+        The sets of all nodes count: an outdated node, or one ahead in a driver upgrade, can add
+        places but never removes any (csi-provisioner takes the keys of one random node).
         """
         if driver_name not in self._places:
             found = [self.terms(keys) for keys in self.key_sets(driver_name)]
@@ -89,10 +89,10 @@ class ClusterTopology:
         return self._places[driver_name]
 
     def terms(self, keys: Iterable[str]) -> tuple[Term, ...]:
-        """Return the distinct places named by these keys, sorted as P-302 (P-321 step 2).
+        """Return the distinct places named by these keys, sorted as in P-302 (P-321 step 2).
 
-        Every Node that carries all keys counts: labels decide, not the driver's registration
-        (D-028, as the reference does).
+        Every Node with labels for all keys counts, even if the driver is not registered there
+        (D-028, as in csi-provisioner).
         """
         ordered = tuple(sorted(set(keys)))
         cached = self._terms.get(ordered)
@@ -111,8 +111,8 @@ class ClusterTopology:
     def segments(self, driver_name: str) -> frozenset[Term]:
         """Return the distinct segments the driver's storage is split into (CAP-020, CAP-023).
 
-        A CSINode counts if it lists the driver, a Node of its name exists, and that Node carries
-        every key. A driver without keys has one empty segment as soon as one CSINode lists it.
+        A CSINode counts if it lists the driver, a Node of its name exists, and that Node has a
+        label for every key. A driver without keys has one empty segment if any CSINode lists it.
         """
         cached = self._segments.get(driver_name)
         if cached is None:

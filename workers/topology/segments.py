@@ -1,8 +1,8 @@
-"""Which segments does a driver's capacity split into, and which one does a volume sit in?
+"""Segments of a driver's capacity, and the segment of a volume.
 
-A segment is a `Term`: the pairs that name one pool of storage. The central set is
-`ClusterTopology.segments` (CAP-020); this module has the node-local one, the way back from a
-volume's affinity, and the text form used in queue keys.
+A segment is a `Term`: the pairs that name one pool of storage. `ClusterTopology.segments` finds
+them in central mode (CAP-020); this module has the segment in node deployment, the segments of a
+volume's affinity, and the text form used in keys.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from workers.topology.terms import Term, make_term
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Readable in Flower; '|', ',', '=', '%' and anything unusual is percent-encoded.
+# Not percent-encoded, to be readable in Flower; '|', ',', '=', '%' and unusual characters are.
 _SAFE = "/:"
 
 
 def node_segment(segments: Mapping[str, str]) -> Term:
-    """Return the one segment of node deployment mode, sorted (CAP-024); empty if there is none."""
+    """Return the only segment in node deployment, sorted (CAP-024); empty without topology."""
     return make_term(segments)
 
 
 def segment_of(selector_term: Mapping[str, Any]) -> Term:
-    """Return the segment a volume's node selector term names (CAP-043).
+    """Return the segment that a volume's node selector term names (CAP-043).
 
     Raises:
-        ValueError: the term has `matchFields`, or an expression that is not `In` one value.
+        ValueError: the term has `matchFields`, or an expression other than `In` with one value.
     """
     if selector_term.get("matchFields"):
         raise ValueError("matchFields do not name a segment")
@@ -42,9 +42,9 @@ def segment_of(selector_term: Mapping[str, Any]) -> Term:
 
 
 def volume_segments(volume: Mapping[str, Any]) -> frozenset[Term] | None:
-    """Return the segments a volume's affinity names, None if the volume has no affinity (CAP-030).
+    """Return the segments of a volume's affinity, None if the volume has no affinity (CAP-030).
 
-    Terms that name no segment are left out (CAP-043); the set may be empty.
+    Terms that name no segment are left out (CAP-043); the set can be empty.
     """
     affinity = (volume.get("spec") or {}).get("nodeAffinity")
     if affinity is None:
@@ -64,7 +64,7 @@ def segment_text(segment: Term) -> str:
 
 
 def parse_segment(text: str) -> Term:
-    """Return the segment that `segment_text` wrote.
+    """Parse the text that `segment_text` returned.
 
     Raises:
         ValueError: the text has another form.

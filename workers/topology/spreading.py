@@ -1,9 +1,9 @@
-"""Which term leads for a claim that no node was selected for (P-325)?
+"""Chooses the first preferred term for a claim without a selected node (P-325).
 
-The start index depends on the claim's name alone, so that the claims of a StatefulSet spread over
-the terms by ordinal, and claims of one pod (`data-web-0`, `logs-web-0`) meet in one place. The
-quirks are kept for compatibility (D-027): any trailing number counts as ordinal, the namespace and
-the uid do not count.
+The start index depends only on the claim's name. So the claims of a StatefulSet spread over the
+terms by ordinal, and claims of one pod (`data-web-0`, `logs-web-0`) get the same place. Quirks are
+kept for compatibility (D-027): any trailing number counts as ordinal, namespace and UID are
+ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def split_name(claim_name: str) -> tuple[str, int]:
     text, dash, number = claim_name.rpartition("-")
     if not (dash and number.isascii() and number.isdigit()):
         return claim_name, 0
-    # Length first: int() refuses thousands of digits, and 2^32 has ten after its leading zeros.
+    # Length first: int() refuses thousands of digits, and 2^32 has ten.
     digits = number.lstrip("0") or "0"
     if len(digits) > len(str(_UINT32)) or int(digits) >= _UINT32:
         return claim_name, 0
@@ -41,9 +41,9 @@ def split_name(claim_name: str) -> tuple[str, int]:
 
 
 def start_index(claim_name: str, count: int) -> int:
-    """Return the index of the leading term among `count` terms (P-325 step 4).
+    """Return the index of the first preferred term among `count` terms (P-325 step 4).
 
-    An empty name, random in the reference, hashes as the empty text (P-908).
+    An empty name is hashed as the empty text; csi-provisioner picks a random term (P-908).
     """
     text, ordinal = split_name(claim_name)
     return (fnv1_32(text) + ordinal) % _UINT32 % count

@@ -1,8 +1,8 @@
-"""What is a topology term, and how do terms compare, flatten and print?
+"""Topology terms: order, comparison, flattening and printing.
 
-A term is an AND of (key, value) pairs: one place a volume can live in. A list of terms is an OR.
+A term is an AND of (key, value) pairs: one place where a volume can be. A list of terms is an OR.
 Invariant: a `Term` is sorted by key, then value, so equal places are equal tuples. Python compares
-text by code point, which is the byte order of UTF-8 that the rules ask for (P-302).
+text by code point, which equals the byte order of UTF-8 that P-302 requires.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def order(term: Term) -> tuple[int, Term]:
 
 
 def sort_distinct(terms: Iterable[Term]) -> list[Term]:
-    """Return the terms sorted and without exact duplicates; overlapping ones stay (P-313)."""
+    """Return the terms sorted and without exact duplicates; overlapping terms stay (P-313)."""
     return sorted(set(terms), key=order)
 
 
 def is_subset(part: Term, whole: Term) -> bool:
-    """Tell whether every pair of `part` occurs in `whole`; an empty part always does (P-302).
+    """Return True if every pair of `part` occurs in `whole`; always for an empty part (P-302).
 
-    A merge walk over two sorted terms: the first equal key with another value ends it with False.
-    Only a term with a repeated key (P-320) can notice the difference to sets.
+    Merges two sorted terms; the first equal key with another value gives False. This differs from a
+    comparison of sets only for a term with a repeated key (P-320).
     """
     wanted = iter(part)
     pair = next(wanted, None)
@@ -48,14 +48,14 @@ def is_subset(part: Term, whole: Term) -> bool:
 
 
 def flatten(allowed_topologies: Iterable[Mapping[str, Any]]) -> list[Term]:
-    """Return a storage class's `allowedTopologies` as terms, in order of generation (P-320).
+    """Return a StorageClass's `allowedTopologies` as terms, in order of generation (P-320).
 
     Entries are ORed, the expressions of one entry ANDed, the values of one expression ORed:
 
         [{zone: [1, 2], rack: [a]}, {zone: [3]}]  ->  rack a zone 1, rack a zone 2, zone 3
 
-    An expression without values discards what its entry built before (unreachable behind the API's
-    validation). An entry without expressions yields nothing.
+    An expression without values discards all terms of its entry (the API server refuses it). An
+    entry without expressions yields nothing.
     """
     terms: list[list[tuple[str, str]]] = []
     for entry in allowed_topologies:
@@ -71,20 +71,20 @@ def flatten(allowed_topologies: Iterable[Mapping[str, Any]]) -> list[Term]:
 
 
 def render_term(term: Term) -> str:
-    """Return a term as the reference prints it: `[{k v} {k2 v2}]` (P-311)."""
+    """Return a term as csi-provisioner prints it: `[{k v} {k2 v2}]` (P-311)."""
     return "[" + " ".join(f"{{{key} {value}}}" for key, value in term) + "]"
 
 
 def render_terms(terms: Iterable[Term]) -> str:
-    """Return a list of terms as the reference prints it: `[[{k v}] [{k2 v2}]]` (P-311)."""
+    """Return a list of terms as csi-provisioner prints it: `[[{k v}] [{k2 v2}]]` (P-311)."""
     return "[" + " ".join(render_term(term) for term in terms) + "]"
 
 
 def render_labels(labels: Mapping[str, str]) -> str:
-    """Return labels as the reference prints them: `map[k:v k2:v2]`, sorted by key (P-311)."""
+    """Return labels as csi-provisioner prints them: `map[k:v k2:v2]`, sorted by key (P-311)."""
     return "map[" + " ".join(f"{key}:{labels[key]}" for key in sorted(labels)) + "]"
 
 
 def render_keys(keys: Iterable[str]) -> str:
-    """Return topology keys as the reference prints them: `[k1 k2]`, order kept (P-311)."""
+    """Return topology keys as csi-provisioner prints them: `[k1 k2]`, order kept (P-311)."""
     return "[" + " ".join(keys) + "]"
