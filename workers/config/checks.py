@@ -1,7 +1,7 @@
-"""Can these settings work together? One function per rule, one clear line per failure.
+"""Checks that the settings work together: one function per rule, one clear line per failure.
 
-Exit codes are the reference's (F-014): 1 logging and both HTTP addresses, 255 missing environment
-and addresses nobody can listen on, 2 everything else.
+Exit codes are csi-provisioner's (F-014): 1 for logging and for two HTTP addresses, 255 for missing
+environment and unusable listen addresses, 2 for everything else.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _DRIVER_COMMANDS: Final = {Command.RUN, Command.WORKER}
 _CLUSTER_COMMANDS: Final = _DRIVER_COMMANDS | {Command.WATCHER}
 _REDIS_COMMANDS: Final = {Command.WATCHER, Command.WORKER, Command.BEAT, Command.FLOWER}
 
-# client-go, leaderelection.go: a retry may be late by this factor of jitter.
+# client-go, leaderelection.go: jitter may delay a retry by this factor.
 _JITTER_FACTOR: Final = 1.2
 
-# Characters of a key that signs records.
+# Least characters of a signing key.
 _SHORTEST_KEY: Final = 32
-# By the word of --flower-oidc-provider; Flower's class for it.
+# Value of --flower-oidc-provider -> Flower's class for it.
 OIDC_PROVIDERS: Final = {
     "google": "GoogleAuth2LoginHandler",
     "github": "GithubLoginHandler",
@@ -52,10 +52,10 @@ def check(settings: Settings, values: Mapping[str, Any], flags: FlagSet) -> None
     Args:
         settings: the settings.
         values: the value of every flag by name, for rules about single flags.
-        flags: the flags, each with its own bound.
+        flags: the flags, each with its bound.
 
     Raises:
-        ConfigError: the first rule broken, in the reference's order of start (F-010).
+        ConfigError: the first broken rule, in the order of csi-provisioner's startup (F-010).
     """
     _check_arguments(settings)
     _check_logging(settings)
@@ -69,7 +69,7 @@ def check(settings: Settings, values: Mapping[str, Any], flags: FlagSet) -> None
 
 
 def advise(settings: Settings) -> list[str]:
-    """Warnings about settings that work otherwise than their reader may expect."""
+    """Return warnings about settings that may not do what a user expects."""
     warnings: list[str] = []
     if settings.command not in TOOLS:
         warnings += [
@@ -100,7 +100,7 @@ def advise(settings: Settings) -> list[str]:
 
 
 def _check_arguments(settings: Settings) -> None:
-    """What a person typed and nothing would read was meant otherwise."""
+    """Refuse arguments of a tool that takes none: the user meant something else."""
     command, arguments = settings.command, settings.arguments
     words, _ = SUMMARIES[command]
     if command in TOOLS and arguments and (not words or words.startswith("-")):
@@ -206,7 +206,7 @@ def _check_record_keys(lines: tuple[str, ...]) -> None:
 
 
 def _check_plain(redis: RedisSettings) -> None:
-    """A password in clear on a network is everybody's (SEC, by reading)."""
+    """Refuse to send a password over a network without TLS, where others can read it."""
     if redis.is_insecure or not (redis.password or redis.sentinel_password):
         return
     if is_sentinel(redis.url):

@@ -1,8 +1,8 @@
-"""What does an argument list say? Go's flag syntax, read with the rows of `flagtable`.
+"""Reads an argument list in Go's flag syntax, by the rows of `flagtable`.
 
-`--f v` and `--f=v`; a boolean takes a value only with `=`; `--` ends the flags; one shorthand,
-`-v5`; `-f=v` for all programs but csi-provisioner (`FlagSet.takes_one_dash`). Flags and arguments
-may be mixed. Nothing is checked here beyond the type of each value.
+Accepts `--f v` and `--f=v`; a boolean takes a value only with `=`; `--` ends the flags; the only
+shorthand is `-v5`; `-f=v` for all programs but csi-provisioner (`FlagSet.takes_one_dash`). Flags
+and arguments may be mixed. Checks only the type of each value.
 
 Source: spf13/pflag, flag.go parseLongArg and parseSingleShortArg.
 """
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 class HelpRequested(Exception):  # noqa: N818  a request, not an error
-    """The user asked for `--help`; the text is the answer, the exit code 0."""
+    """The user asked for `--help`: print the text and exit with 0."""
 
 
 @dataclass(slots=True)
 class CommandLine:
-    """An argument list, understood.
+    """A parsed argument list.
 
     Args:
-        command: whose flags they are.
-        program: the command, or the Go sidecar it stands in for.
-        flags: the flags there are.
-        values: value by flag name; every flag that exists, defaults filled in.
-        explicit: names of the flags that were given.
-        texts: what was written for each of them, in order.
-        arguments: what is neither flag nor value.
+        command: the command that takes these flags.
+        program: the command, or the Go sidecar that it replaces.
+        flags: all known flags.
+        values: value by flag name, for every known flag; defaults filled in.
+        explicit: names of the given flags.
+        texts: the given texts of each of them, in order.
+        arguments: the arguments that are neither flag nor value.
         warnings: one line for each flag that was accepted and has no effect.
     """
 
@@ -60,7 +60,7 @@ def read_arguments(
     """Read the arguments after the subcommand, or after the sidecar's name.
 
     Raises:
-        ConfigError: exit 2, unknown flag, missing or bad value; the text is pflag's.
+        ConfigError: exit code 2: unknown flag, missing or bad value; the text is pflag's.
         HelpRequested: `-h` or `--help`.
     """
     line = CommandLine(command, program or command, flags, values=flags.defaults())
@@ -80,13 +80,13 @@ def read_arguments(
 
 
 def synopsis(command: Command, program: str = "") -> str:
-    """How it is called, in a line."""
+    """Return the usage line of a command."""
     arguments, _ = SUMMARIES[command]
     return " ".join(filter(None, ["csi-fleet", program or command, arguments, "[flags]"]))
 
 
 def usage(command: Command, flags: FlagSet, program: str = "") -> str:
-    """The `--help` text of one command, or of the sidecar it stands in for."""
+    """Return the `--help` text of one command, or of the sidecar that it replaces."""
     _, purpose = SUMMARIES[command]
     lines = [
         f"Usage: {synopsis(command, program)}",
@@ -95,7 +95,7 @@ def usage(command: Command, flags: FlagSet, program: str = "") -> str:
         "",
     ]
     own = [flag for flag in flags.flags.values() if command in flag.commands]
-    if command in TOOLS:  # a person reads this: first what only few commands have
+    if command in TOOLS:  # operators read this, so flags of few commands are first
         own = [flag for flag in own if not flag.ignored]
         own.sort(key=lambda flag: (len(flag.commands) > len(TOOLS), flag.name))
         groups = {"Flags": own}
@@ -117,7 +117,7 @@ def usage(command: Command, flags: FlagSet, program: str = "") -> str:
 
 
 def overview() -> str:
-    """What `csi-fleet --help` shows."""
+    """Return the text of `csi-fleet --help`."""
     lines = ["Usage: csi-fleet COMMAND [flags]", "", "Commands:"]
     lines += [f"  {command:12} {SUMMARIES[command][1]}" for command in Command]
     return "\n".join([*lines, "", "`csi-fleet COMMAND --help` lists a command's flags.", ""])
@@ -197,7 +197,7 @@ def _store(line: CommandLine, flag: Flag, text: str) -> None:
 
 
 def _skip_removed(line: CommandLine, name: str, equals: str, rest: deque[str]) -> bool:
-    """Drop a flag of an older release and its value (F-001); klog spelled some with underscores."""
+    """Drop a flag of an older release and its value (F-001); some klog flags have underscores."""
     dashed = name.replace("_", "-")
     reason = REMOVED_BOOLS.get(dashed) or REMOVED_VALUES.get(dashed)
     if reason is None:

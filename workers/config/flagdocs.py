@@ -47,7 +47,7 @@ _ENVIRONMENT = """## Environment
 
 
 def flags_markdown() -> str:
-    """The whole text of docs/flags.md."""
+    """Return the whole text of docs/flags.md."""
     parts = [
         _HEAD,
         _controllers(),

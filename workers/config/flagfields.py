@@ -1,7 +1,7 @@
-"""How does a field of frozen settings get its value? From its flag, whose row has the default.
+"""Connects fields of frozen settings to flags, whose rows have the defaults.
 
-A settings class names the row once (`setting("timeout", FLAGS)`); the field's default, what the
-command line gives and what a driver of the drivers file has of its own follow from that.
+A settings class names the row once (`setting("timeout", FLAGS)`). That gives the field its default,
+its value from the command line and a driver's own value from the drivers file.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _FLAG: Final = "flag"
 
 
 def setting(name: str, flags: Mapping[str, Flag] | Iterable[Flag]) -> Any:
-    """A field that holds the flag's value, by default the flag's default."""
+    """Return a field for the flag's value; its default is the flag's default."""
     rows = flags.values() if isinstance(flags, Mapping) else flags
     (flag,) = (one for one in rows if one.name == name)
     return taken(name, default=flag.default_value())
 
 
 def taken(name: str, *, default: Any) -> Any:
-    """The same for a flag whose row stands in a package above (a test compares the defaults)."""
+    """As `setting`, for a flag of a higher package, with its default (a test compares them)."""
     return field(default=default, metadata={_FLAG: name})
 
 
 def read(kind: type[_Settings], values: Mapping[str, Any], **others: Any) -> _Settings:
-    """Build settings: each field from its flag's value, but for those that `others` gives."""
+    """Build settings: each field from `others`, else from its flag's value."""
     return kind(**(_of_flags(kind, values) | others))
 
 
 def with_flags(settings: _Settings, values: Mapping[str, Any]) -> _Settings:
-    """The same settings with other values of the flags that are named."""
+    """Return the settings with new values for the given flags."""
     return replace(settings, **_of_flags(type(settings), values, is_partial=True))
 
 

@@ -1,4 +1,4 @@
-"""What does one command-line flag consist of, and which commands are there?
+"""Defines what a command-line flag consists of, and the commands of `csi-fleet`.
 
 `flagtable` holds the flags themselves; `commandline` reads an argument list with them.
 One row is the single source of a flag's parsing, its `--help` text and its documentation.
@@ -118,7 +118,7 @@ EXAMPLES = {
     ),
     Command.SECRET_ROLES: ("secret-roles --account=csi-fleet/worker",),
 }
-"""Examples of the commands a person runs, for `--help`."""
+"""Examples of the commands that operators run, for `--help`."""
 
 _NOT_THERE = "there is no such object, or Redis or the API server does not answer"
 EXITS = {
@@ -135,7 +135,7 @@ EXITS = {
     Command.RELEASE: "refused, or not at its end after --wait",
     Command.SHADOW: "something differs, or nothing was compared",
 }
-"""What exit code 1 of a command says; others have it for what is not there or does not answer."""
+"""Meaning of exit code 1 by command; elsewhere: the object is missing or a server is away."""
 
 TOOLS = frozenset(
     {
@@ -159,11 +159,11 @@ TOOLS = frozenset(
         Command.COMPLETION,
     }
 )
-"""Commands a person runs beside the system; they take arguments and end by themselves."""
+"""Commands that operators run while the system works; they take arguments and end."""
 
 
 class Kind(Enum):
-    """The type of a flag's value; the value is the word `--help` shows for it."""
+    """The type of a flag's value; the enum's value is the word for it in `--help`."""
 
     STRING = "string"
     STRINGS = "string..."
@@ -183,10 +183,10 @@ def _strings(text: str) -> tuple[str, ...]:
 
 
 CONTROLLER_COMMANDS = frozenset({Command.RUN, Command.WORKER})
-"""The commands that take the flags of the controllers they run (the watcher goes by records)."""
+"""Commands that take the flags of their controllers (the watcher reads the drivers' records)."""
 
 RESYNC_COMMANDS = CONTROLLER_COMMANDS | {Command.WATCHER, Command.BEAT}
-"""Those that take the period of the resync, by each of its names; the watcher does it."""
+"""Commands that take the resync period under each of its names; the watcher does the resync."""
 
 _PARSERS: dict[Kind, Callable[[str], Any]] = {
     Kind.STRING: str,
@@ -215,14 +215,14 @@ _WANTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Which values a flag may have; `says` goes on after "must"."""
+    """The allowed values of a flag; `says` completes a sentence after "must"."""
 
     is_met: Callable[[Any], bool]
     says: str
 
 
 def at_least(least: float, shown: str = "") -> Bound:
-    """A bound from below."""
+    """Return a lower bound."""
     return Bound(lambda value: value >= least, f"be at least {shown or least}")
 
 
@@ -235,17 +235,17 @@ class Flag:
     """One flag.
 
     Args:
-        name: without dashes.
+        name: name without dashes.
         kind: type of the value.
         default: in Go's spelling, as `--help` prints it; "" for the empty map or list.
         help: one or two sentences.
         commands: the commands that accept it.
-        upstream: whether the Go sidecars have it too.
-        env: environment variable used when the flag is absent.
+        upstream: True if the Go sidecars have it too.
+        env: environment variable used if the flag is absent.
         shorthand: one letter, or "".
-        ignored: why the flag has no effect here; a set flag earns one warning with these words.
-        bound: which values are refused; None takes all of its type.
-        per_driver: a driver of the drivers file may have a value of its own.
+        ignored: why the flag has no effect here; a given flag causes one warning with this text.
+        bound: the allowed values; None allows all of the type.
+        per_driver: the drivers file can set it for one driver.
     """
 
     name: str
@@ -261,7 +261,7 @@ class Flag:
     per_driver: bool = False
 
     def problem(self, value: Any) -> str:
-        """What is wrong with a value, "" for nothing."""
+        """Return what is wrong with a value, "" if nothing is."""
         if self.bound is None or self.bound.is_met(value):
             return ""
         return f"{self.name} must {self.bound.says}"
@@ -275,14 +275,14 @@ class Flag:
         return _PARSERS[self.kind](text)
 
     def refusal(self, error: ValueError) -> str:
-        """What is wrong with a text: Go's words for upstream's flags, what is wanted for ours."""
+        """Return why a text is refused: Go's text for upstream's flags, else the allowed values."""
         wanted = "" if self.upstream else _WANTED.get(self.kind, "")
         if not wanted:
             return str(error)
         return f"give {wanted}" + (f"; it must {self.bound.says}" if self.bound else "")
 
     def merge(self, earlier: Any, text: str) -> Any:
-        """Read one more value after `earlier` (None: the first); lists and maps grow.
+        """Read one more value of a repeated flag; lists and maps extend `earlier` (None: first).
 
         Raises:
             ValueError: as `parse`.
@@ -295,7 +295,7 @@ class Flag:
         return value
 
     def default_value(self) -> Any:
-        """The value when the flag is absent; a fresh map each time."""
+        """Return the value of an absent flag; a new map each time."""
         if self.kind in {Kind.LABELS, Kind.GATES}:
             return {}
         return self.parse(self.default)

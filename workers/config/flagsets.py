@@ -1,9 +1,9 @@
-"""Which flags does a process with these controllers take, and whose value does each one set?
+"""The flags of a process with given controllers.
 
-A flag of one chosen controller keeps its name. What several of them have under one name is one flag
-as long as their defaults agree; where they differ, each carries its controller's name in front
-(`--attacher-timeout`), and the bare name is refused with these words. With the name in front every
-flag of a chosen controller is accepted, alone or not.
+A flag of one chosen controller keeps its name. If several controllers have a flag of that name, it
+is one flag if their defaults agree. If they differ, each is prefixed with its controller's name
+(`--attacher-timeout`), and the bare name is refused with a hint. The prefixed name of every flag of
+a chosen controller is always accepted.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class FlagSet:
     """The flags of one process.
 
     Attributes:
-        flags: by the name that `--help` shows.
-        aliases: the same with the controller's name in front, where that is not needed.
-        specs: the controllers they are of.
-        refused: names that could mean several flags, and what to write instead.
+        flags: the flags by the name that `--help` shows.
+        aliases: prefixed names of flags that need no prefix.
+        specs: the controllers that have these flags.
+        refused: ambiguous names, each with the hint what to write instead.
     """
 
     flags: Mapping[str, Flag]
@@ -39,25 +39,25 @@ class FlagSet:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, name: str) -> Flag | None:
-        """The flag somebody wrote, None if there is none."""
+        """Return the flag for a name, None if there is none."""
         return self.flags.get(name) or self.aliases.get(name)
 
     @property
     def takes_one_dash(self) -> bool:
-        """Whether `-timeout=5s` is a flag, as with Go's own flag package.
+        """True if `-timeout=5s` is a flag, as in Go's own flag package.
 
-        csi-provisioner reads its flags with pflag, to which that is `-t`; the others do not.
+        csi-provisioner uses pflag, which reads it as the shorthand `-t`; the others do not.
         """
         return bool(self.specs) and all(spec.program != PFLAG_PROGRAM for spec in self.specs)
 
     def defaults(self) -> dict[str, Any]:
-        """The value of every flag when none is given."""
+        """Return the default of every flag."""
         return {flag.name: flag.default_value() for flag in self.flags.values()}
 
     def own(
         self, spec: Spec, values: Mapping[str, Any], explicit: Collection[str]
     ) -> dict[str, Any]:
-        """Every value as one controller sees it: its own flags' over the common ones'."""
+        """Return every value for one controller: its own flags win over common ones."""
         found = dict(values)
         for flag in spec.flags:
             long_name = prefixed(spec, flag)
@@ -68,19 +68,19 @@ class FlagSet:
         return found
 
     def common(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Every value as the engine sees it: the flags that belong to no controller."""
+        """Return the values for the engine: of the flags that belong to no controller."""
         return {
             name: flag.default_value() if self._is_hidden(name) else values[name]
             for name, flag in FLAGS.items()
         }
 
     def _is_hidden(self, name: str) -> bool:
-        """Whether a controller took the bare name for something else."""
+        """Return True if a controller's flag of that name hides the common flag."""
         return name in OTHER_MEANING and self.flags[name] is not FLAGS[name]
 
 
 def flag_set(specs: Sequence[Spec]) -> FlagSet:
-    """The flags of a process that runs these controllers."""
+    """Return the flags of a process that runs these controllers."""
     flags = dict(FLAGS)
     aliases: dict[str, Flag] = {}
     refused: dict[str, str] = {}
@@ -94,7 +94,7 @@ def flag_set(specs: Sequence[Spec]) -> FlagSet:
             prefixed(spec, flag): replace(flag, name=prefixed(spec, flag)) for spec, flag in found
         }
         if name in FLAGS and not is_one:
-            flags |= with_prefix  # the bare name stays ours
+            flags |= with_prefix  # the bare name stays the common flag's
         elif len({(flag.kind, flag.default) for _, flag in found}) == 1:
             commands = frozenset[Any]().union(*(flag.commands for _, flag in found))
             flags[name] = replace(found[0][1], commands=commands)
@@ -107,5 +107,5 @@ def flag_set(specs: Sequence[Spec]) -> FlagSet:
 
 
 def prefixed(spec: Spec, flag: Flag) -> str:
-    """The flag's name with its controller's in front."""
+    """Return the flag's name with the controller's name as prefix."""
     return f"{spec.part_of or spec.name}-{flag.name}"

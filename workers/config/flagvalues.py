@@ -1,7 +1,7 @@
-"""How do Go programs read flag values? One function per kind of value, none with side effects.
+"""Parses flag values as Go programs do: one pure function per kind of value.
 
-Every function raises `ValueError` with the text Go's own parser prints, because people search for
-it. The grammars are those of strconv, time and component-base, not Python's: `1h30m` is a
+Every function raises `ValueError` with the text of Go's own parser, because people search for it.
+The grammars are those of strconv, time and component-base, not Python's: `1h30m` is a
 duration, `t` is true, `0x10` is sixteen and ` 1` is an error.
 """
 
@@ -106,8 +106,8 @@ def parse_float(text: str) -> float:
     """Read a decimal number, such as `5`, `2.5` or `1e3`.
 
     Raises:
-        ValueError: not a decimal number. Go's `inf`, `nan` and hexadecimal floats make no sense
-            for any of our flags and are refused.
+        ValueError: not a decimal number. Go's `inf`, `nan` and hexadecimal floats are refused,
+            because no flag needs them.
     """
     if not _DECIMAL.fullmatch(text):
         raise ValueError(f'strconv.ParseFloat: parsing "{text}": invalid syntax')
@@ -118,7 +118,7 @@ def parse_labels(text: str) -> dict[str, str]:
     """Read `k1:v1,k2:v2` (`--leader-election-labels`).
 
     Raises:
-        ValueError: an item has not exactly one colon; the empty text is such an item.
+        ValueError: an item does not have exactly one colon; also for the empty text.
     """
     labels: dict[str, str] = {}
     for item in text.split(","):
@@ -133,7 +133,7 @@ def parse_gates(text: str) -> dict[str, bool]:
     """Read `Name=bool,Name=bool` (`--feature-gates`); empty items are skipped.
 
     Raises:
-        ValueError: an item without `=`, or its value is no boolean.
+        ValueError: an item has no `=`, or its value is not a boolean.
     """
     gates: dict[str, bool] = {}
     for item in filter(None, text.split(",")):

@@ -1,7 +1,7 @@
-"""Which feature gates exist, and which are on?
+"""The feature gates, and which of them are on.
 
-Rules F-003, P-700, P-703. The value is frozen: discovery at start yields a new one. Gates that
-only upstream's linked API-server library knows are accepted by name and have no effect.
+The value is frozen; discovery at startup returns a new one. Gates that only upstream's linked
+API-server library knows are accepted and have no effect. Spec: F-003, P-700, P-703.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ KNOWN_GATES: Final = (*COMMON_GATES, *PROVISIONER_GATES)
 
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
-    """The gates as they stand."""
+    """The values of the gates."""
 
     topology: bool = True
     """Topology of claims and volumes, together with the driver's own capability; default on."""
@@ -80,24 +80,23 @@ class FeatureGates:
     """Data sources in other namespaces, allowed by a ReferenceGrant; default off."""
 
     volume_attributes_class: bool = True
-    """Attributes classes give mutable parameters; default on, see `with_discovery`."""
+    """VolumeAttributesClasses give mutable parameters; default on, see `with_discovery`."""
 
     release_leader_election_on_exit: bool = False
-    """On a signal finish running items and release the lease; default off."""
+    """On a signal finish running reconciles and release the Lease; default off."""
 
     explicit: frozenset[str] = frozenset()
-    """Names given on the command line; discovery does not change those."""
+    """Names of gates set on the command line; discovery does not change them."""
 
     def with_discovery(self, *, attributes_class_served: bool | None) -> FeatureGates:
-        """Switch VolumeAttributesClass off where the cluster does not serve it (P-703).
+        """Switch VolumeAttributesClass off if the cluster does not serve it (P-703).
 
         Args:
-            attributes_class_served: whether `storage.k8s.io/v1` has the kind; None when discovery
-                failed, which leaves the gate as it is.
+            attributes_class_served: True if `storage.k8s.io/v1` has the kind; None if discovery
+                failed, which changes nothing.
 
         Returns:
-            The gates to use; the same object when nothing changes. Log `VAC_OFF_MESSAGE` when it
-            is another one.
+            The gates to use. If that is a new object, the caller logs `VAC_OFF_MESSAGE`.
         """
         keep = (
             attributes_class_served is not False
@@ -108,7 +107,7 @@ class FeatureGates:
 
 
 def gate_values(requested: Mapping[str, bool], specs: Collection[GateSpec]) -> dict[str, bool]:
-    """The gates of one controller as they stand, by name."""
+    """Return the values of one controller's gates, by name."""
     values = {spec.name: spec.default for spec in specs}
     if _ALL_ALPHA in requested:
         values |= {spec.name: requested[_ALL_ALPHA] for spec in specs if spec.stage == "ALPHA"}
@@ -118,14 +117,14 @@ def gate_values(requested: Mapping[str, bool], specs: Collection[GateSpec]) -> d
 def build_gates(
     requested: Mapping[str, bool], specs: Sequence[GateSpec] = KNOWN_GATES
 ) -> tuple[FeatureGates, list[str]]:
-    """Turn the values of `--feature-gates` into gates and the warnings they earn.
+    """Turn the values of `--feature-gates` into gates and warnings.
 
     Args:
-        requested: the values.
+        requested: the given values.
         specs: the gates of all controllers that run.
 
     Raises:
-        ConfigError: exit 255, a name that cannot be a gate (upstream: fatal).
+        ConfigError: exit code 255: a name is not a gate (fatal in upstream).
     """
     values = gate_values(requested, list({s.name: s for s in (*KNOWN_GATES, *specs)}.values()))
     stages = {spec.name: spec.stage for spec in specs}

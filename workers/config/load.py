@@ -1,8 +1,8 @@
-"""Which settings does this process run with? One frozen value, from flags and environment.
+"""Builds the settings of a process, one frozen value, from flags and environment.
 
-Flag names, defaults and meanings are csi-provisioner's (F- rules), plus ours; `flagtable` lists
-them, `settings` holds the result. Nothing here opens a connection; the only files read are the
-service account's namespace and the password files that flags name.
+Flag names, defaults and meanings are csi-provisioner's (F- rules), plus our own; `flagtable` lists
+them, `settings` defines the result. Nothing here opens a connection; the only files read are the
+service account's namespace and the files with passwords and keys that flags name.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ __all__ = ["Command", "HelpRequested", "Settings", "parse", "usage"]
 _RESYNC: Final = frozenset({"resync", "attacher-resync"})
 SERVICE_ACCOUNT_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
-# What is no sidecar: a --kubeconfig that somebody typed goes before the variable, as in kubectl.
+# Commands that are no sidecars: their --kubeconfig wins over the variable, as in kubectl.
 FLAG_FIRST: Final = TOOLS | {Command.RUN}
 
 DEFAULT_CONTROLLERS: Final = FLAGS["controllers"].default
 
-# Threads of one worker process when nobody says otherwise: idle threads are cheap, but more than
-# this many running ones only wait for the interpreter lock.
+# Most threads per worker process by default: idle threads are cheap, but more than this many
+# running threads only wait for the interpreter lock.
 MAX_DEFAULT_CONCURRENCY: Final = 64
 
-# More worker processes than this on one host bring nothing: the API server is the limit by then.
+# More worker processes on one host do not help: the API server is the limit then.
 MAX_DEFAULT_WORKERS: Final = 8
 
 
@@ -68,9 +68,9 @@ def parse(
     Args:
         command: a `Command`.
         argv: the arguments after it.
-        environ: the environment; nothing else of the process is looked at.
-        namespace_file: where the service account's namespace is mounted.
-        program: the Go sidecar whose arguments these are, and mean what they mean to it.
+        environ: the environment; nothing else of the process is read.
+        namespace_file: file with the service account's namespace.
+        program: the Go sidecar whose arguments these are; they then mean the same as there.
 
     Raises:
         ConfigError: one line and the exit code of F-014.
@@ -111,12 +111,12 @@ def parse(
 
 
 def usage(command: Command, controllers: str = DEFAULT_CONTROLLERS) -> str:
-    """The `--help` text of one command with these controllers."""
+    """Return the `--help` text of one command with these controllers."""
     return commandline.usage(command, flag_set(catalogue.choose(controllers)))
 
 
 def controllers_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """The value of `--controllers`, which decides what the other flags are."""
+    """Return the value of `--controllers`, which decides which other flags exist."""
     flag = FLAGS["controllers"]
     found = environ.get(flag.env) or flag.default
     for index, argument in enumerate(argv):
@@ -131,14 +131,14 @@ def controllers_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 def _parts(
     line: CommandLine, specs: Sequence[Spec], environ: Mapping[str, str], namespace_file: Path
 ) -> dict[str, Any]:
-    """The settings by the part of the system they are for."""
+    """Return the settings by part of the system."""
     values = line.flags.common(line.values)
     own = {spec.name: _values_of(line, spec, environ) for spec in specs}
     provisioner = own.get("provisioner", {})
     in_node_mode = any(found.get("node-deployment") for found in own.values())
     controllers = {spec.name: spec.read_settings(own[spec.name]) for spec in specs}
     if values["shadow"] and "capacity" in controllers:
-        # All of a capacity object is the driver's answer, and a shadow does not ask.
+        # Capacity objects need the driver's answer, and a shadow does not call the driver.
         controllers["capacity"] = replace(controllers["capacity"], enabled=False)
     namespace = values["namespace"] or _own_namespace(environ, namespace_file)
     driver = _driver(line, values, specs, own)
@@ -165,10 +165,9 @@ def _parts(
 
 
 def _resync_seconds(line: CommandLine, values: Mapping[str, Any], specs: Sequence[Spec]) -> float:
-    """Period of the one resync of all: of its names, each sidecar's, the shortest that is given.
+    """Return the period of the common resync: the shortest of the sidecars' given flags; 0: none.
 
-    csi-attacher's is `--resync` (A-100), and says nothing of others; each may have its
-    controller's name in front. 0: none.
+    csi-attacher's flag is `--resync` (A-100); each flag can be prefixed with its controller's name.
     """
     names = {one for one in line.explicit if one.endswith("resync-period") or one in _RESYNC}
     periods = [float(line.values[name]) for name in names]
@@ -178,7 +177,7 @@ def _resync_seconds(line: CommandLine, values: Mapping[str, Any], specs: Sequenc
 
 
 def _values_of(line: CommandLine, spec: Spec, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What one controller's settings are made of: flags, its gates, the environment."""
+    """Return the input of one controller's settings: flags, its gates, the environment."""
     values = line.flags.own(spec, line.values, line.explicit)
     values["feature-gates"] = gate_values(values["feature-gates"], spec.gates)
     return values | {ENVIRONMENT: environ}
@@ -192,10 +191,10 @@ def _gates_of(specs: Sequence[Spec]) -> tuple[GateSpec, ...]:
 def _check_gates(requested: Mapping[str, bool], specs: Sequence[Spec]) -> None:
     """Refuse a gate that no controller has (A-101).
 
-    Beside the provisioner it is a warning: manifests in use name gates that upstream has dropped.
+    With the provisioner it is only a warning: manifests in use name gates that upstream dropped.
 
     Raises:
-        ConfigError: exit 1.
+        ConfigError: exit code 1.
     """
     if not specs or any(spec.name == "provisioner" for spec in specs):
         return
@@ -207,7 +206,7 @@ def _check_gates(requested: Mapping[str, bool], specs: Sequence[Spec]) -> None:
 
 
 def _read_environment(line: CommandLine, environ: Mapping[str, str]) -> None:
-    """Fill flags that were not given from their variables."""
+    """Set flags that were not given from their environment variables."""
     for name, flag in line.flags.flags.items():
         text = environ.get(flag.env, "") if flag.env else ""
         if text and name not in line.explicit and line.command in flag.commands:
@@ -219,7 +218,7 @@ def _read_environment(line: CommandLine, environ: Mapping[str, str]) -> None:
 
 
 def _own_namespace(environ: Mapping[str, str], namespace_file: Path) -> str:
-    """Where this pod runs: POD_NAMESPACE, the service account's namespace, `default`."""
+    """Return this pod's namespace: POD_NAMESPACE, the service account's namespace or `default`."""
     if environ.get("POD_NAMESPACE"):
         return environ["POD_NAMESPACE"]
     try:
@@ -236,7 +235,7 @@ def _driver(
 ) -> settings.DriverSettings:
     has_others = values["drivers-file"] or values["provisioner"]
     needs_none = not any(spec.needs_driver for spec in specs)
-    # A controller without a driver opens no socket, whatever a shared command line says.
+    # A controller without a driver opens no socket, even if --csi-address has a default.
     is_without = needs_none or (has_others and "csi-address" not in line.explicit)
     timeouts = [found["timeout"] for found in own.values() if "timeout" in found]
     timeout = timeouts[0] if timeouts else settings.DriverSettings().timeout_seconds
@@ -248,7 +247,7 @@ def _kube(
     values: Mapping[str, Any], environ: Mapping[str, str], namespace: str
 ) -> settings.KubeSettings:
     found = settings.KubeSettings(
-        # Upstream's order, the reverse of every other variable (F-002), see FLAG_FIRST.
+        # As upstream the variable wins, unlike for all other flags (F-002); see FLAG_FIRST.
         kubeconfig=environ.get("KUBECONFIG") or values["kubeconfig"],
         namespace=namespace,
     )
@@ -268,7 +267,7 @@ def _leader(
     return read(
         settings.LeaderSettings,
         values,
-        # One Lease for all nodes would leave all but one idle (F-021); a shadow writes none.
+        # With one Lease for all nodes only one node would work (F-021); a shadow writes no Lease.
         enabled=values["leader-election"] and not is_apart,
         namespace=values["leader-election-namespace"] or own_namespace,
         labels=tuple(sorted(values["leader-election-labels"].items())),
@@ -286,7 +285,7 @@ def _http(values: Mapping[str, Any], *, in_node_mode: bool) -> settings.HttpSett
 
 
 def _redis(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.RedisSettings:
-    """Take the credentials out of the URL; the flags and variables for them win."""
+    """Move the credentials out of the URL; flags and variables for them win."""
     scheme, separator, rest = values["redis-url"].strip().partition("://")
     authority_end = min((rest.find(c) for c in "/?" if c in rest), default=len(rest))
     login, _, host = rest[:authority_end].rpartition("@")
@@ -325,15 +324,15 @@ def _record_keys(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple
 def _password(whose: str, values: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     path = values[f"{whose}-password-file"]
     if path:
-        # Of several lines the first one is ours; Redis takes each while one is being replaced.
+        # The first line is the current password; during a rotation Redis accepts all lines.
         return _read_secret(f"--{whose}-password-file", path).partition("\n")[0].strip()
     return environ.get(f"CSI_FLEET_{whose.upper().replace('-', '_')}_PASSWORD", "")
 
 
 def _default_workers(values: Mapping[str, Any], driver: settings.DriverSettings) -> int:
-    """As many as there are CPUs and drivers to keep them busy.
+    """Return the default number of worker processes: at most one per CPU and per driver.
 
-    A process computes on one CPU at a time; beside a single driver a second one is only memory.
+    A process uses one CPU at a time; for a single driver a second process only costs memory.
     """
     most = MAX_DEFAULT_WORKERS
     if not (values["automaxprocs"] or driver.drivers_file):
@@ -342,15 +341,15 @@ def _default_workers(values: Mapping[str, Any], driver: settings.DriverSettings)
 
 
 def temporary(environ: Mapping[str, str]) -> Path:
-    """Where files may be made, also in a container with a read-only root and no mount."""
+    """Return a folder for temporary files, also in a container with a read-only root."""
     try:
         return Path(environ.get("TMPDIR") or tempfile.gettempdir())
     except FileNotFoundError:
-        return Path("/dev/shm")  # noqa: S108 - of the container alone
+        return Path("/dev/shm")  # noqa: S108 - private to the container
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:
-    """The folder of a run that names none, if it is free."""
+    """Return the default state folder, which `run` uses if no other process does."""
     return temporary(environ) / f"csi-fleet-{os.getuid()}"
 
 
@@ -406,7 +405,7 @@ def _flower_oidc(values: Mapping[str, Any]) -> settings.OidcSettings | None:
 
 
 def _read_secret(flag: str, path: str) -> str:
-    """Read a password file; a missing one is the user's mistake, told in one line."""
+    """Read a password file; a missing file is a ConfigError of one line."""
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,12 +1,12 @@
-"""What does a `sentinel://` URL say?
+"""Parses `sentinel://` URLs.
 
 ```
 sentinel://host1:26379,host2,host3/master-name?db=0&ssl_ca_certs=/path/ca.crt
 ```
 The port defaults to 26379, the database to 0. Any `ssl_` option means TLS, to the sentinels and to
-the servers they name. User and password before an `@` are those of the servers; the sentinels' own
-come as `sentinel_username`, `sentinel_password` and the file that holds it now,
-`sentinel_password_file`, which only we put there.
+the Redis servers. User and password before an `@` are those of the servers; the sentinels' own are
+the options `sentinel_username`, `sentinel_password` and `sentinel_password_file`, the file with the
+current password, which only csi-fleet adds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCHEMES: Final = ("redis://", "rediss://", "unix://", SCHEME)
 DEFAULT_PORT: Final = 26379
 HIGHEST_PORT: Final = 65535
 _ESCAPES: Final = "in a user or password write / as %2F, ? as %3F and # as %23"
-# What redis-py, Celery and Flower all read.
+# The options that redis-py, Celery and Flower all support.
 TLS_OPTIONS: Final = (
     "ssl_ca_certs",
     "ssl_ca_path",
@@ -43,8 +43,8 @@ class SentinelUrl:
 
     Args:
         hosts: the sentinels, at least one.
-        master: the name they know the master by.
-        tls: options of TLS by redis-py's names, empty without TLS.
+        master: the sentinels' name of the master.
+        tls: TLS options by redis-py's names, empty without TLS.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -59,12 +59,12 @@ class SentinelUrl:
 
     @property
     def login(self) -> dict[str, str]:
-        """User and password of the servers, as far as there are any."""
+        """Return user and password of the servers, as far as given."""
         return _without_empty(username=self.username, password=self.password)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent to this host stays on this machine."""
+    """Return True if the host is this machine, so that data to it crosses no network."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -72,15 +72,15 @@ def is_loopback(host: str) -> bool:
 
 
 def is_sentinel(url: str) -> bool:
-    """Whether sentinels are to be asked where the master is."""
+    """Return True if the URL names sentinels, which know the master."""
     return url.startswith(SCHEME)
 
 
 def check_place(url: str) -> None:
-    """Refuse what a connection could not read, or would read otherwise than Celery does.
+    """Refuse a URL that redis-py cannot read, or reads differently from Celery.
 
     Raises:
-        ValueError: one line that says what is wrong, without the URL: it may hold a password.
+        ValueError: one line that says what is wrong, without the URL, which may hold a password.
     """
     if is_sentinel(url):
         parse_sentinels(url)
@@ -89,7 +89,7 @@ def check_place(url: str) -> None:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        # Its text has what stands in the host's place: a password's beginning.
+        # The original text shows the host, which may be the start of a password.
         raise ValueError(f"host or port cannot be read; {_ESCAPES}") from None
     database = parts.path.removeprefix("/")
     if parts.scheme == "unix":
@@ -104,10 +104,10 @@ def check_place(url: str) -> None:
 
 
 def parse_sentinels(url: str) -> SentinelUrl:
-    """Read the URL.
+    """Parse the URL.
 
     Raises:
-        ValueError: one line that says what is wrong, without the URL: it may hold a password.
+        ValueError: one line that says what is wrong, without the URL, which may hold a password.
     """
     rest, _, query = url.removeprefix(SCHEME).partition("?")
     authority, _, path = rest.partition("/")
@@ -134,7 +134,7 @@ def parse_sentinels(url: str) -> SentinelUrl:
 
 
 def split_sentinel_login(url: str) -> tuple[str, str, str, str]:
-    """The URL without the sentinels' login; their user, their password and its file."""
+    """Return the URL without the sentinels' login, and their user, password and its file."""
     place, mark, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
     found = dict(pairs)
@@ -146,7 +146,7 @@ def split_sentinel_login(url: str) -> tuple[str, str, str, str]:
 
 
 def with_sentinel_login(url: str, username: str, password: str, file: str = "") -> str:
-    """The reverse of `split_sentinel_login`. Secret: never log it."""
+    """Return the URL with the sentinels' login added. Secret: never log it."""
     login = dict(zip(_LOGIN, (username, password, file), strict=True))
     added = urlencode(_without_empty(**login), quote_via=quote)
     if not is_sentinel(url) or not added:
@@ -155,7 +155,7 @@ def with_sentinel_login(url: str, username: str, password: str, file: str = "") 
 
 
 def _check_options(scheme: str, options: Iterable[tuple[str, str]], *known: str) -> None:
-    """An unknown one is not named: it may be a piece of a password."""
+    """Refuse unknown options; the error does not name them, as they may be part of a password."""
     if any(name not in known for name, _ in options):
         names = ", ".join(known) or "none"
         raise ValueError(f"unknown option behind ?: a {scheme}:// URL knows {names}; {_ESCAPES}")

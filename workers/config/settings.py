@@ -1,6 +1,6 @@
-"""What are the settings of a process? Frozen values only; `workers.config.load` builds them.
+"""The settings of a process, as frozen dataclasses; `workers.config.load` builds them.
 
-Durations are seconds. Defaults are those of the flags' rows, so a test can write `Settings()` or
+Durations are in seconds. Defaults come from the flags' rows, so a test can write `Settings()` or
 `Settings(provision=ProvisionSettings(worker_threads=2))`.
 """
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
-    """Which drivers a worker serves, and how it calls them."""
+    """The drivers that a worker serves, and the deadline of calls."""
 
     csi_addresses: tuple[str, ...] = setting("csi-address", FLAGS)
-    """Sockets of the drivers beside this process; empty in central mode."""
+    """Sockets of the drivers in this process's pod; empty in central mode."""
 
     provisioners: tuple[str, ...] = setting("provisioner", FLAGS)
     """Plug-ins to serve, each `module:class` or the name of an entry point."""
@@ -35,7 +35,7 @@ class DriverSettings:
     """Path of the YAML file of central mode; "" for none."""
 
     drivers_pool: str = setting("drivers-pool", FLAGS)
-    """Pool of the file's drivers that this worker serves; "": those without a pool."""
+    """Pool of the file's drivers that this worker serves; "": drivers without a pool."""
 
     timeout_seconds: float = taken("timeout", default=10.0)
     """Deadline of each CSI call, above 0."""
@@ -55,7 +55,7 @@ class KubeSettings:
     """Requests per second of one process; 0 means client-go's default 5, below 0 no limit."""
 
     burst: int = setting("kube-api-burst", FLAGS)
-    """Requests that may go out at once before `qps` holds; 0 means client-go's default 10."""
+    """Requests that may exceed `qps` at once; 0 means client-go's default 10."""
 
     capacity_qps: float = taken("kube-api-capacity-qps", default=1.0)
     """Writes of capacity objects per second and driver, over all processes."""
@@ -67,7 +67,7 @@ class KubeSettings:
     """Namespace of the system's own objects (intents); POD_NAMESPACE or the service account's."""
 
     def rate(self) -> tuple[float, int]:
-        """Requests per second and burst for a client; 0 per second is no limit there."""
+        """Return requests per second and burst for a client, where 0 per second means no limit."""
         return max(0.0, self.qps or 5.0), self.burst or 10
 
 
@@ -76,22 +76,22 @@ class ProvisionSettings:
     """The rules of creating and deleting volumes."""
 
     volume_name_prefix: str = taken("volume-name-prefix", default="pvc")
-    """First part of volume names. Empty is an error of each claim (P-121)."""
+    """First part of volume names. If it is empty, every claim fails (P-121)."""
 
     volume_name_uuid_length: int = taken("volume-name-uuid-length", default=-1)
     """Characters kept of the dash-less UID, 1 to 32; -1 (default) keeps the UID as it is."""
 
     default_fstype: str = taken("default-fstype", default="")
-    """File system when the class names none; default "" leaves it to the driver."""
+    """File system if the class names none; default "" leaves it to the driver."""
 
     extra_create_metadata: bool = taken("extra-create-metadata", default=False)
-    """Whether CreateVolume gets the names of claim and volume."""
+    """True if CreateVolume gets the names of claim and volume."""
 
     controller_publish_readonly: bool = taken("controller-publish-readonly", default=False)
-    """Whether a PV for ReadOnlyMany alone is read-only."""
+    """True if a PV whose only access mode is ReadOnlyMany is published read-only."""
 
     prevent_volume_mode_conversion: bool = taken("prevent-volume-mode-conversion", default=True)
-    """Whether a restore may not change the volume mode."""
+    """True if a restore is not allowed to change the volume mode."""
 
     strict_topology: bool = taken("strict-topology", default=False)
     """Late binding: only the selected node's topology."""
@@ -106,10 +106,10 @@ class ProvisionSettings:
     """Longest retry interval, above 0."""
 
     worker_threads: int = taken("worker-threads", default=100)
-    """Simultaneous creations, and apart from them deletions, per driver; at least 1."""
+    """Simultaneous creations per driver, and the same number of deletions; at least 1."""
 
     cloning_protection_threads: int = taken("cloning-protection-threads", default=1)
-    """Simultaneous removals of the clone source finalizer; 0 removes none."""
+    """Simultaneous removals of the clone source finalizer; 0 disables them."""
 
     snapshot_orphan_sweep_seconds: float = taken("snapshot-orphan-sweep-interval", default=300.0)
     """Period of the snapshot finalizer sweep; 0 disables."""
@@ -120,10 +120,10 @@ class CapacitySettings:
     """CSIStorageCapacity objects."""
 
     enabled: bool = taken("enable-capacity", default=False)
-    """Whether to publish capacity."""
+    """True if capacity is published."""
 
     for_immediate_binding: bool = taken("capacity-for-immediate-binding", default=False)
-    """Whether classes with immediate binding get objects too."""
+    """True if classes with immediate binding get objects too."""
 
     poll_interval_seconds: float = taken("capacity-poll-interval", default=60.0)
     """Period of the full refresh, above 0."""
@@ -132,16 +132,16 @@ class CapacitySettings:
     """Steps from the pod to the owner of the objects; -1 for no owner."""
 
     threads: int = taken("capacity-threads", default=1)
-    """Simultaneous GetCapacity calls per driver; 0 makes none."""
+    """Simultaneous GetCapacity calls per driver; 0 disables them."""
 
     always_topology: bool = taken("capacity-always-topology", default=False)
-    """Whether GetCapacity carries a topology whatever the driver supports."""
+    """True if GetCapacity has a topology even if the driver does not support topology."""
 
     namespace: str = ""
-    """Variable NAMESPACE: where the objects live; set when `enabled`."""
+    """Variable NAMESPACE: namespace of the objects; set if `enabled`."""
 
     pod_name: str = ""
-    """Variable POD_NAME: start of the owner look-up; set when needed."""
+    """Variable POD_NAME: start of the owner lookup; set if needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +149,13 @@ class NodeSettings:
     """One provisioner per node (section 5)."""
 
     enabled: bool = False
-    """Whether only this node's claims are ours."""
+    """True if this process provisions only its node's claims."""
 
     node_name: str = ""
-    """Variable NODE_NAME; set when `enabled`."""
+    """Variable NODE_NAME; set if `enabled`."""
 
     immediate_binding: bool = taken("node-deployment-immediate-binding", default=True)
-    """Whether claims with immediate binding are taken."""
+    """True if this node competes for claims with immediate binding."""
 
     base_delay_seconds: float = taken("node-deployment-base-delay", default=20.0)
     """First wait before owning such a claim, above 0."""
@@ -166,10 +166,10 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class LeaderSettings:
-    """The Lease; work never depends on it."""
+    """The Lease of the Go sidecar."""
 
     enabled: bool = False
-    """Whether to keep a Lease; always off in node deployment."""
+    """True if a Lease is kept; always off in node deployment."""
 
     namespace: str = "default"
     """Namespace of the Lease."""
@@ -181,7 +181,7 @@ class LeaderSettings:
     """Time in which the holder must renew; below the duration."""
 
     retry_period_seconds: float = setting("leader-election-retry-period", FLAGS)
-    """Time between two tries."""
+    """Time between two attempts to take or renew it."""
 
     labels: tuple[tuple[str, str], ...] = ()
     """Labels of the Lease as sorted pairs; `dict(labels)` for a manifest."""
@@ -198,13 +198,13 @@ class HttpSettings:
     """Path of the metrics."""
 
     token_review: bool = setting("metrics-token-review", FLAGS)
-    """Whether only those may read the metrics whom the API server lets."""
+    """True if the API server decides who may read the metrics."""
 
     pprof: bool = setting("enable-pprof", FLAGS)
-    """Whether /debug/pprof/ is served."""
+    """True if /debug/pprof/ is served."""
 
     leader_health: bool = False
-    """Whether /healthz/leader-election exists: leader election and --http-endpoint (F-022)."""
+    """True if /healthz/leader-election exists: leader election and --http-endpoint (F-022)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +223,10 @@ CELERY_USERS: Final = {"watcher": "publisher", "worker": "broker"}
 
 @dataclass(frozen=True, slots=True)
 class RedisSettings:
-    """How to reach Redis. Credentials are apart from the URL, so that it may be logged."""
+    """How to reach Redis. The URL has no credentials, so that it can be logged."""
 
     url: str = ""
-    """URL without user and password; "" means: start one (only `run`)."""
+    """URL without user and password; "" means that `run` starts a Redis."""
 
     username: str = ""
     """User name; "" for Redis' default user."""
@@ -235,10 +235,10 @@ class RedisSettings:
     """Password; "" for none. Never shown by `repr`."""
 
     broker_username: str = setting("redis-broker-username", FLAGS)
-    """User of Celery's connection, with the same password; "" for the one of `for_celery`."""
+    """User of Celery's connection, with the same password; "" for the default of `for_celery`."""
 
     password_file: str = ""
-    """Where `password` came from; each new connection reads it again. "" for elsewhere."""
+    """The file with `password`; each new connection reads it again. "" if there is no file."""
 
     sentinel_username: str = ""
     """User name for the sentinels; "" for their default user."""
@@ -247,25 +247,25 @@ class RedisSettings:
     """Password of the sentinels; "" for none. Never shown by `repr`."""
 
     sentinel_password_file: str = ""
-    """Where `sentinel_password` came from, as `password_file`."""
+    """The file with `sentinel_password`, as `password_file`."""
 
     record_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Lines of the key file: what workers sign their records with; () for unsigned ones."""
+    """Lines of the key file: the keys with which workers sign records; () for unsigned records."""
 
     is_insecure: bool = setting("redis-insecure", FLAGS)
-    """A password may go over a connection without TLS."""
+    """True if a password may be sent over a connection without TLS."""
 
     def for_celery(self) -> RedisSettings:
-        """The same Redis for Celery's connection, with the user that k8s/base/redis/users.acl has.
+        """Return the settings of Celery's connection, with its user in k8s/base/redis/users.acl.
 
-        Celery writes where a message tells it to, so its user reaches no key of csi-fleet.
+        Celery writes to lists that messages name, so its user has no access to csi-fleet's keys.
         """
         component, dot, driver = self.username.partition(".")
         shipped = CELERY_USERS.get(component, component) + dot + driver
         return replace(self, username=self.broker_username or shipped)
 
     def url_with_credentials(self) -> str:
-        """The URL with all that is needed to connect, in one text.
+        """Return the URL with all credentials.
 
         Secret: never log it.
         """
@@ -290,39 +290,39 @@ class ProcessSettings:
     """Threads per worker process, at least 1."""
 
     lease_ttl_seconds: float = setting("lease-ttl", FLAGS)
-    """Time after which a silent worker's keys are handed over, at least 1."""
+    """Time after which a silent worker's keys are given to other workers, at least 1."""
 
     state_dir: str = ""
-    """Folder for pid, health and metric files; made by `run`, mode 0700."""
+    """Folder for pid, health and metric files; created by `run`, mode 0700."""
 
     shadow: bool = setting("shadow", FLAGS)
-    """Whether nothing is written to the API server or asked of a driver."""
+    """True if nothing is written to the API server and no driver call changes anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowerSettings:
-    """The web page of tasks."""
+    """Flower, the web page of tasks."""
 
     address: str = setting("flower-address", FLAGS)
     """Listen address; default 127.0.0.1."""
 
     port: int = setting("flower-port", FLAGS)
-    """Port; 0 does not start it."""
+    """Port; with 0 Flower is not started."""
 
     basic_auth: tuple[str, ...] = field(default=(), repr=False)
     """`user:password` entries; empty means no login, which needs a loopback address."""
 
     tls: tuple[str, str] = ("", "")
-    """Paths of certificate and key; two empty ones mean plain HTTP."""
+    """Paths of certificate and key; both empty mean plain HTTP."""
 
     plain_http: bool = setting("flower-plain-http", FLAGS)
-    """Whether plain HTTP at an address open to others is wanted."""
+    """True if plain HTTP is allowed at an address that other machines can reach."""
 
     secret_files: tuple[str, ...] = ()
-    """Where its logins and secrets came from."""
+    """The files of its logins and secrets."""
 
     oidc: OidcSettings | None = None
-    """Login by an identity provider, in place of `basic_auth`."""
+    """Login by an identity provider, instead of `basic_auth`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,48 +333,48 @@ class OidcSettings:
     """`google`, `github`, `gitlab` or `okta`."""
 
     allowed: str
-    """Regular expression of the addresses that may come in."""
+    """Regular expression of the email addresses that may log in."""
 
     client_id: str
-    """Our name at the provider."""
+    """Client id at the provider."""
 
     secret: str = field(repr=False)
-    """Our secret there. Never shown by `repr`."""
+    """Client secret at the provider. Never shown by `repr`."""
 
     redirect_uri: str
-    """Flower's own address with /login, as the provider knows it."""
+    """Flower's address with /login, as registered at the provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything one process was told."""
+    """All settings of one process."""
 
     command: Command = Command.RUN
     """The subcommand."""
 
     arguments: tuple[str, ...] = ()
-    """What follows the flags; only the tools use it."""
+    """The arguments that are not flags; only the tools use them."""
 
     explicit: frozenset[str] = frozenset()
-    """Names of the flags given by argument or variable, not by default."""
+    """Names of the flags that were given as argument or variable."""
 
     warnings: tuple[str, ...] = ()
-    """One line each, to be logged once logging works."""
+    """Lines to log once logging is set up."""
 
     show_version: bool = False
-    """Whether only the version is wanted; nothing else is checked then."""
+    """True for `--version`; the other settings are not checked then."""
 
     chosen: tuple[str, ...] = ("provisioner", "capacity")
     """The controllers of this process, by name."""
 
     controllers: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Each chosen controller's own settings by its name, made by its `read_settings`."""
+    """Settings of each chosen controller by its name, from its `read_settings`."""
 
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
-    """What `controllers` was read from: flag values by name, by controller."""
+    """Input of `controllers`: by controller, its flag values by name."""
 
     resync_period_seconds: float = setting("resync-period", FLAGS)
-    """Period in which everything unfinished is looked at again."""
+    """Period of the resync, which adds the keys of all objects that need work."""
 
     gates: FeatureGates = field(default_factory=FeatureGates)
     driver: DriverSettings = field(default_factory=DriverSettings)

@@ -1,4 +1,4 @@
-"""What did somebody mean who wrote a word that there is not?"""
+"""Suggests a known word for a misspelled one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """` did you mean --x?` for a word that is nearly one of the known ones, else nothing."""
-    import difflib  # noqa: PLC0415 - only for who mistyped
+    """Return ` did you mean WORD?` if the word is similar to a known one, else ""."""
+    import difflib  # noqa: PLC0415 - needed only after a mistake
 
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.75)
     return f" did you mean {found[0]}?" if found else ""

@@ -1,4 +1,4 @@
-"""The flags of the commands a person runs: `status`, `explain`, `retry`, `pause`, `audit`, ..."""
+"""Flags of the commands that operators run: `status`, `explain`, `retry`, `pause`, `audit`, ..."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ TOOL_FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """What a person asked of one of these commands."""
+    """The flag values of one of these commands."""
 
     output: str = setting("output", TOOL_FLAGS)
     namespace: str = setting("in-namespace", TOOL_FLAGS)
