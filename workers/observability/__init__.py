@@ -1,1 +1,1 @@
-"""What a process tells about itself: log lines, metrics, health and profiles."""
+"""Log lines, metrics, health checks, traces and profiles of a process."""

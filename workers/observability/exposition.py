@@ -1,8 +1,8 @@
-"""What does a scrape get? One registry that joins all sources, with the labels upstream shows.
+"""Joins all sources of metrics for a scrape, with upstream's labels.
 
-A process alone serves its own `Metrics`. Under `csi-fleet run` the supervisor serves those of its
-children: each writes its values to files of one folder, and a restart loses nothing, because the
-files of the dead are added up and kept (`SharedMetrics`).
+A single process serves its own `Metrics`. Under `csi-fleet run` the supervisor serves the metrics
+of its children: each child writes its values to files in a shared folder. A restart of a child
+loses nothing, because the files of dead children are summed and kept (`SharedMetrics`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Set in the environment of the children of `run` before they start."""
 
-# Public in prometheus_client, but without annotations.
+# Public in prometheus_client, but without type annotations.
 _MmapedDict: Any = mmap_dict.MmapedDict
 _mark_process_dead: Any = multiprocess.mark_process_dead
 _merge: Any = multiprocess.MultiProcessCollector.merge
 
-# Labels that upstream's metric has only in some set-ups: shown when they have a value.
+# Labels that upstream has only in some setups: shown only if they have a value.
 _OPTIONAL_LABELS: Final = {
     "csi_sidecar_operations_seconds": "migrated",
     "csistoragecapacities_desired_goal": "driver_name",
@@ -41,10 +41,10 @@ _OPTIONAL_LABELS: Final = {
     "csistoragecapacities_obsolete": "driver_name",
 }
 
-# No process has this id: its files hold the sums of all processes that are gone.
+# No process has this id: its files hold the sums of all dead processes.
 _GONE: Final = 0
 
-# A file may be between its creation and its first bytes, or may just have been removed.
+# A file may be still empty, or may have just been removed.
 _READ_ATTEMPTS: Final = 5
 
 
@@ -60,23 +60,23 @@ class SharedMetrics(Collector):
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
-        """Empty the folder: a run starts from zero, as one process would."""
+        """Empty the folder: a run starts from zero, as a single process does."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(mode=0o700, parents=True)
 
     def forget_process(self, pid: int) -> None:
-        """Drop the gauges of a dead child and keep its counts; call it after each child's end."""
+        """Drop the gauges of a dead child and keep its counts; called after a child ended."""
         with self._lock:
             _mark_process_dead(pid, str(self.directory))
             for kind in ("counter", "histogram"):
                 self._add_to_gone(kind, self.directory / f"{kind}_{pid}.db")
 
     def describe(self) -> list[Metric]:
-        """Name nothing: what there is depends on the children."""
+        """Return nothing: the metrics depend on the children."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Add up all children, living and dead."""
+        """Return the sums over all children, living and dead."""
         for attempt in range(_READ_ATTEMPTS):
             try:
                 with self._lock:
@@ -96,14 +96,14 @@ class SharedMetrics(Collector):
             for key, value, _, _ in _MmapedDict.read_all_values_from_file(str(path)):
                 gone.write_value(key, gone.read_value(key)[0] + value, 0.0)
         except (RuntimeError, struct.error, ValueError):
-            return  # Killed while it made the file: nothing was counted yet.
+            return  # The child was killed while creating the file: nothing was counted yet.
         finally:
             gone.close()
             path.unlink()
 
 
 class ScrapeMetrics(Collector):
-    """Counts the scrapes themselves, under the names of Go's promhttp (F-030)."""
+    """Counts the scrapes themselves, with the metric names of Go's promhttp (F-030)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -116,13 +116,13 @@ class ScrapeMetrics(Collector):
             self._in_flight += 1
 
     def ended(self, code: int) -> None:
-        """Count its end."""
+        """Count a scrape that ended with this HTTP status."""
         with self._lock:
             self._in_flight -= 1
             self._codes[str(code)] = self._codes.get(str(code), 0) + 1
 
     def collect(self) -> Iterable[Metric]:
-        """Both metrics."""
+        """Return both metrics."""
         total = CounterMetricFamily(
             "promhttp_metric_handler_requests_total",
             "Total number of scrapes by HTTP status code.",
@@ -143,7 +143,7 @@ class ScrapeMetrics(Collector):
 
 
 class Exposition(Collector):
-    """Everything one endpoint shows.
+    """All metrics of one endpoint.
 
     Args:
         sources: registries and collectors: `Metrics.registry` or `SharedMetrics`, lanes, ...
@@ -158,14 +158,14 @@ class Exposition(Collector):
         self._sources = (*sources, process, self.scrapes)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, each family once."""
+        """Yield all metrics, each family once."""
         for source in self._sources:
             for family in source.collect():
                 yield _without_empty_labels(family)
 
 
 def _without_empty_labels(family: Metric) -> Metric:
-    """Hide optional labels without value, gauges that ended, and the library's `_created`."""
+    """Remove optional labels without value, ended gauges, and the library's `_created`."""
     optional = _OPTIONAL_LABELS.get(family.name)
     shown = Metric(family.name, family.documentation, family.type, family.unit)
     for sample in family.samples:

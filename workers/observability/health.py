@@ -1,8 +1,8 @@
-"""Does every thread of this process still go round, and is the Lease renewed?
+"""Liveness of this process's threads, and whether the Lease is renewed.
 
-What goes on in the background says so while it does it: a piece of work has a heart, which must
-beat, or end, within a limit. A heart that is silent for longer belongs to a thread that hangs, so
-liveness names it (STR-9). Whoever waits for work has no heart: there is nothing to be late with.
+Each piece of background work has a heart, which must beat, or end, within a limit. If a heart is
+silent for longer, its thread hangs, and liveness names it. A thread that waits for work has no
+heart, because it cannot be late.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LIMIT_SECONDS: Final = 120.0
-"""A step is one bounded piece of work: some commands to Redis or the API server, each with a
-time-out of seconds."""
+"""A step is a bounded piece of work: some requests to Redis or the API server, each with a timeout
+of seconds."""
 
-# Time beyond the lease duration before a silent leader is called unhealthy (csi-lib-utils,
+# A leader is unhealthy if it has not renewed for the lease duration plus this time (csi-lib-utils,
 # leaderelection DefaultHealthCheckTimeout).
 _LEASE_TOLERANCE_SECONDS: Final = 20.0
 
 
 class Heart:
-    """Of one piece of work, from `Heartbeats`."""
+    """The heart of one piece of work; `Heartbeats` creates it."""
 
     __slots__ = ("_beaten_at", "_clock", "limit_seconds", "name")
 
@@ -36,16 +36,16 @@ class Heart:
         self._beaten_at = clock()
 
     def beat(self) -> None:
-        """It went on."""
+        """Record that the work made progress."""
         self._beaten_at = self._clock()
 
     def silent_seconds(self) -> float:
-        """Since it last went on."""
+        """Return the seconds since the last progress."""
         return self._clock() - self._beaten_at
 
 
 class Heartbeats:
-    """The hearts of one process; any thread may ask.
+    """The hearts of one process; thread-safe.
 
     Args:
         clock: monotonic seconds.
@@ -57,20 +57,20 @@ class Heartbeats:
         self._hearts: set[Heart] = set()
 
     def expect(self, name: str, within_seconds: float = LIMIT_SECONDS) -> Heart:
-        """Demand a beat in every span of that length, until `stop`."""
+        """Return a heart that must beat at least every `within_seconds`, until `stop`."""
         heart = Heart(name, within_seconds, self._clock)
         with self._lock:
             self._hearts.add(heart)
         return heart
 
     def stop(self, heart: Heart) -> None:
-        """Expect no more of it. Safe to call twice."""
+        """Remove a heart. Idempotent."""
         with self._lock:
             self._hearts.discard(heart)
 
     @contextmanager
     def during(self, name: str, within_seconds: float = LIMIT_SECONDS) -> Iterator[Heart]:
-        """Around a piece of work: it ends, or beats, within that time."""
+        """Watch the block: it must end, or beat, within `within_seconds`."""
         heart = self.expect(name, within_seconds)
         try:
             yield heart
@@ -78,12 +78,12 @@ class Heartbeats:
             self.stop(heart)
 
     def working(self) -> set[str]:
-        """Names of what is at work now."""
+        """Return the names of the work that is running now."""
         with self._lock:
             return {heart.name for heart in self._hearts}
 
     def check(self) -> str:
-        """Say what is overdue; "" when nothing is (a liveness probe)."""
+        """Return which work is overdue; "" if none is (a liveness probe)."""
         with self._lock:
             hearts = list(self._hearts)
         ages = sorted((heart.name, heart.silent_seconds(), heart.limit_seconds) for heart in hearts)
@@ -93,7 +93,7 @@ class Heartbeats:
 
 
 HEARTBEATS: Final = Heartbeats()
-"""Those of this process, as its threads are: what `/healthz` asks."""
+"""The hearts of this process, which `/healthz` checks."""
 
 
 class LeaderHealth:
@@ -102,8 +102,8 @@ class LeaderHealth:
     Source: client-go, tools/leaderelection Check.
 
     Args:
-        name: of the Lease.
-        lease_duration_seconds: as in the Lease.
+        name: name of the Lease.
+        lease_duration_seconds: duration of the Lease.
         clock: monotonic seconds.
     """
 
@@ -116,15 +116,15 @@ class LeaderHealth:
         self._renewed: float | None = None
 
     def renewed(self) -> None:
-        """Note that the Lease was taken or renewed by us just now."""
+        """Record that this process took or renewed the Lease just now."""
         self._renewed = self._clock()
 
     def lost(self) -> None:
-        """Note that somebody else may hold it."""
+        """Record that another process may hold the Lease."""
         self._renewed = None
 
     def check(self) -> str:
-        """Give client-go's complaint; "" for a standby and for a leader that renews."""
+        """Return client-go's error text; "" for a standby and for a leader that renews."""
         renewed = self._renewed
         if renewed is None or self._clock() - renewed <= self._limit:
             return ""

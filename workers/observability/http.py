@@ -1,8 +1,8 @@
-"""Who asks how we are? The HTTP server for metrics, probes and profiles (`--http-endpoint`).
+"""The HTTP server for metrics, probes and profiles (`--http-endpoint`).
 
-Each request has its own daemon thread and a time limit, so a slow client holds up nothing; of too
-many at once the oldest is dropped (SEC-9). There is no login, as upstream: the port is for the
-cluster's own monitoring. `--metrics-token-review` asks the API server who reads the metrics.
+Each request has its own daemon thread and a time limit, so a slow client blocks no other; with too
+many connections the oldest is dropped. As upstream there is no login: the port is for the cluster's
+own monitoring. With `--metrics-token-review` the API server decides who may read the metrics.
 
 | Path | Answer |
 |---|---|
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# A client that sends or takes nothing for so long is dropped.
+# A client that neither sends nor reads for this long is dropped.
 _CLIENT_TIMEOUT_SECONDS: Final = 10.0
 
-# Probes and scrapes are a few; a flood of slow clients gets no more threads than this.
+# Probes and scrapes need few connections; many slow clients get no more threads than this.
 _MAX_CONNECTIONS: Final = 32
 
 _DEFAULT_PROFILE_SECONDS: Final = 30.0
@@ -53,19 +53,19 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def always_ok() -> str:
-    """A check that never complains."""
+    """A check that never fails."""
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The probes; each returns "" for good, else one line saying what is wrong.
+    """The probes; each returns "" if all is well, else the problem in one line.
 
     Args:
-        live: a failure means that only a restart helps (`Heartbeats.check`).
-        ready: a failure means that work would not be done now.
+        live: fails if only a restart helps (`Heartbeats.check`).
+        ready: fails if work cannot be done now.
         leader: health of the Lease (`LeaderHealth.check`).
-        may_read: told a bearer token; whether it may read the metrics. None asks nobody.
+        may_read: returns True if a bearer token may read the metrics; None allows everybody.
     """
 
     live: Check = always_ok
@@ -86,8 +86,8 @@ class DiagnosticsServer:
 
     Args:
         settings: address and paths.
-        exposition: what the metrics path shows.
-        checks: what the probes ask.
+        exposition: the metrics.
+        checks: the probes.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class DiagnosticsServer:
 
     @property
     def port(self) -> int:
-        """The port in use; it differs from the setting for port 0."""
+        """The port in use, chosen by the kernel if the setting is 0."""
         return int(self._server.server_address[1]) if self._server else 0
 
     def start(self) -> None:
-        """Listen, and serve from a thread of its own.
+        """Listen, and serve in a new thread.
 
         Raises:
-            ConfigError: exit 255, nobody can listen there (F-014).
+            ConfigError: exit code 255: the address cannot be bound (F-014).
         """
         endpoint = self._settings.endpoint
         try:
@@ -129,18 +129,18 @@ class DiagnosticsServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the port; requests under way are abandoned. Safe to call twice."""
+        """Close the port; running requests are abandoned. Idempotent."""
         self._stopping.set()
         server, self._server = self._server, None
         if server is not None:
-            # Wakes the thread that waits for a connection.
+            # Wakes the thread that waits in accept.
             server.socket.shutdown(socket.SHUT_RDWR)
             if self._thread is not None:
                 self._thread.join()
             server.server_close()
 
     def _serve(self, server: _Server) -> None:
-        # Not serve_forever: it wakes twice a second for ever, to look for its end.
+        # Not serve_forever, which wakes twice a second to check whether it should end.
         while not self._stopping.is_set():
             server.handle_request()
 
@@ -176,7 +176,7 @@ class DiagnosticsServer:
         scrapes.started()
         code = 500
         try:
-            # The encoders only call collect(), which is all that a Collector has.
+            # The encoders only call collect(), the only method of a Collector.
             body: bytes = encode(self._exposition)
             code = 200
         finally:
@@ -224,7 +224,7 @@ def _probe(check: Check) -> _Answer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # A restarted process must get its port back while old connections linger.
+    # A restarted process must get its port again while old connections are closing.
     allow_reuse_address = True
     block_on_close = False
 
@@ -239,11 +239,11 @@ class _Server(ThreadingHTTPServer):
         if self.address_family == socket.AF_INET6 and self.server_address[0] == "::":
             # Go listens on both families for `:8080`.
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # Not HTTPServer's: it asks DNS for the host's name, which may take seconds.
+        # Not HTTPServer's method, which asks DNS for the host's name; that can take seconds.
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        # The oldest goes: it had its time, and a probe that comes now must be answered.
+        # Drop the oldest connection, because a new probe must be answered.
         with self._lock:
             while len(self._open) >= _MAX_CONNECTIONS:
                 oldest = next(iter(self._open))
@@ -275,7 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.server.diagnostics.answer(
                 self.path, self.headers.get("Accept", ""), self.headers.get("Authorization", "")
             )
-        except Exception:  # noqa: BLE001  the server's edge: one bad answer must not end it
+        except Exception:  # noqa: BLE001  edge of the server: one bad answer must not end it
             _log.exception("HTTP request failed", path=self.path)
             answer = _Answer(500, b"internal server error\n")
         body, is_zipped = answer.body, False
@@ -294,7 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815  named by the base class
 
     def log_message(self, *_: Any) -> None:
-        """Probes and scrapes are no news."""
+        """Log nothing: probes and scrapes are too many."""
 
 
 def _listen(host: str, port: int, diagnostics: DiagnosticsServer) -> _Server:
@@ -306,5 +306,5 @@ def _listen(host: str, port: int, diagnostics: DiagnosticsServer) -> _Server:
     try:
         return _Server(socket.AF_INET6, ("::", port), diagnostics)
     except OSError:
-        # No IPv6 here; a port that is taken fails again, with the right text.
+        # This machine has no IPv6, or the port is taken: then IPv4 fails too, with the right text.
         return _Server(socket.AF_INET, ("0.0.0.0", port), diagnostics)  # noqa: S104  Go's `:port`

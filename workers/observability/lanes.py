@@ -1,7 +1,7 @@
-"""What waits in Redis? Lane figures as metrics, read when somebody scrapes.
+"""Exports figures of the queues as metrics, read from Redis at each scrape.
 
-The watcher exports them, for they are the same for all processes. A Redis that does not answer
-costs the lane figures of that scrape and sets `csi_fleet_queue_up` to 0.
+Only the watcher exports them, because they are the same for all processes. If Redis does not
+answer, the scrape has no queue figures, and `csi_fleet_queue_up` is 0.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ _LABELS = ("kind", "driver_name")
 
 
 class LaneLimit(Protocol):
-    """What a lane may do."""
+    """The limits of a queue."""
 
     @property
     def concurrency(self) -> int:
-        """Keys at once."""
+        """Most keys that run at once."""
 
 
 class LaneFigures(Protocol):
-    """Counts and ages of one lane; `workers.queue.limits.LaneStats` is one."""
+    """Counts and ages of one queue, such as `workers.queue.limits.LaneStats`."""
 
     @property
     def ready(self) -> int:
-        """First attempts that wait."""
+        """Waiting keys without a failed attempt."""
 
     @property
     def retry(self) -> int:
-        """Later attempts that wait."""
+        """Waiting keys to retry."""
 
     @property
     def ticketed(self) -> int:
-        """Admitted, with a message under way."""
+        """Admitted keys, whose message is sent."""
 
     @property
     def running(self) -> int:
-        """Held by a worker."""
+        """Keys leased by a worker."""
 
     @property
     def delayed(self) -> int:
-        """Due later."""
+        """Keys that are due later."""
 
     @property
     def blocked(self) -> int:
-        """Waiting for another key of the same volume."""
+        """Keys that wait for a lock, which another key of the same volume holds."""
 
     @property
     def head_age_seconds(self) -> float:
-        """How long the next key has been waiting."""
+        """Seconds that the next key has been waiting."""
 
     @property
     def oldest_ticket_seconds(self) -> float:
-        """Age of the oldest message nobody took."""
+        """Age of the oldest message that no worker took."""
 
     @property
     def paused(self) -> Mapping[str, str]:
@@ -71,16 +71,16 @@ class LaneFigures(Protocol):
 
     @property
     def limits(self) -> LaneLimit | None:
-        """Limits, if a worker declared any."""
+        """The limits, None if no worker declared any."""
 
 
 class LaneCollector(Collector):
-    """Turns lane figures into gauges.
+    """Turns figures of the queues into gauges.
 
     Args:
-        read: figures by lane (`<kind>|<driver>`), from Redis.
-        read_sizes: figures without a lane, by name: `intents`, `unsaved_volumes`, ...
-        work_queues: upstream's work queue of each kind; other kinds keep their own name (L-096).
+        read: reads the figures from Redis, by queue (`<kind>|<driver>`).
+        read_sizes: reads figures that belong to no queue, by name: `intents`, `unsaved_volumes`.
+        work_queues: kind -> name of upstream's work queue; other kinds keep their name (L-096).
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class LaneCollector(Collector):
         self._read_sizes = read_sizes
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Name nothing, so that registering asks nothing of Redis."""
+        """Return nothing, so that the registration needs no Redis."""
         return []
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Read and convert; only the up gauge when Redis does not answer."""
+        """Yield all gauges; only `csi_fleet_queue_up` if Redis does not answer."""
         up = GaugeMetricFamily("csi_fleet_queue_up", "Whether Redis answered: 1 yes, 0 no.")
         try:
             lanes, sizes = self._read(), self._read_sizes()
@@ -153,7 +153,7 @@ def _lane_families(lanes: Mapping[str, LaneFigures]) -> list[GaugeMetricFamily]:
 def _depths(
     lanes: Mapping[str, LaneFigures], work_queues: Mapping[str, str]
 ) -> list[GaugeMetricFamily]:
-    """`workqueue_depth`: what could run but does not yet, over all drivers (L-096)."""
+    """Return `workqueue_depth`: keys of all drivers that are due but do not run yet (L-096)."""
     depths: dict[str, int] = defaultdict(int)
     for lane, figures in lanes.items():
         kind = unquote(lane.partition("|")[0])

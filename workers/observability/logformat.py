@@ -1,4 +1,4 @@
-"""What does one log line look like? From a record of the standard library to klog's layouts.
+"""Formats records of Python's logging in klog's layouts.
 
 Text: `W1102 15:04:05.000123      17 claims.py:88] "CreateVolume failed" claim="default/data"`
 JSON: `{"ts":1730559845000.123,"caller":"claims.py:88","level":"warning","msg":"...","claim":"..."}`
@@ -27,37 +27,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STRIPPED: Final = "***stripped***"
-"""What upstream's protosanitizer writes in place of a secret."""
+"""The text of upstream's protosanitizer for a hidden secret."""
 
 OWN_PACKAGES: Final = ("workers", "watcher", "csi_client")
-"""Loggers of these names are ours; all others belong to libraries."""
+"""Our loggers start with these names; all others belong to libraries."""
 
 _SECRET_NAME: Final = re.compile(
     r"secret|passw|token|credential|authorization|api_?key", re.IGNORECASE
 )
 _SECRET_REFERENCE: Final = re.compile(r"name(space)?s?$|_?ref$", re.IGNORECASE)
-# Up to the last `@`, for a password may have one. No word before `://`: looked for at each place of
-# a long text, it would take a time that grows with the square of its length.
+# Up to the last `@`, because a password may contain one. The scheme before `://` is not matched:
+# that would take quadratic time for a long text.
 _URL_LOGIN: Final = re.compile(r"://[^/\s]*@")
 _QUERY_LOGIN: Final = re.compile(r"(?P<name>\bsentinel_password=)[^&\s]+")
 _BEARER: Final = re.compile(r"(?P<word>\bbearer\s+)[A-Za-z0-9._~+/-]+=*", re.IGNORECASE)
 
-# What JSON leaves as it is and a terminal obeys, or takes as the end of a line.
+# Characters that JSON does not escape, but a terminal interprets or takes as the end of a line.
 _CONTROL: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 )
 
-# Exceptions of these libraries mean that something outside failed, not that we erred.
+# Exceptions of these packages mean that something outside failed, not that csi-fleet has a bug.
 _OUTSIDE: Final = frozenset({"csi_client", "grpc", "kombu", "kubernetes", "redis"})
 
-# What a record has without `extra`.
+# The attributes of a record without `extra`.
 _RECORD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {
     "message",
     "asctime",
     "taskName",
 }
 
-# Verbosity 5 is DEBUG, what lies between has the levels between.
+# Verbosity 5 is DEBUG (10), 0 is INFO (20): each step of verbosity is two levels.
 _LEVELS_A_VERBOSITY: Final = 2
 _FIELD_ORDER: Final = ("key", "claim", "volume", "driver", "attempt")
 _bound: ContextVar[dict[str, Any]] = ContextVar("log_fields")
@@ -65,7 +65,7 @@ _bound: ContextVar[dict[str, Any]] = ContextVar("log_fields")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a record tells; `fields` in the order in which they are shown."""
+    """The content of a log line; `fields` in display order."""
 
     seconds: float
     caller: str
@@ -78,7 +78,7 @@ class Line:
 
 @contextmanager
 def log_fields(**fields: Any) -> Iterator[None]:
-    """Put fields on every line that this thread (or asyncio task) writes inside."""
+    """Add fields to every line that this thread (or asyncio task) logs inside the block."""
     token = _bound.set(_bound.get({}) | fields)
     try:
         yield
@@ -87,15 +87,15 @@ def log_fields(**fields: Any) -> Iterator[None]:
 
 
 def level_of(verbosity: int) -> int:
-    """The standard library's level of a klog verbosity: 0 is INFO, 5 is DEBUG."""
+    """Return Python's log level for a klog verbosity: 0 is INFO, 5 is DEBUG."""
     return max(1, logging.INFO - _LEVELS_A_VERBOSITY * verbosity)
 
 
 class KlogFormatter(logging.Formatter):
-    """Turns records, ours and libraries', into klog's lines without a secret.
+    """Formats our own and libraries' records as klog lines without secrets.
 
     Args:
-        is_json: JSON, else text.
+        is_json: True for JSON, False for text.
     """
 
     def __init__(self, *, is_json: bool) -> None:
@@ -103,12 +103,12 @@ class KlogFormatter(logging.Formatter):
         self._render = render_json if is_json else render_text
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, in text with the indented lines of a traceback below."""
+        """Return one line; in text a traceback follows on indented lines."""
         return self._render(read(record))
 
 
 def read(record: logging.LogRecord) -> Line:
-    """What a record tells, with the fields of `log_fields` and without secrets."""
+    """Return the content of a record, with the fields of `log_fields` and without secrets."""
     given = {n: value for n, value in record.__dict__.items() if n not in _RECORD_FIELDS}
     fields = _bound.get({}) | given
     if record.name.partition(".")[0] in OWN_PACKAGES:
@@ -140,21 +140,21 @@ def _severity(level: int) -> str:
 
 
 def is_operational(error: BaseException) -> bool:
-    """Whether something outside this program failed, so that a traceback explains nothing."""
+    """Return True if something outside this program failed: then a traceback does not help."""
     if isinstance(error, (ProvisionerError, OSError, EOFError)):
         return True
     return any(kind.__module__.partition(".")[0] in _OUTSIDE for kind in type(error).__mro__)
 
 
 def strip_text(text: str) -> str:
-    """Strip logins in URLs and bearer tokens from a text."""
+    """Replace logins in URLs and bearer tokens in a text."""
     text = _URL_LOGIN.sub(f"://{STRIPPED}@", text)
     text = _QUERY_LOGIN.sub(rf"\g<name>{STRIPPED}", text)
     return _BEARER.sub(rf"\g<word>{STRIPPED}", text)
 
 
 def render_text(line: Line) -> str:
-    """Klog's text line; a traceback follows on indented lines."""
+    """Return klog's text line; a traceback follows on indented lines."""
     moment = time.strftime("%m%d %H:%M:%S", time.localtime(line.seconds))
     head = (
         f"{line.level[0].upper()}{moment}.{int(line.seconds % 1 * 1e6):06d} {os.getpid():7d} "
@@ -166,7 +166,7 @@ def render_text(line: Line) -> str:
 
 
 def render_json(line: Line) -> str:
-    """Klog's JSON line; `ts` in milliseconds."""
+    """Return klog's JSON line; `ts` is in milliseconds."""
     head: dict[str, Any] = {
         "ts": round(line.seconds * 1000, 3),
         "caller": line.caller,
@@ -190,13 +190,13 @@ def _strip(name: str, value: Any) -> Any:
         return [_strip("", inner) for inner in value]
     if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
         return value
-    # Also infinity, which JSON has no word for.
+    # Also for infinity, which JSON cannot express.
     return strip_text(value if isinstance(value, str) else _text_of(value))
 
 
 def _one_line(error: BaseException) -> str:
     text = " ".join(_text_of(error).split()) or type(error).__name__
-    # The text of most built-in errors means little without the class: KeyError('x') prints 'x'.
+    # Most built-in errors mean little without their class: KeyError('x') prints 'x'.
     named = type(error).__module__ == "builtins" and not isinstance(error, OSError)
     return f"{type(error).__name__}: {text}" if named else text
 
@@ -204,7 +204,7 @@ def _one_line(error: BaseException) -> str:
 def _text_of(value: object) -> str:
     try:
         return str(value)
-    except Exception:  # noqa: BLE001 - whatever a class of others does, the line is not lost
+    except Exception:  # noqa: BLE001 - an error in a foreign class must not lose the line
         return f"<{type(value).__name__} without a text>"
 
 
@@ -221,5 +221,5 @@ def _dump(value: Any) -> str:
 
 
 def _spell(text: str) -> str:
-    """Control and direction characters as JSON escapes: no value acts on who reads it (SEC-9)."""
+    """Escape control and direction characters, so that no value can manipulate a terminal."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)

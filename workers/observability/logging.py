@@ -1,10 +1,10 @@
-"""How does this program write its log? klog's text line or klog's JSON, on stderr.
+"""Structured logging to stderr, in klog's text or JSON format.
 
-A message is constant, what varies is a field: `claim`, `volume`, `key`, `driver`, `attempt`.
-Secrets never get out: fields named like one and logins in URLs are stripped. An operational error
-(the driver, Redis or the API server failed) is one line; only a mistake of ours shows a traceback.
-Below is the standard library's `logging` and nothing else, so libraries' lines take the same way:
-DEBUG of our packages is verbosity 5 (P-012), libraries tell less often.
+A message is constant; variable parts are fields: `claim`, `volume`, `key`, `driver`, `attempt`.
+Secrets are hidden: fields with a secret's name, and logins in URLs. An operational error (of the
+driver, Redis or the API server) is one line; only a bug in csi-fleet logs a traceback.
+Everything uses Python's `logging`, so libraries' lines get the same format. DEBUG of our packages
+is verbosity 5 (P-012); libraries need a higher verbosity.
 
 ```
 _log = get_logger(__name__)
@@ -25,38 +25,38 @@ from workers.observability.logformat import OWN_PACKAGES, KlogFormatter, level_o
 
 __all__ = ["FleetLogger", "configure_logging", "get_logger", "log_fields"]
 
-# Verbosity from which a library's INFO and DEBUG lines are wanted.
+# Verbosity from which libraries' INFO and DEBUG lines are logged.
 _LIBRARY_INFO_VERBOSITY: Final = 6
 _LIBRARY_DEBUG_VERBOSITY: Final = 9
 
-# Libraries that warn about each retry although our own lines tell about the outage.
+# Libraries that warn about each retry, although csi-fleet logs the outage itself.
 _NOISY_LIBRARIES: Final = ("celery.app.trace",)
 
 
 class FleetLogger:
-    """A logger with klog's severities; fields are whatever JSON can show, `err` an exception."""
+    """A logger with klog's severities; fields are JSON values, `err` is an exception."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
     def v(self, verbosity: int, message: str, /, **fields: Any) -> None:
-        """Tell a detail that is wanted from `-v <verbosity>` on."""
+        """Log a detail, from `-v <verbosity>` on."""
         self._write(level_of(verbosity), message, fields)
 
     def info(self, message: str, /, **fields: Any) -> None:
-        """Tell what happened."""
+        """Log an event."""
         self._write(logging.INFO, message, fields)
 
     def warning(self, message: str, /, **fields: Any) -> None:
-        """Tell what went wrong and is taken care of."""
+        """Log a problem that csi-fleet handles itself."""
         self._write(logging.WARNING, message, fields)
 
     def error(self, message: str, /, **fields: Any) -> None:
-        """Tell what failed."""
+        """Log a failure."""
         self._write(logging.ERROR, message, fields)
 
     def exception(self, message: str, /, **fields: Any) -> None:
-        """Tell about the exception being handled; its traceback only if it is a mistake of ours."""
+        """Log the exception being handled; with a traceback only if it is a bug in csi-fleet."""
         self._write(logging.ERROR, message, fields, exc_info=True)
 
     def _write(
@@ -72,15 +72,15 @@ def get_logger(name: str) -> FleetLogger:
 
 
 def configure_logging(log_format: str, verbosity: int, *, stream: TextIO | None = None) -> None:
-    """Set up logging of the whole process; safe to call again.
+    """Set up logging of the whole process; can be called again.
 
-    Celery replaces the root logger's handlers unless its `setup_logging` signal has a receiver:
-    connect one that does nothing.
+    Celery replaces the root logger's handlers unless its `setup_logging` signal has a receiver: a
+    process with Celery must connect a receiver that does nothing.
 
     Args:
         log_format: `text` or `json`.
-        verbosity: of `-v`.
-        stream: where to write; default stderr.
+        verbosity: value of `-v`.
+        stream: output stream, stderr by default.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(KlogFormatter(is_json=log_format == "json"))
@@ -100,5 +100,5 @@ def configure_logging(log_format: str, verbosity: int, *, stream: TextIO | None 
     for name in _NOISY_LIBRARIES:
         logging.getLogger(name).setLevel(noisy)
     logging.captureWarnings(capture=True)
-    # A closed stderr is no reason to print a traceback to it.
+    # Otherwise logging would print a traceback when stderr is closed.
     logging.raiseExceptions = False

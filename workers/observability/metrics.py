@@ -1,12 +1,12 @@
-"""Which figures does a process export? Every metric, declared once, with unit and help.
+"""All metrics of a process, each declared once with unit and help.
 
 Upstream's names, labels, help texts and buckets first (L-095, L-096, P-011, F-024, F-030, CAP-080),
-then ours, which begin with `csi_fleet_`. Labels are driver, class, kind, state or code: never a
-claim or a volume, for each value is a series for ever.
+then our own, which start with `csi_fleet_`. Labels are driver, class, kind, state or code, never a
+claim or a volume, because each value creates a series that stays.
 
-With PROMETHEUS_MULTIPROC_DIR in the environment when this module is first imported, values live in
-files of that folder and `workers.observability.exposition` adds up all processes. Gauges therefore
-name how they add up: `livesum` and `livemax` count living processes only.
+If PROMETHEUS_MULTIPROC_DIR is set when this module is first imported, values are stored in files of
+that folder, and `workers.observability.exposition` sums them over all processes. So each gauge says
+how it is combined: `livesum` and `livemax` use only living processes.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 UNKNOWN_DRIVER: Final = "unknown-driver"
-"""Label of calls made before the driver's name is known (F-030)."""
+"""Label of calls that are made before the driver's name is known (F-030)."""
 
 NO_STATUS: Final = "unknown-non-grpc"
 """Label of calls that ended without a gRPC status (P-011)."""
 
 GONE: Final = -math.inf
-"""A gauge that has ended: the exposition hides it. Several processes cannot remove one, and of them
-`livemax` takes another's value first."""
+"""Value of an ended gauge, which the exposition hides. With several processes a gauge cannot be
+removed, and `livemax` prefers another process's value."""
 
 OUTCOMES: Final = ("done", "retry", "wait", "blocked")
-"""How a pass ends, as workers.engine.outcome has it."""
+"""The outcomes of a reconcile, as in workers.engine.outcome."""
 
 _DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _CSI_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 _WORKQUEUE_BUCKETS: Final = tuple(float(f"1e{power}") for power in range(-8, 2))
-# From one API round trip to the slow retry of an infeasible claim.
+# From one API request to the slow retry of an infeasible claim.
 _SNAPSHOT_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600)
 _CLAIM_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 
 
 class _Known(MetricWrapperBase):
-    """Series seen before are found without the library's checks and its lock: 17 a claim."""
+    """Caches known series, to avoid the library's checks and lock for 17 series per claim."""
 
     def labels(self, *labelvalues: Any, **labelkwargs: Any) -> Self:
         known: Any = self._metrics.get(labelvalues)
@@ -62,9 +62,9 @@ class _Histogram(_Known, Histogram):
 
 
 class Metrics:
-    """The metrics of one process. Build one and hand it on; two in one process count apart.
+    """The metrics of one process. Create one and pass it on; two objects count separately.
 
-    Every method is safe from any thread, takes microseconds and never raises.
+    Every method is thread-safe, takes microseconds and never raises.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Metrics:
         self.provision_seconds.labels(*labels).observe(seconds)
 
     def provision_failed(self, claim: Mapping[str, Any]) -> None:
-        """Count a failed attempt; failures have no duration (C-084)."""
+        """Count a failed attempt, without its duration (C-084)."""
         self.provision_failed_total.labels(*claim_labels(claim)).inc()
 
     def deleted(self, volume: Mapping[str, Any], seconds: float) -> None:
@@ -97,7 +97,7 @@ class Metrics:
         self.delete_failed_total.labels(volume_class(volume)).inc()
 
     def expect(self, driver_name: str, kinds: Iterable[str]) -> None:
-        """Begin at 0 what must be seen from the first on: no rate shows how a series begins."""
+        """Export counters from 0 if their first event must alert: a rate misses a first sample."""
         for kind in kinds:
             self.unexpected_errors.labels(kind, driver_name)
             self.lease_losses.labels(kind)
@@ -105,7 +105,7 @@ class Metrics:
                 self.attempts.labels(kind, driver_name, outcome)
 
     def driver_left(self, driver_name: str) -> None:
-        """The driver is not served here any more: its connection is no trouble."""
+        """End the connection gauge of a driver that is no longer served here."""
         self.driver_connected.labels(driver_name).set(GONE)
 
     def csi_observer(
@@ -114,7 +114,7 @@ class Metrics:
         """Return the observer of one driver's calls: method, code in Go's spelling, seconds.
 
         Args:
-            driver_name: "" while it is not known.
+            driver_name: the driver's name, "" while it is unknown.
             migrated: only for drivers that replace an in-tree plugin (P-009), else None.
         """
         driver = driver_name or UNKNOWN_DRIVER
@@ -169,7 +169,7 @@ class Metrics:
         )
 
     def _declare_work_queues(self) -> None:
-        # workqueue_depth is Redis' to tell: see workers.observability.lanes.
+        # workqueue_depth comes from Redis: see workers.observability.lanes.
         self.work_adds = self._counter(
             "workqueue_adds_total", "Total number of adds handled by workqueue", "name"
         )
@@ -227,7 +227,7 @@ class Metrics:
             "used to identify the lease. Please make sure to group by name.",
             "name",
         )
-        # driver_name is "" and not shown with a single driver (CAP-080).
+        # With a single driver, driver_name is "" and hidden (CAP-080).
         self.capacity_goal = self._gauge(
             "csistoragecapacities_desired_goal",
             "Number of CSIStorageCapacity objects that are supposed to be managed automatically.",
@@ -269,7 +269,7 @@ class Metrics:
             "snapshot_type",
             "operation_status",
         )
-        # A gauge, since a counter would get the suffix `_total`, which upstream's does not have.
+        # A gauge, because a counter would get the suffix `_total`, which upstream does not have.
         self.data_sources = self._gauge(
             "volume_data_source_validator_operation_count",
             "Number of validations operations by result",
@@ -377,12 +377,12 @@ class Metrics:
 
 
 def claim_labels(claim: Mapping[str, Any]) -> tuple[str, str]:
-    """Class and source of a claim: `spec` alone counts, not the beta annotation (L-095, C-085)."""
+    """Return class and source of a claim from `spec`, not the beta annotation (L-095, C-085)."""
     spec = claim.get("spec") or {}
     source = spec.get("dataSource") or {}
     return spec.get("storageClassName") or "", source.get("kind") or ""
 
 
 def volume_class(volume: Mapping[str, Any]) -> str:
-    """Class of a volume, "" for none."""
+    """Return the class of a volume, "" for none."""
     return (volume.get("spec") or {}).get("storageClassName") or ""

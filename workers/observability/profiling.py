@@ -1,7 +1,7 @@
-"""What are the threads doing? Python's answer to Go's /debug/pprof/ (`--enable-pprof`).
+"""Profiles of this process, in the place of Go's /debug/pprof/ (`--enable-pprof`).
 
-A profile samples the stacks of all threads and prints them folded (`root;...;leaf count`), which
-flame graph tools read. Nothing runs while nobody asks.
+A profile samples the stacks of all threads and prints them folded (`root;...;leaf count`), a format
+that flame graph tools read. Nothing runs without a request.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MAX_PROFILE_SECONDS: Final = 120.0
-"""Longest profile one request may ask for."""
+"""Longest profile that a request can ask for."""
 
 # 100 samples a second, as Go's profiler.
 _SAMPLE_PERIOD_SECONDS: Final = 0.01
 
-# Types shown by the heap page.
+# Most types on the heap page.
 _HEAP_ROWS: Final = 50
 
 INDEX: Final = """Profiles of csi-fleet (Python):
@@ -39,12 +39,12 @@ INDEX: Final = """Profiles of csi-fleet (Python):
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """The arguments, separated by NUL as Go does, without logins."""
+    """Return the arguments separated by NUL, as Go does, with logins hidden."""
     return "\0".join(strip_text(argument) for argument in arguments)
 
 
 def thread_stacks() -> str:
-    """The stack of every thread, in Go's order of "newest call first"."""
+    """Return the stack of every thread, newest call first, as Go does."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     blocks = []
     for ident, frame in sorted(sys._current_frames().items()):  # noqa: SLF001  its documented name
@@ -54,14 +54,14 @@ def thread_stacks() -> str:
 
 
 def heap() -> str:
-    """Live objects that the garbage collector tracks, most frequent types first."""
+    """Return counts of the objects that the garbage collector tracks, most frequent types first."""
     counts = Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
     rows = [f"{count:9d} {name}" for name, count in counts.most_common(_HEAP_ROWS)]
     return "\n".join([f"{counts.total():9d} objects in all", *rows]) + "\n"
 
 
 def profile(seconds: float, stop: threading.Event) -> str:
-    """Sample all other threads for that long and return folded stacks, most frequent first.
+    """Sample all other threads for `seconds` and return folded stacks, most frequent first.
 
     Args:
         seconds: at most `MAX_PROFILE_SECONDS`.

@@ -1,4 +1,4 @@
-"""How is a call to the API server or a driver counted and noted in the present pass's trail?"""
+"""Counts calls to the API server and drivers, and notes them in the reconcile's history."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def resource_of(url: str) -> tuple[str, str]:
 def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
     """Return the observer of a KubeClient: method, path, status (0: no answer), seconds.
 
-    Of watches it is told of those that could not begin.
+    A watch is observed only if it could not be opened.
     """
 
     def observe(method: str, url: str, status: int, seconds: float) -> None:
@@ -66,7 +66,7 @@ def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
 
 @contextmanager
 def about_volume(*, is_migrated: bool) -> Iterator[None]:
-    """Calls of this thread meanwhile are about a volume that is in-tree, or is not (A-072)."""
+    """Mark calls of this thread in the block as about an in-tree volume or not (A-072)."""
     token = _MIGRATED.set(is_migrated)
     try:
         yield
@@ -80,8 +80,8 @@ def csi_observer(
     """Return the observer of all drivers' calls: driver, method, code in Go's spelling, seconds.
 
     Args:
-        metrics: where they are counted.
-        replaces_in_tree: told a driver's name; only such drivers have the label `migrated` (P-009).
+        metrics: counts the calls.
+        replaces_in_tree: True for the name of a driver that gets the label `migrated` (P-009).
     """
     observer_of = cache(metrics.csi_observer)
 

@@ -1,4 +1,4 @@
-"""How long has the work in hand been running? Times every piece of work of one process (L-096)."""
+"""Measures how long each piece of work of this process takes, and how long running ones (L-096)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RunningWork:
     """Feeds `workqueue_work_duration_seconds` and the two gauges of unfinished work.
 
     Args:
-        metrics: where the figures go.
+        metrics: receives the figures.
         clock: monotonic seconds.
     """
 
@@ -46,7 +46,7 @@ class RunningWork:
             self._metrics.work_seconds.labels(name).observe(self._clock() - started)
 
     def publish(self) -> None:
-        """Bring the gauges up to date; call it about once a second."""
+        """Update the gauges; call it about once a second."""
         now = self._clock()
         with self._lock:
             ages = {name: [0.0] for name in self._names}

@@ -1,13 +1,13 @@
-"""One OpenTelemetry trace per claim, where somebody wants traces.
+"""One OpenTelemetry trace per claim, if tracing is enabled.
 
-The id of a trace is the UID of its claim. So all passes, in whatever process they run and however
-far apart, and the deletion of the volume `pvc-<uid>` too, are spans of one trace, and nothing has
-to be carried from one to the next. Below each pass lie its wait in the queue, its calls to the
-driver and its requests to the API server.
+The id of a trace is the UID of its claim. So all reconciles of a claim, in any process and at any
+time, and the deletion of the volume `pvc-<uid>`, are spans of one trace, without passing a trace
+context between them. Child spans of a reconcile are its wait in the queue, its calls to the driver
+and its requests to the API server.
 
-Nothing of OpenTelemetry is imported unless the environment names a collector
-(`OTEL_EXPORTER_OTLP_ENDPOINT`); it comes with the extra `csi-fleet[tracing]`. The SDK's other
-variables (headers, service name, sampler) hold too.
+OpenTelemetry is imported only if the environment names a collector
+(`OTEL_EXPORTER_OTLP_ENDPOINT`); it is installed with the extra `csi-fleet[tracing]`. The SDK's
+other variables (headers, service name, sampler) work too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Tracing:
     """The traces of one process; without a provider it does nothing.
 
     Args:
-        provider: with `claim_ids()` as its source of ids.
+        provider: a provider with `claim_ids()` as its id generator.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -49,7 +49,7 @@ class Tracing:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Tracing:
-        """Traces to the collector that the environment names, none without one."""
+        """Return tracing to the collector in the environment; without one it does nothing."""
         if not any(env.get(name) for name in ENDPOINTS):
             return cls()
         try:
@@ -72,20 +72,20 @@ class Tracing:
     def work(
         self, name: str, text: str, waited_seconds: float, **fields: str
     ) -> AbstractContextManager[None]:
-        """One pass as a span; calls made inside become its children.
+        """Trace the block, one reconcile, as a span; calls made inside become its children.
 
         Args:
-            name: of the span.
-            text: the key; a UID in it names the trace.
-            waited_seconds: how long the key waited for this pass.
-            fields: as on log lines: key, driver, claim or volume.
+            name: name of the span.
+            text: the key; a UID in it becomes the trace id.
+            waited_seconds: how long the key waited for this reconcile.
+            fields: fields as on log lines: key, driver, claim or volume.
         """
         if self._tracer is None:
             return nullcontext()
         return _work(self._tracer, name, text, waited_seconds, fields)
 
     def stop(self) -> None:
-        """Send what is left, as far as it goes in a few seconds."""
+        """Send the remaining spans, for at most a few seconds."""
         if self._provider is not None:
             self._provider.force_flush(STOP_MILLISECONDS)
             self._provider.shutdown()
@@ -110,7 +110,7 @@ def _work(
 
 
 def claim_ids() -> Any:
-    """A generator of ids that names the trace after the claim at hand."""
+    """Return an id generator whose trace id is the UID of the current claim."""
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator  # noqa: PLC0415
 
     class ClaimIds(RandomIdGenerator):
@@ -121,13 +121,13 @@ def claim_ids() -> Any:
 
 
 def trace_id_of(text: str) -> int | None:
-    """The UID in a key's text as a number, None if there is none."""
+    """Return the UID in a key's text as a number, None if there is none."""
     found = _UID.findall(text)
     return int(found[-1].replace("-", ""), 16) if found else None
 
 
 def call(name: str, seconds: float, *, is_error: bool, **fields: str | int) -> None:
-    """One ended call to the driver or the API server, as a child of the pass at hand."""
+    """Add a finished call to the driver or API server as a child of the current reconcile."""
     tracer = _tracer.get()
     if tracer is None:
         return
@@ -144,7 +144,7 @@ def call(name: str, seconds: float, *, is_error: bool, **fields: str | int) -> N
 
 
 def ended(outcome: str, result: str, *, is_error: bool) -> None:
-    """What became of the pass at hand."""
+    """Set the outcome of the current reconcile's span."""
     if _tracer.get() is None:
         return
     from opentelemetry import trace  # noqa: PLC0415 - loaded by now

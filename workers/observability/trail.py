@@ -1,7 +1,7 @@
-"""What happened in the pass that this thread is running? Short notes for `csi-fleet explain`.
+"""Collects short notes on the current reconcile of this thread, for `csi-fleet explain`.
 
-A pass collects notes while it runs; they reach Redis with the call that ends its lease, so they
-cost no round trip. Notes name calls, codes and error texts that events show too: no secret.
+The notes are sent to Redis with the call that releases the lease, so they cost no extra request.
+They contain calls, codes and error texts that events show too, so no secret.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from workers.observability.logging import FleetLogger
 
-# Per pass; the whole trail of a key is bounded in Redis too (`lib.lua`, TRAIL_NOTES).
+# Per reconcile; Redis limits the history of a key too (`lib.lua`, TRAIL_NOTES).
 MAX_NOTES: Final = 16
 MAX_TEXT: Final = 400
-# Begins the note of a request that the API server refused.
+# Start of the note on a request that the API server refused.
 REFUSED: Final = "the API server refused: "
-# Begins the note of a mistake of ours.
+# Start of the note on a bug in csi-fleet.
 UNEXPECTED: Final = "csi-fleet failed with an unexpected"
 
 
@@ -36,7 +36,7 @@ _current: ContextVar[_Notes | None] = ContextVar("trail", default=None)
 
 @contextmanager
 def collect() -> Iterator[None]:
-    """Collect the notes of this thread until the end of the block."""
+    """Collect the notes of this thread inside the block."""
     token = _current.set(_Notes())
     try:
         yield
@@ -45,7 +45,7 @@ def collect() -> Iterator[None]:
 
 
 def note(event: str, detail: str = "") -> None:
-    """Remember one event of the present pass; nothing outside of one.
+    """Add a note to the current reconcile; outside of a reconcile do nothing.
 
     Args:
         event: one word: `rpc`, `api`, `error`, `end`.
@@ -60,12 +60,12 @@ def note(event: str, detail: str = "") -> None:
 
 
 def refused(error: Exception) -> None:
-    """A request that the API server refused; its text names the right that lacks."""
+    """Note that the API server refused a request; the text names the missing permission."""
     note("error", f"{REFUSED}{error}")
 
 
 def tell_refused(log: FleetLogger, error: Exception) -> None:
-    """The same in the log too: for those whose event or caller does not say why."""
+    """As `refused`, and log it: for failures whose event or caller does not show the cause."""
     log.warning("the API server refused", err=error)
     refused(error)
 
