@@ -1,1 +1,1 @@
-"""Everything between a key in Redis and a saved PersistentVolume."""
+"""Workers, command line tools and all that they need: from a key in Redis to a saved object."""

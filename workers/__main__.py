@@ -1,4 +1,4 @@
-"""`csi-fleet`: chooses the command; every mistake of the user is one line on stderr."""
+"""`csi-fleet`: runs the chosen command; prints a user's mistake as one line on stderr."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from workers.config.settings import Settings
 
-# As a part of `run` this module is called `__main__`, which is none of our packages.
+# Not `__name__`: under `run` this module is called `__main__`, which is none of our packages.
 _log = get_logger("workers")
 
 COMMANDS = ", ".join(Command)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except ConfigError as error:
         sys.stderr.write(f"csi-fleet {program or command}: {error}\n")
-        # The sidecars' code for what is fatal at their start (F-014) is none of these commands'.
+        # Tools do not use the sidecars' exit code for fatal startup errors (F-014).
         return MISTAKE if command in TOOLS and error.exit_code == FATAL else error.exit_code
     except ProvisionerError as error:
         if command not in TOOLS:
@@ -77,16 +77,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def sidecar(arguments: list[str]) -> str:
-    """Whose arguments they are, if they are a Go sidecar's; bare flags are csi-provisioner's."""
+    """Return the Go sidecar that these arguments may name; bare flags are csi-provisioner's."""
     return "csi-provisioner" if arguments[0].startswith("-") else arguments[0]
 
 
 def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
-    """The command that a Go sidecar's own arguments mean.
+    """Translate a Go sidecar's arguments to a command of csi-fleet and its arguments.
 
-    `csi-attacher ...` is one controller alone: a worker where the environment or a flag names
-    Redis, else the whole system in one program. An image that gets bare flags stands in for
-    csi-provisioner, so that an operator or chart needs no other argument list.
+    `csi-attacher ...` runs one controller: as a worker if the environment or a flag names Redis,
+    else as the whole system in one program. Bare flags mean csi-provisioner, so that an operator or
+    chart can keep its argument list.
     """
     name = sidecar(arguments)
     rest = arguments[1:] if arguments[0] == name else arguments
@@ -111,7 +111,7 @@ def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:
             f"unknown command {command}; commands are {COMMANDS}\n{usage(Command.RUN)}"
         )
     module = import_module(f"workers.cli.{_MODULES[command]}")
-    # Switched off by `workers.entry`; what is loaded by now stays and need not be looked at.
+    # `workers.entry` disabled the collector; freeze excludes all loaded objects, which stay anyway.
     gc.freeze()
     gc.enable()
     if command is Command.RUN:

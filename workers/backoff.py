@@ -1,4 +1,4 @@
-"""Waiting times between attempts of a loop: decorrelated jitter between two bounds."""
+"""Delays between attempts of a loop: decorrelated jitter between two bounds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Backoff:
-    """Grows with each failure, starts over after a success.
+    """A delay that grows with each failure and starts again after `reset`.
 
-    Each wait is drawn from [base, 3 x the last wait], at most `cap_seconds`, so that many
-    processes that lost the same server do not return at the same instant.
+    Each delay is random in [base, 3 x the last delay], at most `cap_seconds`, so that many
+    processes that lost the same server do not return at the same time.
     """
 
     base_seconds: float = 0.8
@@ -24,7 +24,7 @@ class Backoff:
         high = max(self.base_seconds, self._last * 3)
         self._last = min(self.cap_seconds, self.random.uniform(self.base_seconds, high))
         if self._last == self.base_seconds:
-            # The first draw has an empty range; spread it as the later ones.
+            # The first range would be empty, so the first delay is spread separately.
             self._last = self.random.uniform(self.base_seconds, self.base_seconds * 2)
         return self._last
 

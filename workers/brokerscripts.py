@@ -1,10 +1,9 @@
-"""What csi-fleet changes in kombu: malformed messages are dropped, bindings are not stored.
+"""Changes to kombu: drops malformed messages, and stores no bindings in Redis.
 
-kombu keeps for each exchange a table in Redis of the queues that are bound to it, and sends Lua
-code to do so. csi-fleet reads none of these tables: a message goes straight to the list that it
-names, an event or a question over a channel. So no process writes them, no component needs
-permission to send code (SEC-5), and nobody chooses through them where another process's message
-goes (SEC2-4).
+For each exchange kombu keeps a table of bound queues in Redis, which it writes with Lua code.
+csi-fleet needs no such table: a message goes directly to the list that it names, an event or a
+question to a channel. So no component needs permission to send Lua code, and no client can redirect
+another process's messages by changing a table.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Of the arguments, in events.
+# Most characters of a task's arguments in events.
 ARGUMENT_LENGTH: Final = 1024
 
 
 def install(channel: Any, qos: Any, transport: Any, messages: Messages) -> None:
-    """For every channel of this process; kombu's classes `Channel`, `QoS` and `Transport`."""
+    """Change kombu's classes `Channel`, `QoS` and `Transport`, for all channels of this process."""
     channel.__init__ = messages.guarding(channel.__init__)
     transport._deliver = messages.rebuilding(transport._deliver)  # noqa: SLF001
     channel._queue_bind = bind  # noqa: SLF001 - celery/kombu has no setting against its tables
     channel.maybe_refresh_binding_expiry = refresh_nothing
     channel.queue_delete = forget
     logging.getLogger(transport.__module__).addFilter(messages.has_heard)
-    # Nothing is ever unacknowledged (workers.app.TRANSPORT); the search for it takes a lock.
+    # No message is ever unacknowledged (workers.app.TRANSPORT); searching for some takes a lock.
     qos.restore_visible = restore_nothing
 
 
 class Messages:
-    """Lets into Celery only what this application itself would have sent.
+    """Passes to Celery only messages that this application could have sent.
 
-    kombu decodes a message inside Celery's event loop and hands it to Celery there. Any exception
-    but a lost connection ends the worker, and a message that Celery accepts and cannot start keeps
-    a thread's place for ever. So one LPUSH by any component that may write to a list would end
-    every worker that reads it, and there is no public setting against it. Of a message in a task
-    list nothing is kept but the task's name and its arguments; all else is written anew.
+    kombu decodes a message inside Celery's event loop. Any exception except a lost connection ends
+    the worker, and a message that Celery accepts but cannot start occupies a thread's place for
+    ever. So one LPUSH by any component with write permission could end every worker that reads the
+    list, and no public setting prevents it. Of a message in a task list only the task's name and
+    arguments are kept; all other parts are built again here.
 
     Args:
-        app: its tasks and queues are the known ones.
-        on_malformed: called for each message that is dropped.
+        app: the Celery app; its tasks and queues are the known ones.
+        on_malformed: called for each dropped message.
     """
 
     def __init__(self, app: Any, on_malformed: Callable[[], None]) -> None:
@@ -63,7 +62,7 @@ class Messages:
         self._logged: set[str] = set()
 
     def guarding(self, initialize: Callable[..., None]) -> Callable[..., None]:
-        """Wrap the making of a channel, which knows how a list and how the channels are read."""
+        """Wrap the constructor of a channel, to guard its functions that read from Redis."""
         initialize = unwrap(initialize)
 
         @wraps(initialize)
@@ -77,20 +76,20 @@ class Messages:
         return guarded
 
     def _read(self, channel: Any, read: Callable[[], Any], *, is_list: bool) -> Any:
-        """What kombu does when something arrived, which Redis has removed before anything fails."""
+        """Read one message as kombu does, and drop it on an error: Redis has it no longer."""
         while True:
             try:
                 return read()
             except (OSError, RedisError, Empty):
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever a stranger's message leads to
+            except Exception as error:  # noqa: BLE001 - a foreign message can cause any error
                 self._drop(error)
-            # Others may have come with it over a channel; no event announces them again.
+            # A channel may have buffered more messages, for which no further event arrives.
             if is_list or not _has_more(channel.subclient.connection):
                 return True
 
     def rebuilding(self, deliver: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap kombu's delivery of one decoded message to whoever reads its queue."""
+        """Wrap kombu's delivery of one decoded message to the consumer of its queue."""
         deliver = unwrap(deliver)
 
         @wraps(deliver)
@@ -104,7 +103,7 @@ class Messages:
         return rebuilt
 
     def has_heard(self, record: logging.LogRecord) -> bool:
-        """Count what kombu itself found to be no JSON, in place of its log line for each."""
+        """Return False for kombu's log line about invalid JSON, and count the message instead."""
         is_ours = not str(record.msg).startswith("Cannot process event")
         if not is_ours:
             self._drop(ValueError())
@@ -155,12 +154,12 @@ def _has_more(connection: Any) -> bool:
 
 
 def argsrepr(key: Key) -> str:
-    """What Flower shows and searches; the argument itself is the key."""
+    """Return the text of a key that Flower shows and searches; the real argument is the key."""
     return f"{key.object} {key.driver}"
 
 
 def _shown(args: list[Any]) -> str:
-    """The same for the arguments of a message; of those that are no key, what they are."""
+    """Return `argsrepr` of a message's arguments, or their repr if they are not a key."""
     try:
         (name,) = args
         return argsrepr(Key.parse(name))
@@ -169,20 +168,20 @@ def _shown(args: list[Any]) -> str:
 
 
 def bind(channel: Any, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-    """Remember in this process which queue listens to which channel of Redis; store nothing."""
+    """Store only in this process which queue listens to which channel of Redis."""
     del pattern
     if channel.typeof(exchange).type == "fanout":
         channel._fanout_queues[queue] = (exchange, routing_key.replace("#", "*"))  # noqa: SLF001
 
 
 def forget(channel: Any, queue: str, *_: Any, **__: Any) -> None:
-    """Forget a queue that this process is done with; Redis deletes what answers are left in it."""
+    """Forget a queue that is no longer used; Redis deletes remaining answers in it."""
     channel.state.queue_bindings_delete(queue)
 
 
 def refresh_nothing(channel: Any) -> None:
-    """In place of kombu's care for the tables of bindings that `bind` does not write."""
+    """Replace kombu's refresh of the tables of bindings, which `bind` does not write."""
 
 
 def restore_nothing(qos: Any, **_: Any) -> None:
-    """In place of the search for tickets that a dead worker had."""
+    """Replace kombu's search for unacknowledged messages of dead workers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 # Annotations of claims.
-# Whose attempt a record is: the admission policy lets no worker write that of another driver.
+# Driver of an intent copy: the admission policy lets no worker write copies for other drivers.
 ANN_RECORD_DRIVER: Final = "csi-fleet.io/driver"
 
 ANN_STORAGE_PROVISIONER: Final = "volume.kubernetes.io/storage-provisioner"
@@ -56,8 +56,8 @@ FINALIZER_SNAPSHOT_SOURCE: Final = (
     "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
 )
 
-# Finalizers around snapshots, SNA-005. FINALIZER_SNAPSHOT_SOURCE above is the provisioner's half of
-# the protection of a snapshot that is restored.
+# Finalizers of snapshots, SNA-005. FINALIZER_SNAPSHOT_SOURCE above is the one that the provisioner
+# sets while it restores from a snapshot.
 FINALIZER_SNAPSHOT_AS_SOURCE: Final = (
     "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection"
 )
@@ -91,7 +91,7 @@ REASON_PROVISIONING_SUCCEEDED: Final = "ProvisioningSucceeded"
 REASON_PROVISIONING_FAILED: Final = "ProvisioningFailed"
 REASON_PROVISIONING_CLEANUP_FAILED: Final = "ProvisioningCleanupFailed"
 REASON_VOLUME_FAILED_DELETE: Final = "VolumeFailedDelete"
-# Ours: nothing is tried at the moment.
+# Our own reason: provisioning is suspended.
 REASON_PROVISIONING_WAITING: Final = "ProvisioningWaiting"
 
 # In-tree migration (csi-translation-lib).
@@ -103,5 +103,5 @@ LABEL_REGION_BETA: Final = "failure-domain.beta.kubernetes.io/region"
 LABEL_ZONE: Final = "topology.kubernetes.io/zone"
 LABEL_ZONE_BETA: Final = "failure-domain.beta.kubernetes.io/zone"
 
-# Copies of records in the system's own namespace.
+# Intent copies in the system's own namespace.
 LABEL_INTENT: Final = "csi-fleet.io/intent"

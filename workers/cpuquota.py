@@ -1,7 +1,6 @@
-"""How many CPUs may this process use?
+"""Finds how many CPUs this process may use, for --automaxprocs.
 
-For --automaxprocs: the control group's quota, in both versions of its file
-system, else the CPUs of the affinity mask.
+Reads the control group's quota, version 1 or 2; without a quota, the CPUs of the affinity mask.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ _V1_PERIOD: Final = "cpu/cpu.cfs_period_us"
 
 
 def available_cpus(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Whole CPUs of the quota, rounded down but at least 1, never more than the machine grants."""
+    """Return the quota in whole CPUs, rounded down, at least 1, at most the usable CPUs."""
     granted = len(os.sched_getaffinity(0))
     quota = _quota(cgroup)
     return granted if quota is None else max(1, min(granted, math.floor(quota)))
 
 
 def _quota(cgroup: Path) -> float | None:
-    """CPUs by quota; None without a limit or without a readable control group."""
+    """Return the CPUs of the quota; None without a limit or a readable control group."""
     try:
         if (cgroup / _V2_QUOTA).exists():
             limit, period = (cgroup / _V2_QUOTA).read_text(encoding="ascii").split()

@@ -1,9 +1,9 @@
-"""Until when may a call run whose end nobody saw?
+"""Deadlines of calls whose outcome is unknown: until then such a call may still be running.
 
-A deadline is stamped and compared by one clock, the queue's (`workers.queue.clock`), which each
-process follows by its heartbeat: `Session` in workers/queue/leases.py makes deadlines and says what
-is left of them. The clock may begin again where Redis loses all data at its start: a deadline of an
-earlier life is over once a call that began before this life has surely ended.
+All deadlines use one clock, the queue's (`workers.queue.clock`), which each process follows by its
+heartbeat; `Session` in workers/queue/leases.py creates deadlines and compares them. The clock can
+start again when Redis starts without data. So a deadline of an earlier epoch ends, at the latest,
+when a call that began before this epoch must have ended.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import math
 from dataclasses import dataclass
 from typing import Final, Self
 
-# After the deadline of a call: what the driver needs to notice it.
+# Added to the deadline of a call: time for the driver to notice that it has passed.
 MARGIN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a call has surely ended, or something else is due.
+    """The time when a call must have ended, or something else is due.
 
     Attributes:
-        until: seconds of the queue's clock; 0 for none.
-        seconds: how far away that was when it was stamped.
-        life: when the life of Redis began in which this was stamped, seconds of its clock; 0 for
+        until: seconds of the queue's clock; 0 for no deadline.
+        seconds: time from the creation of the deadline to `until`.
+        life: start of the epoch in which it was created, seconds of the queue's clock; 0 for
             records of older releases.
-        caller: the process whose death ends the call (`workers.queue.lifeline`); empty where its
-            death may leave the call running.
+        caller: the process whose death ends the call (`workers.queue.lifeline`); empty if the call
+            may survive its process.
     """
 
     until: float = 0.0
@@ -39,10 +39,10 @@ class Deadline:
 
     @classmethod
     def read(cls, data: object) -> Self:
-        """Of JSON; whatever is not one of ours is none."""
+        """Read a deadline from JSON; anything invalid gives no deadline."""
         caller = ""
         try:
-            if isinstance(data, int | float):  # of an older release
+            if isinstance(data, int | float):  # the form of an older release
                 parts = (float(data), 0.0, 0.0)
             else:
                 moments, rest = data[:3], data[3:]  # type: ignore[index]
@@ -54,16 +54,16 @@ class Deadline:
         return cls(*parts, caller) if all(map(math.isfinite, parts)) else cls()
 
     def data(self) -> list[float | str]:
-        """JSON, empty for none."""
+        """Return the deadline as JSON, an empty list for none."""
         parts: list[float | str] = [self.until, self.seconds, self.life]
         return (parts + [self.caller] * bool(self.caller)) if self else []
 
     def seconds_left(self, now: float, life: float) -> float:
-        """How long it has to be waited for.
+        """Return the seconds until the deadline, 0 if it has passed.
 
         Args:
             now: seconds of the queue's clock.
-            life: when the present life of Redis began.
+            life: start of the current epoch.
         """
         if not self:
             return 0.0

@@ -1,6 +1,6 @@
-"""The command `csi-fleet`: node helpers at once, everything else by `workers.__main__`.
+"""The command `csi-fleet`: starts node helpers directly, all else through `workers.__main__`.
 
-A node helper must not carry what the other commands import (see `workers.node`).
+A node helper must not load what the other commands import (see `workers.node`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NODE_PROGRAMS = frozenset({"livenessprobe", "csi-node-driver-registrar", "node"})
 
 
-# As the catalogue has them, which would load too much here.
+# Copied from the controller registry, whose import would load too much here.
 SIDECARS = frozenset(
     {
         *("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"),
@@ -30,9 +30,9 @@ SIDECARS = frozenset(
 def main() -> int:
     """Entry point; returns the exit code.
 
-    Called by the name of a sidecar (`command: [/csi-attacher]` of a manifest) it is that sidecar.
+    If it is called by the name of a sidecar (`command: [/csi-attacher]`), it acts as that sidecar.
     """
-    # Ctrl-C while modules load ends the program as any other, without a traceback.
+    # Ctrl-C while modules are loading ends the program without a traceback.
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -45,7 +45,7 @@ def main() -> int:
 
         _hear_interrupts(is_ours=is_ours)
         return node_main(sys.argv[1], sys.argv[2:])
-    # Loading makes hardly any garbage, and looking for it takes a tenth of the start.
+    # Imports create hardly any garbage, but collecting it takes a tenth of the startup time.
     gc.disable()
     from workers.__main__ import main as fleet_main  # noqa: PLC0415
 
@@ -54,17 +54,17 @@ def main() -> int:
 
 
 def _hear_interrupts(*, is_ours: bool) -> None:
-    """From here on Ctrl-C is KeyboardInterrupt, unless somebody chose otherwise."""
+    """Make Ctrl-C raise KeyboardInterrupt again, unless the parent process had it ignored."""
     if is_ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _import_grpc_without_tls() -> None:
-    """Load gRPC, and with it asyncio, which takes `ssl` only where it is there.
+    """Load gRPC, and with it asyncio, without the optional module `ssl`.
 
-    The helpers speak over sockets of their own node: 4 of 35 MiB for nothing.
+    The helpers use only sockets of their own node, and `ssl` takes 4 of 35 MiB.
     """
-    sys.modules["ssl"] = cast("ModuleType", None)  # an import of it fails
+    sys.modules["ssl"] = cast("ModuleType", None)  # makes `import ssl` fail
     try:
         import csi_client.connection  # noqa: F401, PLC0415
     finally:

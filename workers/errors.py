@@ -1,20 +1,20 @@
-"""Every error the provisioner itself raises, and what each means for the claim or volume.
+"""All errors that csi-fleet raises itself, and what each means for the object.
 
 ```
 ProvisionerError
-  ConfigError          stop at start, one line naming the flag; exit code in `exit_code`
+  ConfigError          stop at startup, one line naming the flag; exit code in `exit_code`
   AttemptError         one attempt failed; `state` says what the storage may be doing
-  NamespaceFull        its unfinished attempts have all the bytes that a namespace may have
-  RecordTooLarge       its attempt alone has more bytes than one may have
-  IgnoredError         not ours: no event, no retry
+  NamespaceFull        open attempts of the namespace use all bytes that Redis may hold for it
+  RecordTooLarge       the intent of one attempt is larger than allowed
+  IgnoredError         another program handles the object: no event, no retry
   TransientError       the system itself is not ready: retried without a back-off step or event
     QueueUnavailable   Redis does not answer
-    LeaseLost          another worker owns the volume now: no further write is allowed
-    DriverAway         the connection to the driver is gone; the call may or may not have arrived
-    CatalogIncomplete  the watcher has not filled the catalog since Redis lost its data
+    LeaseLost          another worker may own the volume now: no further write is allowed
+    DriverAway         the connection to the driver is lost; the call may have arrived
+    CatalogIncomplete  the watcher has not refilled the shared cache since Redis lost its data
   ApiError             the Kubernetes API refused; subclasses by HTTP status in workers.kube.errors
 ```
-`csi_client.errors.CsiError` has its own root, because csi_client stands alone.
+`csi_client.errors.CsiError` has its own root, because csi_client imports no other package.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AttemptError(ProvisionerError):
     """One provisioning or deletion attempt failed.
 
     Args:
-        message: the event text, upstream's words.
+        message: text of the event, as upstream's.
         state: what the storage may be doing now; decides retry and the in-progress record.
         code: gRPC status number if the driver answered with a raw status, else None.
             INVALID_ARGUMENT (3) marks the claim for slow retry (P-414).
@@ -61,15 +61,15 @@ class AttemptError(ProvisionerError):
 
 
 class NamespaceFull(ProvisionerError):  # noqa: N818 - the word the whole system uses
-    """No further attempt of this namespace can be recorded; the text is for its users (SEC-4)."""
+    """No further attempt of this namespace can be recorded; its users see the text."""
 
 
-class RecordTooLarge(ProvisionerError):  # noqa: N818 - as the one above
-    """What an attempt needs to be finished after a crash is too much; the text is for its user."""
+class RecordTooLarge(ProvisionerError):  # noqa: N818 - as NamespaceFull
+    """The intent, needed to finish an attempt after a crash, is too large; users see the text."""
 
 
 class IgnoredError(ProvisionerError):
-    """The object is somebody else's business: no event, no retry (L-044)."""
+    """Another program handles the object: no event, no retry (L-044)."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -85,26 +85,26 @@ class QueueUnavailable(TransientError):  # noqa: N818 - the word the whole syste
 
 
 class QueueFull(QueueUnavailable):
-    """Redis answers, but its memory is used up: nothing new until work has ended."""
+    """Redis answers, but its memory is full: nothing new can start until other work has ended."""
 
 
 class LeaseLost(TransientError):  # noqa: N818 - the word the whole system uses
-    """The lease of this volume is gone; the holder must not write any more (G9)."""
+    """The lease of this volume is lost; the holder must no longer write (G9)."""
 
 
 class DriverAway(TransientError):  # noqa: N818 - the word the whole system uses
-    """The connection to the driver is gone: its keys wait, without event and back-off (S-020)."""
+    """The connection to the driver is lost: its keys wait, without event and back-off (S-020)."""
 
 
 class CatalogIncomplete(TransientError):  # noqa: N818 - the word the whole system uses
-    """The watcher has not (re)written the catalog yet, so nothing may be concluded from a gap."""
+    """The watcher has not filled the shared cache yet, so a missing entry means nothing."""
 
 
 class ApiError(ProvisionerError):
     """The API server refused a request.
 
     Args:
-        status: HTTP status, 0 when no answer came.
+        status: HTTP status, 0 if there was no answer.
         reason: the Status object's reason, for example `NotFound`.
         message: the Status object's message, as client-go prints it.
     """

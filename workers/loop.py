@@ -1,8 +1,8 @@
-"""One background thread that goes round for ever, and is seen to do so.
+"""A background thread that repeats a step for ever, watched by liveness.
 
-A step returns how long to wait for the next one. No error ends the loop; the first of a row is
-logged, further ones wait longer. Each step has a heart, so that liveness sees one that hangs
-(STR-9). Nothing else may start a thread that goes round: tests/unit/test_threads.py.
+A step returns how long to wait before the next one. No error ends the loop: the first error in a
+row is logged, and each further error waits longer. Each step has a heart, so that liveness notices
+a step that hangs. No other code may start a looping thread (tests/unit/test_threads.py).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _log = get_logger(__name__)
 
 
 class Loop:
-    """Runs a step again and again in a thread of its own.
+    """Repeats a step in its own thread.
 
     Args:
-        name: of the thread, and in what liveness says.
-        step: does a piece of work; returns the seconds to wait then, None to wait for `wake`.
-        limit_seconds: longest time of one step, or between two `beat`s in it; beyond it the
-            process counts as dead.
-        heartbeats: of the process.
-        backoff: waits after failures.
-        first_wait_seconds: before the first step; None waits for `wake`.
+        name: name of the thread, also in liveness errors.
+        step: does a piece of work; returns the seconds to wait before the next, None until `wake`.
+        limit_seconds: longest time for one step, or between two `beat`s in it; beyond it liveness
+            fails.
+        heartbeats: the hearts of the process.
+        backoff: delays after failures.
+        first_wait_seconds: delay before the first step; None waits for `wake`.
 
     Attributes:
-        is_failing: the last step failed.
-        problem: why, as far as it is known.
+        is_failing: True if the last step failed.
+        problem: the cause, as far as known.
     """
 
     def __init__(
@@ -67,34 +67,34 @@ class Loop:
         self._thread.start()
 
     def wake(self) -> None:
-        """Ask for a step soon; a wait after a failure goes on."""
+        """Request a step soon; does not shorten the delay after a failure."""
         self._woken.set()
 
     def beat(self) -> None:
-        """From within a step of many pieces: one more is done."""
+        """Report progress from within a long step."""
         if self._heart is not None:
             self._heart.beat()
 
     def stop(self) -> None:
-        """End soon; safe to call twice."""
+        """End the loop soon; idempotent."""
         self._stopped.set()
         self._woken.set()
 
     def join(self, timeout_seconds: float | None) -> None:
-        """Wait for the end after `stop`; None: however long it takes."""
+        """Wait for the end after `stop`; None waits without limit."""
         if self._thread is not None:
             self._thread.join(timeout_seconds)
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
+        """True if the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def run(self) -> None:
-        """Go round until `stop`; never raises."""
+        """Repeat the step until `stop`; never raises."""
         self._wait(self._first_wait_seconds, self._woken)
         while not self._stopped.is_set():
-            # Cleared first: a `wake` during the step leads to another one.
+            # Cleared before the step, so that a `wake` during the step causes another one.
             self._woken.clear()
             try:
                 with self._heartbeats.during(self.name, self._limit_seconds) as self._heart:
@@ -116,7 +116,7 @@ class Loop:
 
     def _failed(self, problem: str = "") -> None:
         self.is_failing, self.problem = True, problem
-        # Wakes must not turn into tries in a row; `stop` ends the wait.
+        # `wake` must not cause immediate retries; only `stop` ends this wait.
         self._wait(self._backoff.next_seconds(), self._stopped)
 
     def _wait(self, seconds: float | None, until: threading.Event) -> None:

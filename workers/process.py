@@ -1,4 +1,4 @@
-"""What every process of ours needs that works for long: API client, endpoint, ready file."""
+"""Parts of every long-running process: API client, HTTP endpoint, ready and liveness files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from workers.observability.metrics import Metrics
 
 LIVE_FILE: Final = "live"
-"""What hangs in a part, empty for nothing; written anew each few seconds."""
+"""File that says what hangs in a part, empty if nothing does; rewritten every few seconds."""
 TELL_SECONDS: Final = 5.0
 _ready: Final[set[Path]] = set()
-"""What this process has said; a file tells other processes."""
+"""Ready files of this process; also kept here because writing the file can fail."""
 
 
 def kube_client(
@@ -37,7 +37,7 @@ def kube_client(
     metrics: Metrics | None,
     guard: Guard = lambda: None,
 ) -> KubeClient:
-    """The API client of one process; opens no connection yet. `guard`: see KubeClient.
+    """Return the API client of one process; opens no connection yet. `guard`: see KubeClient.
 
     Raises:
         ConfigError: no usable client configuration.
@@ -58,7 +58,7 @@ def kube_client(
 
 
 def guarded(settings: Settings, checks: Checks) -> Checks:
-    """The checks, with the API server's word on who reads the metrics where that is wanted."""
+    """Add to the checks, if configured, that the API server decides who may read the metrics."""
     if not settings.http.token_review:
         return checks
     from workers.kube.reviews import PathReaders  # noqa: PLC0415 - rarely needed
@@ -69,15 +69,16 @@ def guarded(settings: Settings, checks: Checks) -> Checks:
 
 
 def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsServer | None:
-    """The endpoint of one process, None unless `--http-endpoint` asks for it.
+    """Start the endpoint of one process; returns None without `--http-endpoint`.
 
     Raises:
-        ConfigError: nobody can listen there.
+        ConfigError: the address cannot be bound.
     """
     if not settings.http.endpoint:
         return None
     checks = guarded(settings, checks)
-    # The same from every process, and in node mode a worker per node would ask for every node's.
+    # Only the watcher: every process would export the same figures, and in node mode each node's
+    # worker would read the figures of all nodes.
     shared = [lanes(settings)] if settings.command is Command.WATCHER else []
     server = DiagnosticsServer(settings.http, Exposition(metrics.registry, *shared), checks)
     server.start()
@@ -85,8 +86,8 @@ def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsSe
 
 
 def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
-    """What waits in Redis, read at each scrape."""
-    # Only an endpoint needs it: a supervisor without one never loads Redis' client.
+    """Return the collector of queue figures, which reads Redis at each scrape."""
+    # Imported here, so that a supervisor without an endpoint never loads the Redis client.
     from workers.queue.connection import connect  # noqa: PLC0415
     from workers.queue.inspect import read_sizes  # noqa: PLC0415
     from workers.queue.limits import read_stats  # noqa: PLC0415
@@ -95,7 +96,7 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
     client = connect(
         redis_url or redis.url_with_credentials(),
         password_file=redis.password_file,
-        # A scrape waits 10 s at most, and comes again: it must tell of a Redis that hangs.
+        # A scrape takes 10 s at most; it must return in time even if Redis hangs.
         socket_timeout_seconds=2.0,
         retries=1,
     )
@@ -106,10 +107,10 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """SIGTERM ends the process, in here at once; afterwards as an exception.
+    """Make SIGTERM end the process at once inside the block, and raise SystemExit afterwards.
 
-    In here nothing runs yet that would have to be ended, but threads may wait for drivers, and an
-    exception would wait for them.
+    During startup nothing needs a clean end, but threads may wait for drivers, and after an
+    exception the process would wait for these threads.
     """
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     yield
@@ -122,9 +123,9 @@ def _end(signum: int, frame: object) -> None:
 
 
 def mark_ready(settings: Settings, name: str) -> None:
-    """Tell the supervisor that the start of a part is over: from now on an exit means a restart.
+    """Tell the supervisor that a part has started: from now on it restarts the part if it exits.
 
-    Nothing need be writable: a sidecar's container often has a read-only root and no mount.
+    Works without a writable folder: a sidecar's container often has a read-only root and no mount.
     """
     path = Path(settings.process.state_dir) / name
     _ready.add(path)
@@ -133,9 +134,9 @@ def mark_ready(settings: Settings, name: str) -> None:
 
 
 def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
-    """Keep telling the supervisor what hangs here; a process that hangs as a whole tells nothing.
+    """Write every few seconds, for the supervisor, what hangs here; no update: all hangs.
 
-    Without a folder of its own nobody looks: the endpoint of the process tells the kubelet.
+    Does nothing without a state folder: then the kubelet uses the endpoint of the process.
     """
     if not os.access(settings.process.state_dir or "/nonexistent", os.W_OK):
         return
@@ -144,7 +145,7 @@ def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
     def step() -> float:
         try:
             path.write_text(check())
-        except OSError:  # a full disk is no reason to be started again
+        except OSError:  # a full disk must not cause a restart
             os.utime(path)
         return TELL_SECONDS
 
@@ -152,7 +153,7 @@ def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
 
 
 def ready_file(directory: str, name: str) -> Callable[[], str]:
-    """A readiness check: the part has said that its start is over."""
+    """Return a readiness check that passes once the part called `mark_ready`."""
     path = Path(directory) / name
 
     def check() -> str:

@@ -1,9 +1,9 @@
-"""What is a controller, said as data?
+"""Describes a controller as data.
 
-A controller is one folder under `workers/controllers`. Its `spec.py` says, in the words of this
-module, which kinds of keys it has, what the watcher watches for it, which flags, gates, rights and
-Lease it has. Queue, watcher, tasks, limits, metrics, explain, docs and manifests are derived from
-that; no name of a kind stands anywhere else. Everything here is light: no grpc, no Celery.
+A controller is one folder under `workers/controllers`. Its `spec.py` declares, with the classes of
+this module, its kinds of keys, watches, flags, gates, permissions and Lease. Queue, watcher, tasks,
+limits, metrics, explain, docs and manifests are derived from it; no other code names a kind. This
+module loads neither gRPC nor Celery.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 ENVIRONMENT: Final = "environ"
-"""Where `Spec.read_settings` finds the environment's variables among the flags' values."""
+"""Key of the environment variables among the flag values for `Spec.read_settings`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,15 @@ class Kind:
         name: first part of its keys, such as `attachments`.
         task: its Celery task, such as `attachments.sync`.
         work_queue: its name in upstream's workqueue metrics, such as `csi-attacher-va`.
-        operations: its driver calls as limits and deadlines name them (`attach`); empty
-            for kinds that only talk to the API server.
-        subject: the resource its events, trail and `explain` are about; None for none.
-        noun: the word for that in logs and on the command line, such as `va`.
+        operations: its driver calls, by the names for limits and deadlines (`attach`); empty for
+            kinds that only use the API server.
+        subject: the resource of its events, history and `explain`; None for none.
+        noun: the word for the subject in logs and on the command line, such as `va`.
         has_driver: False for kinds whose work belongs to no driver.
-        limits_each: its reconcile keeps the limit of each of its operations, so that the lane is as
-            wide as the widest; else the narrowest limit of the operations holds for the lane.
-        group_by: the field of a cluster-scoped subject that stands before its name in the keys,
-            where others have a namespace: the queue is fair between its values.
+        limits_each: True if its reconcile enforces the limit of each operation itself; the queue
+            then has the widest limit, otherwise the narrowest.
+        group_by: the field of a cluster-scoped subject that replaces the namespace in its keys; the
+            queue is fair between its values.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which objects of a resource are watched; the default is all of them."""
+    """The part of a resource that is watched; by default all objects."""
 
     namespace: str = ""
     label_selector: str = ""
@@ -68,7 +68,7 @@ EVERYWHERE: Final = (Scope(),)
 
 
 def has_new_driver(before: Records, now: Records) -> bool:
-    """Tell whether a driver came that was not known before (a new node of a known one does not)."""
+    """Return True if `now` has a new driver; a new node of a known driver does not count."""
     return not {record["name"] for record in now} <= {record["name"] for record in before}
 
 
@@ -77,16 +77,17 @@ class Watch:
     """One resource that the watcher follows for a controller.
 
     Attributes:
-        resource: what is listed and watched.
-        item_type: msgspec struct of the fields that are kept while an event is handled; the same
-            type for every controller that watches the resource.
-        metadata_only: ask the API server for metadata alone.
-        is_needed: told the records of the controller's drivers; the watch starts once it is True.
-        relists: told those records before and after a change; True lists again, for Rules that
-            remember nothing of objects whose driver they do not know.
-        catalog: the kind of the catalog that the controller's workers read; "" for none.
-        scopes: told the records; the parts to follow. A resource with scopes of its own is told to
-            the Rules by `seen` and `gone` alone.
+        resource: the resource to list and watch.
+        item_type: msgspec struct of the fields that the rules need; the same type for every
+            controller that watches the resource.
+        metadata_only: ask the API server only for metadata.
+        is_needed: called with the records of the controller's drivers; the watch starts once it
+            returns True.
+        relists: called with these records before and after a change; True lists again, for Rules
+            that keep nothing of objects of unknown drivers.
+        catalog: the cached kind that the controller's workers read; "" for none.
+        scopes: called with the records; returns the parts to watch. For such a resource the Rules
+            get only `seen` and `gone`.
     """
 
     resource: Resource
@@ -100,7 +101,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """A key without work whose object is gone: its counters are dropped, and no pass runs."""
+    """A key whose object is gone and needs no work: its counters are dropped, nothing is run."""
 
     key: Key
 
@@ -109,40 +110,40 @@ Told: TypeAlias = "Key | Forget"
 
 
 class Rules(Protocol):
-    """What events mean to one controller: which keys have something to do.
+    """Maps events to the keys of one controller that need work.
 
-    One object per watcher, called by several threads under the watcher's lock. It remembers no more
-    than it needs of objects that wait for a decision. It may name too many keys (the worker then
-    finds nothing to do), never too few.
+    A watcher has one object, called by several threads under a lock. It remembers only what it
+    needs of objects that wait for a decision. It may return too many keys (the worker then finds
+    nothing to do), never too few.
     """
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
-        """Take in the records of the controller's drivers; return keys with work because of it.
+        """Take the records of the controller's drivers; returns keys that now need work.
 
-        Each record has at least `name`, the driver's, and `queue_name`, the driver part of its
-        keys. A driver whose workers are away stays in it; a node of a driver that serves on each
-        node does not.
+        Each record has at least the driver's `name` and its `queue_name`, the driver part of its
+        keys. A driver whose workers are away is still included; in node deployment a node whose
+        worker is away is not.
         """
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Take in an object as it is now; return the keys with work because of it."""
+        """Take the current state of an object; returns keys that now need work."""
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Take in a deletion; return the keys with work because of it."""
+        """Take a deleted object; returns keys that now need work."""
 
     def begin_list(self, resource: Resource) -> None:
-        """A complete list starts: its objects follow by `seen`."""
+        """A complete list starts: its objects follow as calls of `seen`."""
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Treat what the list did not contain as deleted; return the keys with work."""
+        """Treat objects missing from the list as deleted; returns keys that now need work."""
 
     def all_keys(self) -> Iterable[Key]:
-        """Return the keys of everything undecided: after a resync or a lost Redis."""
+        """Return the keys of all objects that need work, for a resync or after data loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """One RBAC rule a controller needs, and for what; `feature` is "" for the base."""
+    """One RBAC rule that a controller needs, and its feature; "" if it is always needed."""
 
     group: str
     resources: tuple[str, ...]
@@ -156,24 +157,24 @@ class Spec:
     """One controller as data.
 
     Attributes:
-        name: its folder, and its word in `--controllers`.
-        program: the Go sidecar it replaces, and its drop-in command (`csi-attacher`).
+        name: name of its folder, and in `--controllers`.
+        program: the Go sidecar that it replaces, also a command of csi-fleet (`csi-attacher`).
         kinds: its kinds of keys.
-        watches: what the watcher follows for it.
+        watches: the resources that the watcher follows for it.
         make_rules: builds its `Rules`, once per watcher.
-        lease_name: from the driver's name to the Lease of the Go sidecar; None without one.
-        flags: the Go sidecar's flags that are not common to all of them, each with its default.
-        read_settings: from flag values by name to the controller's own frozen settings; the gates
-            of `feature-gates` are complete there, the environment is under `ENVIRONMENT`.
+        lease_name: returns the name of the Go sidecar's Lease for a driver's name; None: no Lease.
+        flags: the Go sidecar's flags that not all sidecars have, each with its default.
+        read_settings: builds the controller's frozen settings from flag values by name;
+            `feature-gates` has all gates there, `ENVIRONMENT` the environment.
         gates: its feature gates.
         permissions: its RBAC rules.
         needs_driver: False for controllers that run without any CSI driver.
-        part_of: the controller that brings this one along, such as `provisioner`; "" for none.
-        asks: what the handshake asks a driver besides, as methods of CsiClient that return a set
-            of names; a driver that does not know such a call has none.
-        fatal_code: exit code when the driver refuses the handshake.
-        unserved: why a worker beside a driver ends when none of its controllers serves the driver.
-        unserved_code: the exit code then.
+        part_of: the controller that includes this one, such as `provisioner`; "" for none.
+        asks: additional calls of the handshake: methods of CsiClient that return a set of names;
+            for a driver that does not implement the call the set is empty.
+        fatal_code: exit code if the handshake fails.
+        unserved: error text if a worker in a driver's pod has no controller for the driver.
+        unserved_code: exit code in that case.
     """
 
     name: str

@@ -99,7 +99,7 @@ def snapshot_status(
 ) -> Status | None:
     """Return a snapshot's status that follows its content's status (SNC-070).
 
-    Errors are compared by value; the Go controller compares pointers, so it always writes (SND-016).
+    Errors are compared by value; the Go controller compares pointers and always writes (SND-016).
 
     Args:
         snapshot: the snapshot, or group snapshot, read live.
