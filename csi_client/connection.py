@@ -98,7 +98,7 @@ def parse_address(address: str, *, allow_tcp: bool = False) -> str:
     `dns:///host:port` give `dns:///host:port`.
 
     Raises:
-        CsiAddressError: any other address; the text starts as the Go sidecar's, if it has one.
+        CsiAddressError: any other address; the text begins as the Go sidecar's, if it has one.
     """
     if address.startswith("/"):
         address = _UNIX + address

@@ -1,1 +1,1 @@
-"""Example drivers and provisioners; nothing in the distribution imports them."""
+"""Example drivers and provisioners; no other package imports them."""

@@ -1,1 +1,1 @@
-"""The demo: a control plane, two example drivers and csi-fleet, shown at work on this machine."""
+"""The demo: runs a control plane, two example drivers and csi-fleet on this machine."""

@@ -1,7 +1,8 @@
 """`make demo`: starts everything, shows it, cleans up. See `story` for what is shown.
 
-Exit code 0 when every claim was Bound, one grew, was snapshot, restored and attached, and the
-deleted one's volume was gone, and a killed worker's claims were Bound by another; 1 otherwise.
+Exit code 0 if all of this succeeded, else 1: every claim was Bound; one claim grew, got a snapshot,
+was restored and attached; the volume of a deleted claim was deleted; and after a worker was killed,
+another worker finished its claims.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def main() -> int:
 
 
 def run(stack: Stack, screen: Screen, *, once: bool, is_own_cluster: bool) -> None:
-    """Start the stack and tell the story on it."""
+    """Start the stack and run the steps of the demo on it."""
     stack.start_cluster()
     stack.start_drivers()
     with KubeApi(stack.kubeconfig) as api:
@@ -69,7 +70,7 @@ def run(stack: Stack, screen: Screen, *, once: bool, is_own_cluster: bool) -> No
                 story.create_claims(scene)
                 story.show_binding(scene)
                 life.show_growth(scene)
-                if is_own_cluster:  # in a user's we make no node and install no API
+                if is_own_cluster:  # in a user's cluster we create no node and install no API
                     life.show_snapshot(scene)
                     life.show_attachment(scene)
                 story.show_deletion(scene)
@@ -85,7 +86,7 @@ def run(stack: Stack, screen: Screen, *, once: bool, is_own_cluster: bool) -> No
 
 
 def invite(stack: Stack, screen: Screen) -> None:
-    """What a person may do next: ask, repair, and break it."""
+    """Print what a user can try next: explain, repair and break something."""
     stack.write_environment()
     claim = f"{stack.namespace}/{story.BROKEN}"
     secret = f"create secret generic {story.SECRET} --from-literal=password=x"

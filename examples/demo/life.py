@@ -1,7 +1,7 @@
-"""What else happens to a volume: it grows, is snapshot, restored and attached to a node.
+"""Steps of the demo in a volume's life: expand, snapshot, restore, attach.
 
-The objects are those that a user, and for the attachment the cluster's own controller, would make.
-No kubelet runs here: the node is an object, and nobody mounts the volume.
+The demo creates the objects that a user would create, and the attachment, which the cluster's own
+controller would create. No kubelet runs here: the node is only an object, and no volume is mounted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 60.0
 
 
 def prepare(scene: Scene) -> None:
-    """The snapshot API and, per driver, a node that it runs on and a class of snapshots."""
+    """Install the snapshot API and create, per driver, a node and a VolumeSnapshotClass."""
     scene.api.apply_file(CRDS)
     scene.wait(
         lambda: scene.api.find(f"/apis/{SNAPSHOT_API}") is not None, 60, "the snapshot API serves"
@@ -50,10 +50,10 @@ def prepare(scene: Scene) -> None:
 
 
 def show_growth(scene: Scene) -> None:
-    """A claim asks for more, and gets it.
+    """Expand a claim.
 
     Raises:
-        DemoFailedError: not in time.
+        DemoFailedError: the claim did not grow in time.
     """
     claim = scene.api.items(scene.claims_path)[-1]
     name = claim["metadata"]["name"]
@@ -70,10 +70,10 @@ def show_growth(scene: Scene) -> None:
 
 
 def show_snapshot(scene: Scene) -> None:
-    """A snapshot of a claim becomes ready, and a new claim is filled from it.
+    """Take a snapshot of a claim and restore a new claim from it.
 
     Raises:
-        DemoFailedError: not in time.
+        DemoFailedError: a step was not finished in time.
     """
     driver = scene.stack.drivers[0]
     source = _claim_of(scene, driver)
@@ -115,10 +115,10 @@ def show_snapshot(scene: Scene) -> None:
 
 
 def show_attachment(scene: Scene) -> None:
-    """A volume is attached to a node and detached again.
+    """Attach a volume to a node and detach it again.
 
     Raises:
-        DemoFailedError: not in time.
+        DemoFailedError: a step was not finished in time.
     """
     driver = scene.stack.drivers[0]
     volume = _claim_of(scene, driver)["spec"]["volumeName"]

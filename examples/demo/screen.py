@@ -1,4 +1,4 @@
-"""How does the demo look? A live table on a terminal, plain lines when piped."""
+"""Output of the demo: a live table on a terminal, plain lines when piped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One claim as shown. `seconds` from creation to Bound, None until then."""
+    """The table row of one claim. `seconds` is the time from creation to Bound, None until then."""
 
     claim: str
     driver: str
@@ -51,11 +51,11 @@ class Screen:
             self._live.stop()
 
     def say(self, line: str) -> None:
-        """One line of text, above the table if there is one."""
+        """Print one line of text, above the table if there is one."""
         self.console.print(line, markup=False, soft_wrap=True)
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Redraw the table; when piped, print what changed since the last call."""
+        """Redraw the table; when piped, print the rows that changed since the last call."""
         if self._live:
             self._live.update(_table(rows), refresh=True)
             return

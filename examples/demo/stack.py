@@ -1,7 +1,7 @@
-"""Which processes make up the demo, in which order do they start, and how do they end?
+"""The processes of the demo: starts and stops them.
 
-Everything is a child process on loopback with its log in one scratch folder, and ends by pid in
-the reverse order of its start.
+Each part is a child process on loopback with its log in one scratch folder. Parts are stopped by
+pid, in the reverse order of their start.
 """
 
 from __future__ import annotations
@@ -30,28 +30,27 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 2
 START_TIMEOUT_SECONDS = 60.0  # 4 s on two free cores
-# The Go provisioner's default of 5 requests per second is kept as the product's default; a person
-# who watches does not want to wait for it.
+# The default is 5 requests per second, as in csi-provisioner; too slow for a demo.
 API_RATE = ("--kube-api-qps=100", "--kube-api-burst=200")
 CONTROLLERS = "--controllers=all"
-# What the example driver is asked to do here; its default set is smaller.
+# Capabilities of the example drivers in the demo; their default set is smaller.
 CAPABILITIES = (
     "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME,LIST_VOLUMES,EXPAND_VOLUME,CREATE_DELETE_SNAPSHOT,"
     "LIST_SNAPSHOTS,PUBLISH_UNPUBLISH_VOLUME,ONLINE"
 )
 
 
-# A part that ends so often within that time is broken, not killed.
+# A part that ends `MOST_ENDS` times within `WITHIN_SECONDS` is broken, not killed by the user.
 MOST_ENDS, WITHIN_SECONDS = 5, 30.0
 
 
 class PartEndedError(RuntimeError):
-    """A process of the demo ended though it should run; the text ends with its log."""
+    """A process of the demo ended unexpectedly; the text includes the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """One example driver: `root` is where its volumes are directories."""
+    """One example driver; its volumes are directories below `root`."""
 
     name: str
     socket: Path
@@ -59,18 +58,18 @@ class Driver:
 
     @property
     def control(self) -> Path:
-        """The file that says how it behaves."""
+        """The control file, which sets the driver's behaviour."""
         return self.root.with_suffix(".json")
 
     def delay(self, seconds: float) -> None:
-        """Let CreateVolume take that long from now on; 0 for no delay."""
+        """Delay every further CreateVolume by `seconds`; 0 for no delay."""
         rule = {"method": "CreateVolume", "delay_seconds": seconds}
         fresh = self.control.with_suffix(".new")
         fresh.write_text(json.dumps({"rules": [rule] if seconds else []}))
-        fresh.replace(self.control)  # never half of it
+        fresh.replace(self.control)  # atomic: the driver never reads half a file
 
     def volume_names(self) -> set[str]:
-        """Ids of the volumes that exist at the driver now, read from its disk."""
+        """Return the ids of the driver's volumes, read from its disk."""
         folder = self.root / "volumes"
         if not folder.is_dir():
             return set()
@@ -79,7 +78,7 @@ class Driver:
 
 @dataclass(slots=True)
 class Part:
-    """A process of the demo, and how to start it again when somebody kills it."""
+    """A process of the demo, with all that is needed to restart it after a kill."""
 
     process: Process
     start: Callable[[], Process]
@@ -87,13 +86,13 @@ class Part:
 
 
 class Stack:
-    """The running demo. Its parts may be killed: `revive` starts them again.
+    """The running demo. The user may kill its parts: `revive` restarts them.
 
     Args:
         directory: scratch folder for sockets, volumes and logs.
-        kubeconfig: an existing cluster; None starts a control plane.
+        kubeconfig: kubeconfig of an existing cluster; None starts a control plane.
         tag: makes driver, class and namespace names of this demo unique in the cluster.
-        say: told what is being started.
+        say: prints what is being started.
     """
 
     def __init__(
@@ -115,24 +114,24 @@ class Stack:
 
     @property
     def kubeconfig(self) -> Path:
-        """The cluster in use; only valid after `start_cluster` when none was given."""
+        """The kubeconfig in use; without a given one, valid only after `start_cluster`."""
         if self._kubeconfig is None:
             raise RuntimeError("the control plane is not started yet")
         return self._kubeconfig
 
     @property
     def flower_url(self) -> str:
-        """Where a browser finds Flower."""
+        """URL of Flower."""
         return f"http://127.0.0.1:{self.flower_port}"
 
     @property
     def env_file(self) -> Path:
-        """What a person reads into a shell once, so that commands are short."""
+        """The file that a user sources in a shell, so that commands are short."""
         return self.directory / "env"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of the commands of csi-fleet and kubectl."""
+        """Environment variables for csi-fleet and kubectl."""
         assert self._redis is not None
         return {"KUBECONFIG": str(self.kubeconfig), "CSI_FLEET_REDIS_URL": self._redis.url}
 
@@ -152,7 +151,7 @@ class Stack:
         self.env_file.write_text("\n".join(lines) + "\n")
 
     def tool(self, *arguments: str) -> str:
-        """What a command of csi-fleet prints."""
+        """Run a command of csi-fleet; returns its output."""
         program = str(Path(sys.executable).with_name("csi-fleet"))
         done = subprocess.run(
             [program, *arguments],
@@ -165,7 +164,7 @@ class Stack:
         return done.stdout
 
     def start_cluster(self) -> None:
-        """Bring up etcd, kube-apiserver and kube-controller-manager unless a cluster was given."""
+        """Start etcd, kube-apiserver and kube-controller-manager unless a cluster was given."""
         if self._kubeconfig is not None:
             return
         with self._step("control plane (etcd, kube-apiserver, kube-controller-manager)"):
@@ -173,7 +172,7 @@ class Stack:
             self._kubeconfig = self._plane.start().kubeconfig
 
     def start_drivers(self) -> None:
-        """Bring up Redis and the two CSI drivers."""
+        """Start Redis and the two CSI drivers."""
         with self._step("Redis"):
             binary = find_redis_server()
             if binary is None:
@@ -199,7 +198,7 @@ class Stack:
                 wait_until(driver.socket.exists, 30, f"{driver.name} serves")
 
     def start_fleet(self) -> None:
-        """Bring up the parts of csi-fleet, each as an operator would start it."""
+        """Start the parts of csi-fleet, each as an operator would."""
         addresses = [f"--csi-address={driver.socket}" for driver in self.drivers]
         cluster = [f"--kubeconfig={self.kubeconfig}", *API_RATE]
         with self._step(f"csi-fleet: watcher, {WORKERS} workers, beat, Flower"):
@@ -214,7 +213,7 @@ class Stack:
             wait_until(self._flower_lets_us_in, START_TIMEOUT_SECONDS, "Flower serves")
 
     def _wait_ready(self, name: str) -> None:
-        """A part writes `*.ready` into its state folder once it takes work."""
+        """Wait until a part has written `*.ready` into its state folder: it now takes work."""
         state = self.directory / f"state-{name}"
         process = self._parts[name].process
 
@@ -231,17 +230,17 @@ class Stack:
         return answer.status_code == requests.codes.ok
 
     def kill_process(self, pid: int) -> str:
-        """End the part of that process as a crash of its machine would; returns the part's name."""
+        """Kill the part of that process without warning, as in a crash; returns the part's name."""
         group = os.getpgid(pid)
         name, part = next(one for one in self._parts.items() if one[1].process.pid == group)
         part.process.kill()
         return name
 
     def revive(self) -> list[str]:
-        """Start what has ended again; returns the names.
+        """Restart the parts that have ended; returns their names.
 
         Raises:
-            PartEndedError: a part ends again and again, so nobody killed it.
+            PartEndedError: a part ends again and again, so it is broken, not killed.
         """
         names = []
         for name, part in self._parts.items():
@@ -256,7 +255,7 @@ class Stack:
         return names
 
     def stop(self) -> None:
-        """End everything, last started first. Safe to repeat."""
+        """Stop all parts, last started first. Idempotent."""
         while self._parts:
             self._parts.popitem()[1].process.stop()
         if self._plane:
@@ -283,7 +282,7 @@ class Stack:
     def _keep(
         self, name: str, start: Callable[[], Process], ended_at: list[float] | None = None
     ) -> None:
-        """Start a part and write down its pid, for `demo_kill`."""
+        """Start a part and store its pid, for `demo_kill`."""
         part = self._parts[name] = Part(start(), start, ended_at or [])
         folder = self.directory / "pids"
         folder.mkdir(exist_ok=True)
@@ -299,7 +298,7 @@ def _process_of(redis: RedisServer) -> Process:
 
 
 class _Step:
-    """Tells how long a step took, when it went well."""
+    """Prints how long a successful step took."""
 
     def __init__(self, what: str, say: Callable[[str], None]) -> None:
         self._what = what

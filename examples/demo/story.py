@@ -1,6 +1,6 @@
-"""What happens in the demo? Claims of both drivers become Bound, one is deleted with its volume.
+"""The steps of the demo: claims of both drivers become Bound, one is deleted with its volume.
 
-Speaks to the cluster by the raw API, as any user would; csi-fleet does the rest.
+The demo only creates and deletes objects by the API, as a user would; csi-fleet does the rest.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from tests.support.kube_api import JsonObject, KubeApi
 
 CLAIMS_PER_DRIVER = 4
-# The controller that binds looks again at a claim after at most 15 s.
+# Kubernetes' binding controller checks a claim again after at most 15 s.
 BOUND_TIMEOUT_SECONDS = 90.0
 GONE_TIMEOUT_SECONDS = 60.0
 POLL_SECONDS = 0.2
-# A call of the driver that lasts until its worker was killed, on a busy machine too.
+# Duration of a driver's call: long enough to kill its worker meanwhile, even on a busy machine.
 SLOW_SECONDS = 8.0
-# The claim that fails on purpose, and the Secret that it waits for.
+# The claim that fails on purpose, and the missing Secret that it needs.
 BROKEN, SECRET = "broken", "storage-login"
 _MEANWHILE = {
     "worker": "the other worker takes its claims over once its lease runs out, within 4 s",
@@ -39,7 +39,7 @@ _MEANWHILE = {
 
 
 class DemoFailedError(RuntimeError):
-    """The demo did not show what it promises; the text says what was missing."""
+    """A step of the demo failed; the text says what was missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class Scene:
 
     @property
     def claims_path(self) -> str:
-        """The collection of the demo's claims."""
+        """API path of the demo's claims."""
         return f"/api/v1/namespaces/{self.stack.namespace}/persistentvolumeclaims"
 
     def wait(self, condition: Callable[[], bool], timeout_seconds: float, what: str) -> None:
-        """Show the claims until it is so.
+        """Show the claims until the condition is True.
 
         Raises:
-            DemoFailedError: not in time, or a part of the stack has ended.
+            DemoFailedError: the condition was not met in time, or a part of the stack has ended.
         """
         deadline = time.monotonic() + timeout_seconds
         while not condition():
@@ -71,7 +71,7 @@ class Scene:
             time.sleep(POLL_SECONDS)
 
     def mend(self) -> None:
-        """Start again what somebody killed, and say who does its work meanwhile.
+        """Restart killed parts, and print which part does their work meanwhile.
 
         Raises:
             PartEndedError: a part ends again and again.
@@ -101,7 +101,7 @@ def prepare(scene: Scene) -> None:
 
 
 def create_claims(scene: Scene) -> None:
-    """A few claims for each driver, all at once."""
+    """Create a few claims for each driver, all at once."""
     for driver in scene.stack.drivers:
         for number in range(1, CLAIMS_PER_DRIVER + 1):
             name = f"{driver.name.partition('-')[0]}-{number}"
@@ -110,7 +110,7 @@ def create_claims(scene: Scene) -> None:
 
 
 def claim(scene: Scene, driver: Driver, name: str, resources: JsonObject) -> JsonObject:
-    """A claim in the class of a driver."""
+    """Return a claim in the class of a driver."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -127,7 +127,7 @@ def show_binding(scene: Scene) -> None:
     """Show the claims until all are Bound.
 
     Raises:
-        DemoFailedError: some are not in time, or a part of the stack has ended.
+        DemoFailedError: a claim was not Bound in time, or a part of the stack has ended.
     """
     started = time.monotonic()
 
@@ -146,7 +146,7 @@ def show_deletion(scene: Scene) -> None:
     """Delete one claim and wait until its PV and the driver's volume are gone.
 
     Raises:
-        DemoFailedError: the volume stayed, or there was none to begin with.
+        DemoFailedError: the volume was not deleted, or never existed.
     """
     driver = scene.stack.drivers[0]
     claim = scene.api.items(scene.claims_path)[0]
@@ -169,10 +169,10 @@ def show_deletion(scene: Scene) -> None:
 
 
 def show_takeover(scene: Scene) -> None:
-    """Kill a worker while claims are provisioned: another one ends its work, once.
+    """Kill a worker while it provisions claims: another worker finishes them, without duplicates.
 
     Raises:
-        DemoFailedError: a claim is not Bound in time, or has two volumes.
+        DemoFailedError: a claim was not Bound in time, or has two volumes.
     """
     driver = scene.stack.drivers[1]
     before = driver.volume_names()
@@ -215,10 +215,10 @@ def show_takeover(scene: Scene) -> None:
 
 
 def show_failure(scene: Scene) -> None:
-    """A claim that fails on purpose, and what `explain` says of it.
+    """Create a claim that fails on purpose, and print what `explain` says about it.
 
     Raises:
-        DemoFailedError: it is not explained in time.
+        DemoFailedError: `explain` did not find the cause in time.
     """
     driver = scene.stack.drivers[0]
     scene.api.apply(
@@ -251,7 +251,7 @@ def show_failure(scene: Scene) -> None:
 
 
 def keep_showing(scene: Scene) -> None:
-    """Show the namespace's claims until Ctrl-C: the user may create and delete some."""
+    """Show the namespace's claims until Ctrl-C: the user can create and delete claims."""
     while True:
         scene.screen.show(rows_of(scene, scene.api.items(scene.claims_path)))
         scene.mend()
@@ -259,7 +259,7 @@ def keep_showing(scene: Scene) -> None:
 
 
 def clean_up(scene: Scene) -> None:
-    """Remove what the demo made in the cluster, volumes first. For clusters that live on."""
+    """Remove the demo's objects from a cluster that is kept, volumes first."""
     for claim in scene.api.items(scene.claims_path):
         scene.api.delete(f"{scene.claims_path}/{claim['metadata']['name']}")
     names = {driver.name for driver in scene.stack.drivers}
@@ -277,7 +277,7 @@ def clean_up(scene: Scene) -> None:
 
 
 def rows_of(scene: Scene, claims: list[JsonObject]) -> list[Row]:
-    """Table rows of claims, with the newest event of each."""
+    """Return the table rows of claims, with the newest event of each."""
     drivers = {
         name: driver.name
         for driver in scene.stack.drivers
@@ -305,10 +305,10 @@ def rows_of(scene: Scene, claims: list[JsonObject]) -> list[Row]:
 
 
 def broken_class(driver: Driver) -> str:
-    """The class of the claim that fails on purpose."""
+    """Return the class of the claim that fails on purpose."""
     return f"{class_name(driver)}-login"
 
 
 def class_name(driver: Driver) -> str:
-    """The storage class of a driver, and its class of snapshots."""
+    """Return the name of a driver's StorageClass and VolumeSnapshotClass."""
     return driver.name.partition(".")[0]

@@ -1,8 +1,8 @@
 """Run the driver: `python -m examples.directory_driver --endpoint unix:///run/csi.sock --root DIR`.
 
 Files in the root: volumes/ and snapshots/ (see `storage`), control.json (see `behaviour`),
-calls.jsonl (see `journal`). Prints `ready <port>` once it serves. SIGTERM ends it, calls under way
-have `--grace` seconds; any kind of death is survived, for the root is its only state.
+calls.jsonl (see `journal`). Prints `ready <port>` once it serves. After SIGTERM, running calls have
+`--grace` seconds. The driver survives any kind of crash, because the root is its only state.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
         is_strict=options.strict,
     )
     journal = Journal(root / "calls.jsonl", with_digests=options.record_secret_digests)
-    # A wait for a lock does not always end for a handler; reading what a signal wrote does.
+    # A signal does not always interrupt a wait for a lock; it does end this read of a socket.
     stopped, writer = socket.socketpair()
     writer.settimeout(0)
     signal.set_wakeup_fd(writer.fileno())
@@ -66,7 +66,7 @@ def main() -> None:
     server, port = start_server(driver, control, journal, options.endpoint, _tls(options))
     print(f"ready {port}", flush=True)
     stopped.recv(1)
-    # A call that does not end must not hold up the exit: the root is consistent at any moment.
+    # A call that hangs must not delay the exit: the root is consistent at any time.
     server.stop(options.grace).wait(options.grace + 0.5)
     os._exit(0)
 

@@ -1,8 +1,8 @@
-"""Which volume is published to which nodes?
+"""Publishes volumes to nodes, and records which volume is published where.
 
-`<root>/published/<volume_id>.json` holds, by node id, access mode and read-only flag, and what else
-a strict driver compares. It is written whole and renamed into place, so that a killed driver still
-knows; it outlives its volume only if somebody removes the volume's folder by hand.
+`<root>/published/<volume_id>.json` has access mode and read-only flag by node id, and what else a
+strict driver compares. It is written completely and renamed into place, so that it survives a kill
+of the driver. It outlives its volume only if a user removes the volume's folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Attaching:
     def controller_publish_volume(
         self, request: csi.ControllerPublishVolumeRequest
     ) -> csi.ControllerPublishVolumeResponse:
-        """Publish to the node, or find that it is; idempotent."""
+        """Publish the volume to the node; idempotent."""
         self._require("PUBLISH_UNPUBLISH_VOLUME")
         if not request.volume_id or not request.node_id:
             raise StorageError("INVALID_ARGUMENT", "volume id or node id is missing")
@@ -55,7 +55,7 @@ class Attaching:
     def controller_unpublish_volume(
         self, request: csi.ControllerUnpublishVolumeRequest
     ) -> csi.ControllerUnpublishVolumeResponse:
-        """Take the volume from the node, from all of them without a node id; OK if it is not."""
+        """Unpublish from the node, or without a node id from all nodes; idempotent."""
         self._require("PUBLISH_UNPUBLISH_VOLUME")
         if not request.volume_id:
             raise StorageError("INVALID_ARGUMENT", "volume id is missing")
@@ -67,7 +67,7 @@ class Attaching:
 
 
 class Published:
-    """The record of publications; thread-safe, one process per root."""
+    """The records of publications; thread-safe, for one process per root."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / "published"
@@ -75,15 +75,16 @@ class Published:
         self._lock = threading.Lock()
 
     def nodes(self, volume_id: str) -> list[str]:
-        """Node ids a volume is published to, sorted."""
+        """Return the ids of the nodes that a volume is published to, sorted."""
         return sorted(self._read(volume_id))
 
     def add(self, volume_id: str, node_id: str, wanted: dict[str, Any]) -> None:
-        """Publish.
+        """Record a publication.
 
         Raises:
-            StorageError: ALREADY_EXISTS, published there in another way; FAILED_PRECONDITION,
-                published to another node and one of the two allows one node only.
+            StorageError: ALREADY_EXISTS: published to the node in a different way.
+                FAILED_PRECONDITION: published to another node, and one of the two publications
+                allows only one node.
         """
         with self._lock:
             known = self._read(volume_id)
@@ -96,7 +97,7 @@ class Published:
             self._write(volume_id, {**known, node_id: wanted})
 
     def remove(self, volume_id: str, node_id: str) -> None:
-        """Take from one node, or from all without `node_id`."""
+        """Remove the publication to one node, or without `node_id` to all nodes."""
         with self._lock:
             known = self._read(volume_id)
             left = {node: how for node, how in known.items() if node_id and node != node_id}

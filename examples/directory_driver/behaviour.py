@@ -1,4 +1,4 @@
-"""How is the driver told to misbehave? By a JSON file, read again at each call.
+"""Makes the driver misbehave as a JSON file says, which is read again at each call.
 
 ```
 {"generation": "any text; a new one restarts the counters",
@@ -7,7 +7,7 @@
                                              the request's parameters (key=value), default *
             "times": 3,                      only the first n calls that match; default all
             "delay_seconds": 2 or [1, 5],    fixed, or random between two, before the work
-            "gives_up": true,                the delay ends, without the work, when the client goes
+            "gives_up": true,                if the client gives up, end the delay without the work
             "code": "UNAVAILABLE",           fail with this status, without doing the work ...
             "message": "text",
             "after_work": true,              ... or after it: the answer is lost
@@ -15,11 +15,11 @@
             "skip_work": true,               do not do the work (with an answer of your own)
             "answer": {...},                 replace the answer: JSON of the response message
             "answer_base64": "...",          replace the answer's bytes
-            "abort_pending": true}],         ABORTED while a call for the same volume is at work
+            "abort_pending": true}],         ABORTED while a call for the same volume is running
  "capacity": {"total_bytes": n, "maximum_volume_size": n, "segments": {"zone=z1": n}}}
 ```
-The first rule that matches is used; further rules are not looked at. Calls are counted in
-`<file>.counts`, so that "the first 3 calls" outlives a SIGKILL of the driver.
+Only the first matching rule is used. Calls are counted in `<file>.counts`, so that "the first 3
+calls" also works after a SIGKILL of the driver.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What to do with one call; the default is to behave."""
+    """A rule for calls; the default changes nothing."""
 
     method: str = "*"
     match: str = "*"
@@ -54,7 +54,7 @@ class Rule:
     gives_up: bool = False
 
     def applies(self, method: str, subject: str) -> bool:
-        """Tell whether the rule is meant for this call, counters aside."""
+        """Return True if the rule matches this call, ignoring counters."""
         return fnmatch.fnmatchcase(method, self.method) and fnmatch.fnmatchcase(subject, self.match)
 
     def delay(self) -> float:
@@ -67,7 +67,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Size of the storage in bytes, as a whole and by segment (`key=value`)."""
+    """Size of the storage in bytes, in total and by segment (`key=value`)."""
 
     total_bytes: int = 2**40
     maximum_volume_size: int = 0
@@ -75,7 +75,7 @@ class Capacity:
 
 
 class Control:
-    """Reads the control file. A missing or half-written file means: behave."""
+    """Reads the control file. A missing or half-written file means no misbehaviour."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -83,7 +83,7 @@ class Control:
         self._lock = threading.Lock()
 
     def rule_for(self, method: str, subjects: tuple[str, ...]) -> Rule:
-        """Return the rule for a call on a volume known by `subjects`, and count it."""
+        """Return the rule for a call on the volume with these names and ids, and count the call."""
         content = self._read(self._path)
         with self._lock:
             generation = str(content.get("generation", ""))
@@ -103,7 +103,7 @@ class Control:
         return Rule()
 
     def capacity(self) -> Capacity:
-        """Return the sizes that hold now."""
+        """Return the current sizes."""
         return Capacity(**self._read(self._path).get("capacity", {}))
 
     def _save_counts(self, counts: dict[str, Any]) -> None:

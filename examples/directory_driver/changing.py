@@ -1,4 +1,4 @@
-"""Growing a volume, changing its parameters, and snapshots of several volumes at once."""
+"""Expands volumes, changes their parameters, and takes snapshots of several volumes at once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Changing:
     def group_controller_get_capabilities(
         self, _: csi.GroupControllerGetCapabilitiesRequest
     ) -> csi.GroupControllerGetCapabilitiesResponse:
-        """Return the one there is, if the driver was given it."""
+        """Return the group capability, if the driver was started with it."""
         name = "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"
         answer = csi.GroupControllerGetCapabilitiesResponse()
         if self._has(name):
@@ -84,7 +84,7 @@ class Changing:
     def delete_volume_group_snapshot(
         self, request: csi.DeleteVolumeGroupSnapshotRequest
     ) -> csi.DeleteVolumeGroupSnapshotResponse:
-        """Remove the members; OK also when they are gone."""
+        """Remove the members; OK even if they no longer exist."""
         self._require("CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT")
         for snapshot_id in request.snapshot_ids:
             self._store.remove_snapshot(snapshot_id)
@@ -93,7 +93,7 @@ class Changing:
     def get_volume_group_snapshot(
         self, request: csi.GetVolumeGroupSnapshotRequest
     ) -> csi.GetVolumeGroupSnapshotResponse:
-        """Return the members asked for."""
+        """Return the requested members."""
         self._require("CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT")
         members = [self._store.snapshot(snapshot_id) for snapshot_id in request.snapshot_ids]
         return csi.GetVolumeGroupSnapshotResponse(
@@ -111,7 +111,7 @@ class Changing:
 
 
 def snapshot_message(snapshot: Snapshot, group: str = "") -> csi.Snapshot:
-    """A snapshot as CSI shows it, always ready."""
+    """Return a snapshot as CSI message, always ready."""
     message = csi.Snapshot(
         snapshot_id=snapshot.snapshot_id,
         source_volume_id=snapshot.source_volume_id,

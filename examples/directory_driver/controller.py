@@ -1,7 +1,7 @@
-"""What does the driver answer to Identity, Controller and Node calls?
+"""The driver's Identity, Controller and Node services.
 
-Methods take and return plain CSI messages and raise `StorageError`; `server` puts gRPC around
-and finds each method by the snake_case form of its RPC's name.
+Methods take and return plain CSI messages and raise `StorageError`; `server` adds gRPC and finds
+each method by the snake_case form of its RPC's name.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class DirectoryDriver(Attaching, Changing, Mounting):
     """The services of one driver.
 
     Args:
-        name: driver name, answered to GetPluginInfo.
-        store: where the volumes are.
-        published: which nodes have them.
-        control: live settings; here only the capacity is read.
+        name: driver name, the answer to GetPluginInfo.
+        store: the volumes.
+        published: the publications of volumes to nodes.
+        control: the control file; here only the capacity is read.
         capabilities: enum value names of plugin services, expansion modes, controller and group
             controller RPCs, mixed.
-        segments: topology of this node, and of volumes that no requirement places elsewhere.
-        mounts: whether it has a Node service that mounts.
-        is_strict: answer ALREADY_EXISTS to every other request under a known name, as CSI allows;
-            else only to what the volume or snapshot cannot satisfy.
+        segments: topology of this node, and of volumes without a topology requirement.
+        mounts: True if the Node service mounts volumes.
+        is_strict: answer ALREADY_EXISTS to every different request with a known name, as CSI
+            allows; else only to a request that the existing volume or snapshot cannot satisfy.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
     def get_plugin_capabilities(
         self, _: csi.GetPluginCapabilitiesRequest
     ) -> csi.GetPluginCapabilitiesResponse:
-        """Return those capabilities that are plugin services."""
+        """Return the capabilities that are plugin services."""
         return csi.GetPluginCapabilitiesResponse(
             capabilities=[
                 csi.PluginCapability(
@@ -105,13 +105,13 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         )
 
     def probe(self, _: csi.ProbeRequest) -> csi.ProbeResponse:
-        """Say nothing about readiness, which means ready."""
+        """Answer without a readiness, which means ready."""
         return csi.ProbeResponse()
 
     def controller_get_capabilities(
         self, _: csi.ControllerGetCapabilitiesRequest
     ) -> csi.ControllerGetCapabilitiesResponse:
-        """Return those capabilities that are controller RPCs."""
+        """Return the capabilities that are controller RPCs."""
         return csi.ControllerGetCapabilitiesResponse(
             capabilities=[
                 csi.ControllerServiceCapability(
@@ -123,7 +123,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         )
 
     def create_volume(self, request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
-        """Make the volume, or find the one of that name if it fits the request."""
+        """Create the volume, or return the existing one if it fits the request."""
         self._require("CREATE_DELETE_VOLUME")
         if not request.name:
             raise StorageError("INVALID_ARGUMENT", "name is missing")
@@ -154,7 +154,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         return csi.CreateVolumeResponse(volume=self._volume_message(made))
 
     def delete_volume(self, request: csi.DeleteVolumeRequest) -> csi.DeleteVolumeResponse:
-        """Remove the volume; OK also when there is none."""
+        """Remove the volume; OK even if it does not exist."""
         self._require("CREATE_DELETE_VOLUME")
         if not request.volume_id:
             raise StorageError("INVALID_ARGUMENT", "volume id is missing")
@@ -166,7 +166,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
     def validate_volume_capabilities(
         self, request: csi.ValidateVolumeCapabilitiesRequest
     ) -> csi.ValidateVolumeCapabilitiesResponse:
-        """Confirm everything but the other access type."""
+        """Confirm all capabilities except a different access type."""
         volume = self._store.volume(request.volume_id)
         if not request.volume_capabilities:
             raise StorageError("INVALID_ARGUMENT", "volume capabilities are missing")
@@ -202,7 +202,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
     def controller_get_volume(
         self, request: csi.ControllerGetVolumeRequest
     ) -> csi.ControllerGetVolumeResponse:
-        """Return one volume and where it is published."""
+        """Return one volume and the nodes that it is published to."""
         self._require("GET_VOLUME")
         return csi.ControllerGetVolumeResponse(
             volume=self._volume_message(self._store.volume(request.volume_id)),
@@ -212,7 +212,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         )
 
     def get_capacity(self, request: csi.GetCapacityRequest) -> csi.GetCapacityResponse:
-        """Return what is free, in the whole storage or in one segment."""
+        """Return the free bytes of the whole storage or of one segment."""
         self._require("GET_CAPACITY")
         segments = dict(request.accessible_topology.segments)
         answer = csi.GetCapacityResponse(available_capacity=max(0, self._available(segments)))
@@ -222,7 +222,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         return answer
 
     def create_snapshot(self, request: csi.CreateSnapshotRequest) -> csi.CreateSnapshotResponse:
-        """Copy a volume; the same name and source find the same snapshot."""
+        """Copy a volume; the same name and source return the same snapshot."""
         self._require("CREATE_DELETE_SNAPSHOT")
         if not request.name or not request.source_volume_id:
             raise StorageError("INVALID_ARGUMENT", "name or source volume id is missing")
@@ -232,7 +232,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         return csi.CreateSnapshotResponse(snapshot=snapshot_message(snapshot))
 
     def delete_snapshot(self, request: csi.DeleteSnapshotRequest) -> csi.DeleteSnapshotResponse:
-        """Remove the snapshot; OK also when there is none."""
+        """Remove the snapshot; OK even if it does not exist."""
         self._require("CREATE_DELETE_SNAPSHOT")
         if not request.snapshot_id:
             raise StorageError("INVALID_ARGUMENT", "snapshot id is missing")
@@ -320,7 +320,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
             raise StorageError("ALREADY_EXISTS", message)
 
     def _check_asked(self, what: str, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-        """Refuse another request for what exists; a record of an older driver says nothing."""
+        """Refuse a different request for an existing name, unless an older driver recorded it."""
         other = [key for key in known if known[key] != asked.get(key)]
         if self._is_strict and other:
             raise StorageError("ALREADY_EXISTS", f"{what} exists with other {', '.join(other)}")
@@ -349,7 +349,7 @@ def _source_text(request: csi.CreateVolumeRequest) -> str:
 
 
 def _asked(request: csi.CreateVolumeRequest) -> dict[str, Any]:
-    """What a strict driver wants to be the same; the size may be any that fits the volume."""
+    """Return what a strict driver compares; the size may be any that fits the volume."""
     return {
         "parameters": dict(request.parameters),
         "mutable parameters": dict(request.mutable_parameters),

@@ -1,9 +1,9 @@
-"""Which calls arrived, when, and which of them ran at the same time for one volume?
+"""Records all calls, their times, and which calls for one volume ran at the same time.
 
-Two JSON lines for each call, `start` and `end`, appended with one write, so a SIGKILL leaves whole
-lines; a start without an end is a call the process died in. `overlaps` names the calls for the
-same volume that were at work when this one came: `waited_for` tells those whose client was still
-waiting (a broken promise of the caller) from those it had given up.
+Each call has two JSON lines, `start` and `end`. A line is appended with one write, so a SIGKILL
+leaves whole lines; a start without an end means that the process died during the call. `overlaps`
+names the calls for the same volume that were running when the call arrived; of those, `waited_for`
+names the calls whose client was still waiting, which is a mistake of the caller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """One call at work; `is_awaited` asks whether its client still waits."""
+    """One running call; `is_awaited` returns True if its client still waits."""
 
     call: str
     method: str
@@ -41,7 +41,7 @@ class Journal:
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}
         self._count = 0
-        # Not the process id: that is 1 in every container.
+        # Not the process id, which is 1 in every container.
         self._process = uuid.uuid4().hex[:8]
 
     def start(
@@ -52,10 +52,10 @@ class Journal:
         secrets: Mapping[str, str],
         is_awaited: Callable[[], bool],
     ) -> tuple[Running, list[Running]]:
-        """Record that a call came; returns it and the calls at work for the same volume.
+        """Record the start of a call; returns it and the running calls for the same volume.
 
-        `request` must be redacted already. Of `secrets` only their presence is recorded, and with
-        `with_digests` a SHA-256 of their sorted JSON, to compare without showing them.
+        `request` must be redacted. Of `secrets` only their presence is recorded, and with
+        `with_digests` a SHA-256 of their sorted JSON, to compare them without showing them.
         """
         with self._lock:
             self._count += 1

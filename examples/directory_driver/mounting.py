@@ -1,7 +1,7 @@
-"""How does a volume get to a pod? A directory by bind mounts, a block volume by a loop device.
+"""Mounts volumes for pods: a directory by bind mounts, a block volume by a loop device.
 
-Staging attaches the loop device, publishing mounts. The kernel's table is the only record, so that
-a killed driver still knows; a volume made inline with its pod lives as long as it is published.
+Staging attaches the loop device, publishing mounts. The kernel's mount table is the only record, so
+it survives a kill of the driver. An inline volume of a pod exists while it is published.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BLOCK_FILE: Final = "block"
 
 
 class Mounting:
-    """The Node service of a driver that was told to mount; else it reports no capability."""
+    """The Node service; it reports no capability unless the driver runs with `--mount`."""
 
     _store: DirectoryStore
     _mounts: bool
@@ -41,7 +41,7 @@ class Mounting:
     def node_get_capabilities(
         self, _: csi.NodeGetCapabilitiesRequest
     ) -> csi.NodeGetCapabilitiesResponse:
-        """Return what it can do, nothing without `--mount`."""
+        """Return the Node capabilities, none without `--mount`."""
         rpc = csi.NodeServiceCapability.RPC
         return csi.NodeGetCapabilitiesResponse(
             capabilities=[
@@ -69,7 +69,7 @@ class Mounting:
     def node_unstage_volume(
         self, request: csi.NodeUnstageVolumeRequest
     ) -> csi.NodeUnstageVolumeResponse:
-        """Undo it; OK also when there is nothing."""
+        """Undo the staging; OK even if nothing is staged."""
         self._check(request.volume_id, request.staging_target_path)
         with self._mount_lock:
             _unmount(Path(request.staging_target_path))
@@ -80,7 +80,7 @@ class Mounting:
     def node_publish_volume(
         self, request: csi.NodePublishVolumeRequest
     ) -> csi.NodePublishVolumeResponse:
-        """Bind what is staged to the pod's path; idempotent."""
+        """Bind the staged volume to the pod's path; idempotent."""
         self._check(request.volume_id, request.target_path)
         if not request.HasField("volume_capability"):
             raise StorageError("INVALID_ARGUMENT", "volume capability is missing")
@@ -104,7 +104,7 @@ class Mounting:
     def node_unpublish_volume(
         self, request: csi.NodeUnpublishVolumeRequest
     ) -> csi.NodeUnpublishVolumeResponse:
-        """Undo it, with an inline volume's content; OK also when there is nothing."""
+        """Unmount and delete an inline volume's content; OK even if nothing is published."""
         self._check(request.volume_id, request.target_path)
         target = Path(request.target_path)
         with self._mount_lock:
@@ -119,7 +119,7 @@ class Mounting:
     def node_expand_volume(
         self, request: csi.NodeExpandVolumeRequest
     ) -> csi.NodeExpandVolumeResponse:
-        """Let the loop device see the file's new size; a directory has none."""
+        """Make the loop device take the file's new size; nothing to do for a directory."""
         self._check(request.volume_id, request.volume_path)
         volume = self._store.volume(request.volume_id)
         with self._mount_lock:
@@ -130,7 +130,7 @@ class Mounting:
     def node_get_volume_stats(
         self, request: csi.NodeGetVolumeStatsRequest
     ) -> csi.NodeGetVolumeStatsResponse:
-        """Return the size, and of a directory what the file system beneath says."""
+        """Return the size; for a directory, the figures of its file system."""
         self._check(request.volume_id, request.volume_path)
         volume = self._store.volume(request.volume_id)
         if not Path(request.volume_path).exists():
@@ -163,7 +163,7 @@ class Mounting:
             raise StorageError("INVALID_ARGUMENT", "volume id or path is missing")
 
     def _attached(self, volume: Volume) -> str:
-        """The volume's loop device over a file of the volume's size."""
+        """Return the volume's loop device, backed by a file of the volume's size."""
         file = self._store.content(volume.volume_id) / BLOCK_FILE
         with file.open("ab") as content:
             if content.tell() < volume.capacity_bytes:

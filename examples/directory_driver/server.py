@@ -1,7 +1,7 @@
-"""How does the driver speak gRPC, and where is it made to misbehave?
+"""The driver's gRPC server, which also makes it misbehave.
 
-Every unary method of the services goes through `_Method`: record the start, do as the
-control file says, do the work, record the end. Secrets are taken off before anything is recorded.
+Every unary method of the services goes through `_Method`: record the start, obey the control file,
+do the work, record the end. Secrets are removed before anything is recorded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ THREADS = 64
 
 @dataclass(frozen=True, slots=True)
 class TlsServerFiles:
-    """PEM files for `tcp://` endpoints; with `client_ca` a client must show a certificate."""
+    """PEM files for `tcp://` endpoints; with `client_ca` a client must have a certificate."""
 
     certificate: Path
     key: Path
@@ -52,7 +52,7 @@ def start_server(
 ) -> tuple[grpc.Server, int]:
     """Serve `driver` at `unix:///path` or `tcp://host:port`; returns the server and its port.
 
-    Methods that `driver` does not have answer UNIMPLEMENTED.
+    Methods that `driver` does not implement answer UNIMPLEMENTED.
     """
     server = grpc.server(
         futures.ThreadPoolExecutor(THREADS, thread_name_prefix="csi"),
@@ -123,7 +123,7 @@ class _Method:
         if others and rule.abort_pending:
             raise StorageError("ABORTED", "an operation for this volume is pending")
         if delay := rule.delay():
-            # Not cut short when the client gives up: real storage works on as well.
+            # The delay continues if the client gives up, as real storage continues its work.
             gone = threading.Event()
             if rule.gives_up and not context.add_callback(gone.set):
                 gone.set()
@@ -148,11 +148,11 @@ class _Method:
 
 
 def _subjects(method: str, request: Any) -> tuple[list[str], list[str]]:
-    """Return names and ids a call is about; a name counts as its id for overlaps."""
+    """Return the names and ids that a call is about; for overlaps a name counts as its id."""
     names = [request.name] if getattr(request, "name", "") else []
     ids = [entry_id("vol" if method == "CreateVolume" else "snap", name) for name in names]
     given = filter(None, (getattr(request, f, "") for f in ("volume_id", "snapshot_id")))
-    ids += [one.partition(".")[0] for one in given]  # without a node
+    ids += [one.partition(".")[0] for one in given]  # without the node
     return names, ids
 
 
@@ -178,7 +178,7 @@ def _bind(server: grpc.Server, endpoint: str, tls: TlsServerFiles | None) -> int
     scheme, _, place = endpoint.partition("://")
     if scheme == "unix":
         port = server.add_insecure_port(f"unix:{place}")
-        Path(place).chmod(0o660)  # for a worker of the same group, which is not root
+        Path(place).chmod(0o660)  # for a worker in the same group that is not root
         return port
     if scheme != "tcp":
         raise SystemExit(f"endpoint {endpoint!r} is neither unix:///path nor tcp://host:port")

@@ -1,14 +1,13 @@
-"""How are volumes and snapshots kept on disk?
+"""Keeps volumes and snapshots on disk.
 
 ```
 <root>/volumes/<volume_id>/metadata.json     size, source, topology, access type, creation time
 <root>/volumes/<volume_id>/data/             the volume's content
 <root>/snapshots/<snapshot_id>/metadata.json, data/
 ```
-An entry is made under a hidden name and renamed into place, so a SIGKILL leaves a whole entry or
-none. The disk is the only state: a restarted driver knows all its volumes, and several drivers may
-work over one root. An id is a hash of the name, which is what makes creation idempotent by name
-without an index.
+An entry is created under a hidden name and renamed into place, so a SIGKILL leaves a whole entry or
+none. The disk is the only state: a restarted driver knows all its volumes, and several drivers can
+share one root. An id is a hash of the name, so creation is idempotent by name without an index.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class StorageError(Exception):
-    """An operation is refused; `code` is the name of the gRPC status that says why."""
+    """An operation is refused; `code` is the name of a gRPC status."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -45,9 +44,9 @@ class Volume:
 
     Attributes:
         source: `snapshot:<id>`, `volume:<id>` or empty.
-        segments: may be empty.
-        parameters: of CreateVolume, with what ControllerModifyVolume set later.
-        asked: what a strict driver compares with a second CreateVolume of the name.
+        segments: topology of the volume; may be empty.
+        parameters: parameters of CreateVolume, with later changes by ControllerModifyVolume.
+        asked: what a strict driver compares with another CreateVolume of the same name.
     """
 
     volume_id: str
@@ -85,9 +84,9 @@ class DirectoryStore:
     """All volumes and snapshots below one root. Safe for several threads and processes.
 
     Args:
-        root: folder of it all.
-        node: whose storage this is, where each node has one: volumes of one name have ids of their
-            own then, as CSI demands. "" for one storage.
+        root: the root folder.
+        node: name of the node if each node has its own storage; it becomes part of volume ids,
+            because CSI demands unique ids. "" for one shared storage.
     """
 
     def __init__(self, root: Path, node: str = "") -> None:
@@ -97,7 +96,7 @@ class DirectoryStore:
         self._volumes = _Entries(self._volumes_dir, Volume)
         self._snapshots = _Entries(self._snapshots_dir, Snapshot)
         self._lock = _RootLock(root / ".lock")
-        with self._lock:  # drafts are made under it: what is there now, a dead driver left
+        with self._lock:  # drafts are created under this lock, so any draft is a dead driver's
             for folder in (self._volumes_dir, self._snapshots_dir):
                 for leftover in folder.glob(".*"):
                     shutil.rmtree(leftover, ignore_errors=True)
@@ -119,7 +118,7 @@ class DirectoryStore:
         return found
 
     def content(self, volume_id: str) -> Path:
-        """Where a volume's content is, whether it exists or not."""
+        """Return the path of a volume's content, even if the volume does not exist."""
         return self._volumes_dir / volume_id / "data"
 
     def snapshots(self) -> list[Snapshot]:
@@ -138,7 +137,7 @@ class DirectoryStore:
         return found
 
     def find_volume(self, name: str) -> Volume | None:
-        """Return the volume made under that name, if any."""
+        """Return the volume that was created with that name, if any."""
         return self._volumes.get(self.volume_id(name))
 
     def volume_id(self, name: str) -> str:
@@ -146,13 +145,13 @@ class DirectoryStore:
         return entry_id("vol", name) + (f".{self._node}" if self._node else "")
 
     def add_volume(self, volume: Volume) -> Volume:
-        """Make the directory and copy the source's content into it.
+        """Create the directory and copy the source's content into it.
 
-        A volume that another call has made meanwhile is returned as it is: check it like one that
-        was found.
+        If another call created the volume meanwhile, it is returned unchanged: the caller must
+        check it like an existing one.
 
         Raises:
-            StorageError: NOT_FOUND, the source does not exist.
+            StorageError: NOT_FOUND: the source does not exist.
         """
         with self._lock:
             known = self._volumes.get(volume.volume_id)
@@ -163,11 +162,11 @@ class DirectoryStore:
             return volume
 
     def change_volume(self, volume_id: str, change: Callable[[Volume], Volume]) -> Volume:
-        """Write a volume's record anew, content untouched; calls side by side undo nothing.
+        """Change a volume's record, not its content; concurrent changes are not lost.
 
         Args:
             volume_id: the volume's id.
-            change: gives the new record for the one on disk; raises what the caller shall see.
+            change: returns the new record for the record on disk; may raise.
 
         Raises:
             StorageError: NOT_FOUND.
@@ -181,15 +180,15 @@ class DirectoryStore:
             return changed
 
     def remove_volume(self, volume_id: str) -> None:
-        """Remove the volume; does nothing when it is gone already."""
+        """Remove the volume; does nothing if it does not exist."""
         with self._lock:
             if self._volumes.get(volume_id) is not None:
                 _remove(self._volumes_dir, volume_id)
 
     def add_snapshot(self, name: str, source_volume_id: str, asked: dict[str, Any]) -> Snapshot:
-        """Copy a volume under a name; the same name and source give the same snapshot.
+        """Copy a volume to a snapshot; the same name and source return the same snapshot.
 
-        A snapshot that another call has made meanwhile is returned as it is, as `add_volume` does.
+        If another call created the snapshot meanwhile, it is returned, as in `add_volume`.
 
         Raises:
             StorageError: NOT_FOUND, or ALREADY_EXISTS for a name used with another source.
@@ -210,13 +209,13 @@ class DirectoryStore:
             return snapshot
 
     def remove_snapshot(self, snapshot_id: str) -> None:
-        """Remove the snapshot; does nothing when it is gone already."""
+        """Remove the snapshot; does nothing if it does not exist."""
         with self._lock:
             if self._snapshots.get(snapshot_id) is not None:
                 _remove(self._snapshots_dir, snapshot_id)
 
     def source_size(self, source: str) -> int:
-        """Return the least size of a volume made from `source`, 0 without one.
+        """Return the minimum size of a volume created from `source`, 0 without a source.
 
         Raises:
             StorageError: NOT_FOUND.
@@ -236,7 +235,7 @@ class DirectoryStore:
 
 
 class _Entries(Generic[_Entry]):
-    """Records of one kind, read from disk again when they have changed."""
+    """Cached records of one kind, read again from disk when they have changed."""
 
     def __init__(self, folder: Path, kind: type[_Entry]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -264,7 +263,7 @@ class _Entries(Generic[_Entry]):
 
 
 class _RootLock:
-    """Between threads and, by flock, between processes; reentrant."""
+    """A reentrant lock between threads and, by flock, between processes."""
 
     def __init__(self, path: Path) -> None:
         self._threads = threading.RLock()
@@ -291,7 +290,7 @@ def _write(folder: Path, identifier: str, entry: Volume | Snapshot, content: Pat
         (draft / "data").mkdir()
         (draft / "data").chmod(0o777)  # pods write as any user
     else:
-        # Keeps owners, and the holes of a block volume's file.
+        # Keeps owners and the holes of a block volume's file.
         command = ["cp", "-a", "--reflink=auto", "--sparse=always"]
         subprocess.run([*command, content, draft / "data"], check=True, capture_output=True)
     (draft / "metadata.json").write_text(json.dumps(asdict(entry), sort_keys=True))

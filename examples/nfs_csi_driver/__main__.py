@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if settings.is_demo and not settings.has_default:
         sys.stderr.write("--volume-id-scheme=demo needs --default-server and --default-share\n")
         return 1
-    # A wait for a lock does not always end for a handler; reading what a signal wrote does.
+    # A signal does not always interrupt a wait for a lock; it does end this read of a socket.
     stopped, writer = socket.socketpair()
     writer.settimeout(0)
     signal.set_wakeup_fd(writer.fileno())
@@ -57,12 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("ready", flush=True)
     stopped.recv(1)
     server.stop(None).wait(1)
-    # Records are consistent at any moment, so a long copy does not hold up the exit.
+    # Records are consistent at any time, so the exit need not wait for a long copy.
     os._exit(0)
 
 
 def services(settings: Settings, mounter: Mounter) -> list[object]:
-    """The services of the role."""
+    """Return the services of the configured role."""
     volumes = VolumeService(settings, mounter, Locks())
     found: list[object] = [IdentityService(settings, mounter)]
     if settings.role != "node":
@@ -142,7 +142,7 @@ def _add_flag(
     default: bool = False,
     help: str = "",  # noqa: A002
 ) -> None:
-    """A Go boolean: `--x` or `--x=false`."""
+    """Add a Go boolean flag: `--x` or `--x=false`."""
     parser.add_argument(name, type=_bool, nargs="?", const=True, default=default, help=help)
 
 

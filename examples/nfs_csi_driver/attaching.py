@@ -1,4 +1,4 @@
-"""Attaching for the article's walk-through: nothing to do, but it has to be answered (NF-063)."""
+"""Attaching, for the article's walk-through: NFS needs none, but calls must succeed (NF-063)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttachService:
-    """Served only with --attach."""
+    """The attach calls; served only with --attach."""
 
     volumes: VolumeService
 
     def controller_publish_volume(
         self, request: csi.ControllerPublishVolumeRequest
     ) -> csi.ControllerPublishVolumeResponse:
-        """An export needs no attaching."""
+        """Succeed: an NFS export needs no attaching."""
         if not request.volume_id:
             raise invalid("volume id is empty")
         if not request.node_id:
@@ -37,7 +37,7 @@ class AttachService:
     def controller_unpublish_volume(
         self, request: csi.ControllerUnpublishVolumeRequest
     ) -> csi.ControllerUnpublishVolumeResponse:
-        """Nor detaching."""
+        """Succeed: an NFS export needs no detaching."""
         if not request.volume_id:
             raise invalid("volume id is empty")
         return csi.ControllerUnpublishVolumeResponse()

@@ -1,9 +1,8 @@
-"""Copies of directories: clone, pack, unpack (NF-050 to NF-055).
+"""Copies, packs and unpacks directories (NF-050 to NF-055).
 
-The content belongs to a tenant who may change it while we read, and we are root: every name is
-opened below the directory that holds it, without following links and without waiting for the other
-end of a pipe, and only what is then seen to be a file is read (SEC-8). Pipes, sockets and devices
-are left out.
+A tenant may change the content while this process, as root, reads it. So every name is opened
+relative to its directory, without following links and without blocking on a pipe, and is read only
+if the opened descriptor is a regular file. Pipes, sockets and devices are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _BLOCK: Final = 1 << 20
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy with links, modes, times, holes and, as root, owners."""
+    """Copy a tree with links, modes, times, holes and, as root, owners."""
     target.mkdir()
     with _opened(str(source)) as directory:
         _copy_directory(directory, target)
@@ -53,7 +52,7 @@ def _copy_directory(directory: int, target: Path) -> None:
 
 
 def _entries(directory: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Files, directories and links; what comes or goes meanwhile may be among them or not."""
+    """Yield files, directories and links; entries that change meanwhile may be missing."""
     for name in sorted(os.listdir(directory)):
         try:
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -71,7 +70,7 @@ def _entries(directory: int) -> Iterator[tuple[str, os.stat_result]]:
 
 @contextmanager
 def _opened(name: str, directory: int | None = None) -> Iterator[int]:
-    """A descriptor of a name that may be anything by now; a link that came meanwhile fails."""
+    """Open a name whose type may have changed; fails if it is now a link."""
     descriptor = os.open(name, _READ, dir_fd=directory)
     try:
         yield descriptor
@@ -80,13 +79,13 @@ def _opened(name: str, directory: int | None = None) -> Iterator[int]:
 
 
 def _copy_file(reader: int, size: int, target: Path) -> None:
-    """One file, holes stay holes."""
+    """Copy one file; holes stay holes."""
     with target.open("xb") as writer:
         at = 0
         while at < size:
             try:
                 start = os.lseek(reader, at, os.SEEK_DATA)
-            except OSError:  # only a hole is left
+            except OSError:  # the rest of the file is a hole
                 break
             end = min(os.lseek(reader, start, os.SEEK_HOLE), size)
             os.lseek(reader, start, os.SEEK_SET)
@@ -100,7 +99,7 @@ def _copy_file(reader: int, size: int, target: Path) -> None:
 
 
 def _keep(status: os.stat_result, path: Path) -> None:
-    """Owner as root, then the mode, which a change of the owner trims, then the times."""
+    """Set owner (as root), then mode, which a change of owner may reset, then times."""
     if os.geteuid() == 0:
         os.chown(path, status.st_uid, status.st_gid, follow_symlinks=False)
     if not stat.S_ISLNK(status.st_mode):
@@ -109,7 +108,7 @@ def _keep(status: os.stat_result, path: Path) -> None:
 
 
 def tree_size(path: Path) -> int:
-    """Bytes of all files."""
+    """Return the bytes of all files."""
     total = 0
     for _, _, names, directory in os.fwalk(path):
         for name in names:
@@ -121,7 +120,7 @@ def tree_size(path: Path) -> int:
 
 
 def pack(source: Path, archive: Path, *, compress: bool) -> None:
-    """Write the archive; whole or not there (NF-051)."""
+    """Write the archive, completely or not at all (NF-051)."""
     draft = archive.with_name(f".draft-{archive.name}")
     with draft.open("wb") as file:
         with (
@@ -164,11 +163,11 @@ def _member(path: str, status: os.stat_result, kind: bytes) -> tarfile.TarInfo:
 def unpack(archive: Path, target: Path, *, any_link: bool = False) -> None:
     """Unpack below the target and nowhere else (NF-054).
 
-    With `any_link`, for archives that we wrote, links may point anywhere: a volume may hold such.
-    They are only made, never followed, for the library looks where each member would really end.
+    With `any_link`, for archives of this driver, links may point anywhere, as in the original
+    volume. They are created but never followed: tarfile checks the real path of each member.
 
     Raises:
-        RpcError: INTERNAL; the archive holds what would leave the target, or a device.
+        RpcError: INTERNAL; a member is a device or would be outside the target.
     """
     try:
         with tarfile.open(archive) as tar:
@@ -178,7 +177,7 @@ def unpack(archive: Path, target: Path, *, any_link: bool = False) -> None:
 
 
 def _checked(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
-    """The library's checks, but modes and owners as they were."""
+    """Apply tarfile's checks, but keep modes and owners."""
     if member.name.startswith("/") or ".." in member.name.split("/"):
         raise tarfile.OutsideDestinationError(member, member.name)
     if member.issym() and member.linkname.startswith("/"):

@@ -1,8 +1,8 @@
 """The Controller service for volumes: create, delete, expand, capacity (NF-016 to NF-026).
 
-A volume is made in three steps, each of which may be the last before a crash: record `creating`,
-directory (filled in `staging` and renamed into place), record `ready`. A repeated call goes on
-where the record says; content is never copied over a volume that was answered once (NFD-002).
+A volume is created in three steps, and a crash may follow each of them: record `creating`,
+directory (filled in `staging` and renamed into place), record `ready`. A repeated call continues at
+the recorded step; content is never copied over a volume that was returned once (NFD-002).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class VolumeService:
     def controller_get_capabilities(
         self, _: csi.ControllerGetCapabilitiesRequest
     ) -> csi.ControllerGetCapabilitiesResponse:
-        """What works with the settings at hand (NF-016, NF-063)."""
+        """Return the capabilities for the current settings (NF-016, NF-063)."""
         names = [*CAPABILITIES]
         if self.settings.has_default:
             names += ["LIST_SNAPSHOTS", "GET_CAPACITY"]
@@ -84,7 +84,7 @@ class VolumeService:
     # Create.
 
     def create_volume(self, request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
-        """Make the volume, or find the one of that name if it fits (NF-020)."""
+        """Create the volume, or return the existing one if it fits (NF-020)."""
         if not request.name:
             raise invalid("CreateVolume name must be provided")
         if "/" in request.name or request.name in {".", ".."}:
@@ -109,7 +109,7 @@ class VolumeService:
             self.locks.here(request.name),
             self._share(parameters.server, parameters.share, options) as share,
             self.locks.everywhere(share, digest(request.name), request.name),
-            # Two volumes must not find the same place free at the same time.
+            # Two volumes must not claim the same free directory at the same time.
             self.locks.everywhere(share, _place_lock(found.sub_dir), request.name),
         ):
             record = self._recorded(share, wanted, request.capacity_range.limit_bytes)
@@ -118,7 +118,7 @@ class VolumeService:
         return self._answer(record, request)
 
     def _check_demo(self, parameters: Parameters) -> None:
-        """NF-061: the flags say where volumes are; a class may not differ."""
+        """Refuse a class with another place than the flags' (NF-061)."""
         given = (parameters.server, parameters.share)
         if given != (self.settings.default_server, self.settings.default_share.strip("/")):
             raise invalid(f"class has {given}, but this driver serves only its own share")
@@ -129,7 +129,7 @@ class VolumeService:
         return f"{self.settings.id_prefix}-{name}" if self.settings.is_demo else found.text
 
     def _recorded(self, share: Share, wanted: Record, limit: int) -> Record:
-        """The volume's record, written now if there is none (NF-021)."""
+        """Return the volume's record; writes it if there is none (NF-021)."""
         known = share.find(digest(wanted.name))
         if known is None:
             self._check_source(share, wanted)
@@ -147,7 +147,7 @@ class VolumeService:
         return known
 
     def _check_source(self, share: Share, wanted: Record) -> None:
-        """The source exists and fits (NF-022)."""
+        """Check that the source exists and fits (NF-022)."""
         if not wanted.source:
             return
         with self._source(share, wanted.source) as (_, size):
@@ -160,7 +160,7 @@ class VolumeService:
         target.parent.mkdir(parents=True, exist_ok=True)
         if record.source and not target.exists():
             draft = share.folder("staging") / digest(record.name)
-            shutil.rmtree(draft, ignore_errors=True)  # of an attempt that died
+            shutil.rmtree(draft, ignore_errors=True)  # left by an attempt that died
             with self._source(share, record.source) as (source, _):
                 if source.is_dir():
                     content.copy_tree(source, draft)
@@ -178,7 +178,7 @@ class VolumeService:
 
     @contextmanager
     def _source(self, share: Share, source: str) -> Iterator[tuple[Path, int]]:
-        """Directory or archive of a content source and the least size of a copy.
+        """Yield directory or archive of a content source, and the minimum size of a copy.
 
         Raises:
             RpcError: NOT_FOUND.
@@ -215,7 +215,7 @@ class VolumeService:
     # Delete.
 
     def delete_volume(self, request: csi.DeleteVolumeRequest) -> csi.DeleteVolumeResponse:
-        """By the policy in the id; a volume that is gone or not ours is a success (NF-023)."""
+        """Delete by the policy in the id; an unknown volume is a success (NF-023)."""
         if not request.volume_id:
             raise invalid("volume id is empty")
         volume = self.parse(request.volume_id)
@@ -248,7 +248,7 @@ class VolumeService:
         share.drop(volume.record)
 
     def _is_shared(self, share: Share, directory: str, own: str) -> bool:
-        """NFD-015: another volume lives in the same directory."""
+        """Return True if another volume uses the same directory (NFD-015)."""
         if not self.settings.allow_shared_directories:
             return False
         return any(one.directory == directory and digest(one.name) != own for one in share.all())
@@ -266,7 +266,7 @@ class VolumeService:
         path.rename(target)
 
     def _trash(self, share: Share, path: Path, volume: VolumeId) -> None:
-        """Out of sight at once; big trees go in the background (NFD-023)."""
+        """Move the directory to the trash at once; delete it in the background (NFD-023)."""
         if path.is_symlink():
             path.unlink()
             return
@@ -280,7 +280,7 @@ class VolumeService:
         threading.Thread(target=self._empty_trash, args=(volume,), daemon=True).start()
 
     def _empty_trash(self, volume: VolumeId) -> None:
-        """Everything in the trash, also what a killed process left there."""
+        """Delete everything in the trash, also what a killed process left there."""
         try:
             with self._share(volume.server, volume.share, ()) as share:
                 for grave in share.folder("trash").iterdir():
@@ -288,12 +288,12 @@ class VolumeService:
         except (RpcError, OSError) as error:
             _log.warning("trash of %s is not emptied: %s", volume.share, error)
 
-    # The rest.
+    # Other calls.
 
     def validate_volume_capabilities(
         self, request: csi.ValidateVolumeCapabilitiesRequest
     ) -> csi.ValidateVolumeCapabilitiesResponse:
-        """Everything but block works on every volume that exists (NF-024)."""
+        """Confirm all capabilities but block for an existing volume (NF-024)."""
         if not request.volume_id:
             raise invalid("volume id is empty")
         check_capabilities(request.volume_capabilities)
@@ -309,7 +309,7 @@ class VolumeService:
     def controller_expand_volume(
         self, request: csi.ControllerExpandVolumeRequest
     ) -> csi.ControllerExpandVolumeResponse:
-        """NFS has no sizes; the record keeps what was promised, and never shrinks (NF-025)."""
+        """Record the new size, which never shrinks; NFS itself has no sizes (NF-025)."""
         if not request.volume_id:
             raise invalid("volume id is empty")
         size = requested_size(request.capacity_range)
@@ -329,7 +329,7 @@ class VolumeService:
         )
 
     def get_capacity(self, request: csi.GetCapacityRequest) -> csi.GetCapacityResponse:
-        """Free space of the share of the class, else of the default one."""
+        """Return the free space of the class's share, else of the default share."""
         values = {key.lower(): value for key, value in request.parameters.items()}
         server = values.get("server") or self.settings.default_server
         share_path = values.get("share") or self.settings.default_share
@@ -340,7 +340,7 @@ class VolumeService:
         return csi.GetCapacityResponse(available_capacity=status.f_bavail * status.f_frsize)
 
     def _existing(self, text: str) -> VolumeId:
-        """The volume of an id, which must exist."""
+        """Return the volume of an id; an error if it does not exist."""
         volume = self.parse(text)
         if volume is not None:
             with self._share(volume.server, volume.share, ()) as share:
@@ -351,7 +351,7 @@ class VolumeService:
         raise not_found(f"volume {text} does not exist")
 
     def parse(self, text: str) -> VolumeId | None:
-        """A volume id of the scheme in use."""
+        """Parse a volume id of the scheme in use."""
         if not self.settings.is_demo:
             return VolumeId.parse(text)
         name = text.removeprefix(f"{self.settings.id_prefix}-")
@@ -370,13 +370,13 @@ class VolumeService:
 
 
 def find_archive(share: Share, snapshot: SnapshotId) -> tuple[Path, int]:
-    """Archive and uncompressed size of a snapshot, also in the old layout (NF-054).
+    """Return archive and uncompressed size of a snapshot, also in the old layout (NF-054).
 
     Raises:
         RpcError: NOT_FOUND.
     """
     folder = share.folder("snapshots") / snapshot.record
-    record = folder / "record.json"  # written last
+    record = folder / "record.json"  # written last, so the snapshot is complete
     size = json.loads(record.read_text())["restore_size"] if record.exists() else 0
     if not record.exists() and not snapshot.is_short:
         folder = share.inside(snapshot.name)
@@ -387,7 +387,7 @@ def find_archive(share: Share, snapshot: SnapshotId) -> tuple[Path, int]:
 
 
 def _check_place(share: Share, wanted: Record) -> None:
-    """NFD-015, NFD-016: no two volumes in one directory, none inside another."""
+    """Refuse a directory that is, contains or is inside another volume's (NFD-015, NFD-016)."""
     own = f"{wanted.directory}/"
     if "/" not in wanted.directory and wanted.directory == wanted.name:
         others = [one for one in share.all() if "/" in one.directory or one.directory != one.name]
@@ -400,12 +400,12 @@ def _check_place(share: Share, wanted: Record) -> None:
 
 
 def _place_lock(directory: str) -> str:
-    """Volumes that could stand in each other's way share the first part of their path."""
+    """Return the lock's name: volumes that could conflict share the first part of their path."""
     return f"place-{digest(directory.split('/', maxsplit=1)[0])}"
 
 
 def _check_free(share: Share, wanted: Record) -> None:
-    """SEC-8: what stands there belongs to somebody, such as the last owner of a kept directory."""
+    """Refuse an existing directory: it has an owner, such as the last user of a kept volume."""
     if os.path.lexists(share.inside(wanted.directory)):
         raise RpcError(
             "ALREADY_EXISTS",
@@ -417,7 +417,7 @@ def _check_free(share: Share, wanted: Record) -> None:
 
 
 def _drop_empty_parents(share: Share, path: Path) -> None:
-    """By path components, and never the share itself (NFD-018)."""
+    """Remove empty parent directories, but never the share itself (NFD-018)."""
     for parent in list(path.parents)[:MAX_PARENTS]:
         if share.root not in parent.parents:
             return

@@ -1,14 +1,14 @@
-"""The one exception of the driver: a gRPC status with its text."""
+"""The driver's only exception: a gRPC status with its text."""
 
 from __future__ import annotations
 
 
 class RpcError(Exception):
-    """Ends a call.
+    """Ends a call with an error.
 
     Args:
         code: name in grpc.StatusCode, such as `NOT_FOUND`.
-        message: what failed and on what; no secret.
+        message: what failed, and on which object; no secret.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -18,10 +18,10 @@ class RpcError(Exception):
 
 
 def invalid(message: str) -> RpcError:
-    """The request can never work."""
+    """Return the error for a request that can never succeed."""
     return RpcError("INVALID_ARGUMENT", message)
 
 
 def not_found(message: str) -> RpcError:
-    """What the request names does not exist."""
+    """Return the error for a request that names a missing object."""
     return RpcError("NOT_FOUND", message)

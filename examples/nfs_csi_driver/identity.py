@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class IdentityService:
-    """Who the driver is and whether it works."""
+    """The driver's name, services and readiness."""
 
     settings: Settings
     mounter: Mounter
 
     def get_plugin_info(self, _: csi.GetPluginInfoRequest) -> csi.GetPluginInfoResponse:
-        """Name and version."""
+        """Return name and version."""
         return csi.GetPluginInfoResponse(name=self.settings.name, vendor_version=VERSION)
 
     def get_plugin_capabilities(
         self, _: csi.GetPluginCapabilitiesRequest
     ) -> csi.GetPluginCapabilitiesResponse:
-        """The controller, unless this process is a node alone."""
+        """Return the controller service, unless this process only serves a node."""
         if self.settings.role == "node":
             return csi.GetPluginCapabilitiesResponse()
         kind = csi.PluginCapability.Service.Type.Value("CONTROLLER_SERVICE")
@@ -39,7 +39,7 @@ class IdentityService:
         )
 
     def probe(self, _: csi.ProbeRequest) -> csi.ProbeResponse:
-        """Ready as long as the mount helper is there."""
+        """Return ready if the mount helper is installed."""
         if not self.mounter.is_usable():
             raise RpcError("FAILED_PRECONDITION", "mount or mount.nfs is not installed")
         return csi.ProbeResponse(ready=BoolValue(value=True))

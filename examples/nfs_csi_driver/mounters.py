@@ -1,7 +1,7 @@
-"""How does an export become a directory here, and a volume a mount at a pod's target? (NF-003).
+"""Mounts exports for the controller, and volumes at pods' targets (NF-003).
 
-- `nfs`: mount(8) and umount(8); each operation of the controller mounts the share for its time.
-- `bind`: `server:path` is a directory below a root, bind-mounted; needs privilege, no server.
+- `nfs`: mount(8) and umount(8); the controller mounts the share for each operation.
+- `bind`: `server:path` is a directory below a root, bind-mounted; needs privileges, but no server.
 - `fake`: the same directories, and a table of files instead of mounts; needs nothing.
 """
 
@@ -42,34 +42,34 @@ class Mount:
 
 
 def source_of(server: str, path: str) -> str:
-    """`server:path` as mount(8) wants it; an IPv6 address gets its brackets."""
+    """Return `server:path` for mount(8), with brackets around an IPv6 address."""
     host = f"[{server}]" if ":" in server and not server.startswith("[") else server
     return f"{host}:/{path.strip('/')}"
 
 
 class Mounter(Protocol):
-    """The part that is swapped."""
+    """Interface of the three mounters."""
 
     def opened(
         self, server: str, share: str, options: Sequence[str]
     ) -> AbstractContextManager[Path]:
-        """A directory that shows the share as long as the context lasts."""
+        """Give a directory with the share's content during the context."""
 
     def mount(self, server: str, path: str, target: Path, options: Sequence[str]) -> None:
         """Mounts at an existing empty directory."""
 
     def unmount(self, target: Path) -> None:
-        """Takes one mount off the target."""
+        """Removes one mount from the target."""
 
     def mounts(self) -> list[Mount]:
         """All mounts, oldest first."""
 
     def is_usable(self) -> bool:
-        """Whether the helper programs are there (NF-010)."""
+        """Return True if the helper programs are installed (NF-010)."""
 
 
 class FakeMounter:
-    """Directories below `root`, and a table of files where mounts would be."""
+    """Uses directories below `root`, and a table of files instead of mounts."""
 
     def __init__(self, root: Path) -> None:
         self._exports = root / "exports"
@@ -77,19 +77,19 @@ class FakeMounter:
         self._table.mkdir(parents=True, exist_ok=True)
 
     def place(self, server: str, path: str) -> Path:
-        """Where `server:path` is kept."""
+        """Return the directory of `server:path`."""
         return self._exports / server.strip("[]") / path.strip("/")
 
     @contextmanager
     def opened(self, server: str, share: str, options: Sequence[str]) -> Iterator[Path]:
-        """The directory itself, made when it is missing."""
+        """Give the directory itself; creates it if it is missing."""
         del options
         place = self.place(server, share)
         place.mkdir(parents=True, exist_ok=True)
         yield place
 
     def mount(self, server: str, path: str, target: Path, options: Sequence[str]) -> None:
-        """Writes a line into the table."""
+        """Adds the mount to the table."""
         if not self.place(server, path).is_dir():
             raise RpcError("NOT_FOUND", f"{source_of(server, path)}: No such file or directory")
         number = len(self._files(target))
@@ -97,16 +97,16 @@ class FakeMounter:
         (self._table / f"{digest(str(target))}.{number:03}").write_text(json.dumps(asdict(mount)))
 
     def unmount(self, target: Path) -> None:
-        """Drops the newest line of the target."""
+        """Removes the target's newest mount from the table."""
         self._files(target)[-1].unlink()
 
     def mounts(self) -> list[Mount]:
-        """The table."""
+        """Returns the table."""
         files = sorted(self._table.iterdir())
         return [Mount(**json.loads(file.read_text())) for file in files]
 
     def is_usable(self) -> bool:
-        """Nothing is needed."""
+        """Returns True: no program is needed."""
         return True
 
     def _files(self, target: Path) -> list[Path]:
@@ -118,8 +118,8 @@ class CommandMounter:
 
     Args:
         work: folder for the controller's own mounts.
-        bind_root: with it `server:path` is a directory below, bind-mounted; None mounts NFS.
-        timeout_seconds: after it the helper's process group is killed.
+        bind_root: root whose directories are bind-mounted as `server:path`; None mounts NFS.
+        timeout_seconds: time after which the helper's process group is killed.
     """
 
     def __init__(self, work: Path, bind_root: Path | None, timeout_seconds: float) -> None:
@@ -132,7 +132,7 @@ class CommandMounter:
         self.clean_up()
 
     def clean_up(self) -> None:
-        """Unmounts what dead processes left below the work folder (NF-082)."""
+        """Removes mounts that dead processes left below the work folder (NF-082)."""
         for mount in reversed(self.mounts()):
             if Path(mount.target).parent == self._work:
                 self.unmount(Path(mount.target))
@@ -142,7 +142,7 @@ class CommandMounter:
 
     @contextmanager
     def opened(self, server: str, share: str, options: Sequence[str]) -> Iterator[Path]:
-        """A mount of its own for each operation."""
+        """Mount the share for one operation."""
         directory = Path(tempfile.mkdtemp(prefix="op-", dir=self._work))
         try:
             self.mount(server, share, directory, options)
@@ -151,10 +151,10 @@ class CommandMounter:
             finally:
                 self.unmount(directory)
         finally:
-            directory.rmdir()  # never a tree
+            directory.rmdir()  # not rmtree: if the unmount failed, the share must not be deleted
 
     def mount(self, server: str, path: str, target: Path, options: Sequence[str]) -> None:
-        """One mount command; a bind mount becomes read-only by a second one."""
+        """Runs mount(8) once, or for a read-only bind mount twice."""
         if self._bind_root is None:
             given = ["-o", ",".join(options)] if options else []
             source = source_of(server, path)
@@ -166,7 +166,7 @@ class CommandMounter:
             self._run(target, "mount", "-o", "remount,bind,ro", str(target))
 
     def unmount(self, target: Path) -> None:
-        """Plain first, then forced, then lazy, for a server that is gone (NF-043)."""
+        """Unmounts normally, else forced, else lazily if the server is away (NF-043)."""
         try:
             self._run(target, "umount", str(target), limit=min(30.0, self._timeout))
         except RpcError as error:
@@ -175,7 +175,7 @@ class CommandMounter:
             self._run(target, "umount", "-f", "-l", str(target))
 
     def mounts(self) -> list[Mount]:
-        """From the kernel's table, never by a stat that could hang (NF-042)."""
+        """Reads the kernel's mount table; a stat of a mount could hang (NF-042)."""
         found = []
         for line in MOUNTINFO.read_text().splitlines():
             left, _, right = line.partition(" - ")
@@ -187,13 +187,13 @@ class CommandMounter:
         return found
 
     def is_usable(self) -> bool:
-        """mount(8) is there, and for NFS its helper too."""
+        """Returns True if mount(8) is installed, and for NFS its helper too."""
         names = ["mount"] if self._bind_root else ["mount", "mount.nfs"]
         path = os.pathsep.join((os.environ.get("PATH", ""), "/sbin", "/usr/sbin"))
         return all(shutil.which(name, path=path) for name in names)
 
     def _shown(self, source: str) -> str:
-        """A bind mount's directory as the `server:path` it stands for."""
+        """Return `server:path` for a bind mount's directory."""
         if self._bind_root is None:
             return source
         server, _, path = source.removeprefix(f"{self._bind_root}/").partition("/")
@@ -221,7 +221,7 @@ class CommandMounter:
             raise _classified(command[0], output.strip())
 
     def _kill(self, target: Path, process: subprocess.Popen[str]) -> None:
-        """The helper's whole group; one stuck in the kernel is left, its target refused."""
+        """Kill the helper's process group; if it is stuck in the kernel, its target is refused."""
         os.killpg(process.pid, signal.SIGKILL)
         if process.stdout is not None:
             process.stdout.close()
@@ -233,7 +233,7 @@ class CommandMounter:
 
 
 def _classified(command: str, output: str) -> RpcError:
-    """NF-041: what the helper's words mean."""
+    """Return the error for the helper's output (NF-041)."""
     text = f"{command} failed: {output}"
     lower = output.lower()
     if "permission denied" in lower or "access denied" in lower:
@@ -248,5 +248,5 @@ def _classified(command: str, output: str) -> RpcError:
 
 
 def _unescape(text: str) -> str:
-    r"""Mountinfo writes blanks as \\040 and so on."""
+    r"""Decode the escapes of mountinfo, such as \\040 for a blank."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)

@@ -1,4 +1,4 @@
-"""The Node service: volumes at a pod's target (NF-030 to NF-044)."""
+"""The Node service: mounts volumes at pods' targets (NF-030 to NF-044)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CAPABILITIES: Final = ("GET_VOLUME_STATS", "SINGLE_NODE_MULTI_WRITER")
 
 
 class NodeService:
-    """Mounts of one node."""
+    """The mounts of one node."""
 
     def __init__(self, volumes: VolumeService) -> None:
         self._volumes = volumes
@@ -38,13 +38,13 @@ class NodeService:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="statvfs")
 
     def node_get_info(self, _: csi.NodeGetInfoRequest) -> csi.NodeGetInfoResponse:
-        """No topology, no limit."""
+        """Return the node id, without topology and volume limit."""
         return csi.NodeGetInfoResponse(node_id=self._settings.node_id)
 
     def node_get_capabilities(
         self, _: csi.NodeGetCapabilitiesRequest
     ) -> csi.NodeGetCapabilitiesResponse:
-        """No staging: kubelet publishes at once."""
+        """Return no staging capability, so the kubelet publishes directly."""
         rpc = csi.NodeServiceCapability.RPC
         return csi.NodeGetCapabilitiesResponse(
             capabilities=[
@@ -101,7 +101,7 @@ class NodeService:
             target.chmod(permissions)
 
     def _source(self, volume_id: str, context: dict[str, str]) -> tuple[str, str]:
-        """Server and path: from the volume's context, else from its id."""
+        """Return server and path from the volume's context, else from its id."""
         volume = self._volumes.parse(volume_id) or VolumeId("", "", "")
         server = context.get("server") or volume.server
         if not server:
@@ -117,7 +117,7 @@ class NodeService:
         return any(one.source == source and one.target != str(target) for one in mounts)
 
     def _is_stale(self, target: Path) -> bool:
-        """The server forgot the directory's handle: mount again."""
+        """Return True if the server no longer knows the directory's handle: mount again."""
         try:
             target.lstat()
         except PermissionError:
@@ -151,7 +151,7 @@ class NodeService:
     def node_get_volume_stats(
         self, request: csi.NodeGetVolumeStatsRequest
     ) -> csi.NodeGetVolumeStatsResponse:
-        """Free and used space, remembered for a while (NF-044)."""
+        """Return free and used space, cached for a while (NF-044)."""
         if not request.volume_id:
             raise invalid("volume ID is required")
         if not request.volume_path:

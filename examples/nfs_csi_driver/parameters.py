@@ -1,9 +1,9 @@
-"""What does a class ask for, and how are volumes and snapshots named? (NF-011 to NF-015).
+"""Parameters of a class, and the ids of volumes and snapshots (NF-011 to NF-015).
 
-Ids carry all that later calls need, as the reference's do: `server#share#subDir#uuid#onDelete` for
+As in the Go driver, ids contain all that later calls need: `server#share#subDir#uuid#onDelete` for
 a volume, `server#share#name#name#source` for a snapshot. `#` and `%` inside a field are
 percent-encoded (NFD-011). An id over 128 bytes, CSI's limit, is shortened to
-`server#share#@<sha256 of the name>##`, and the record in the share knows the rest (NFD-012).
+`server#share#@<sha256 of the name>##`, and the record in the share has the rest (NFD-012).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OCTAL: Final = re.compile(r"0?o?[0-7]{1,5}")
 
 
 def digest(name: str) -> str:
-    """The name of a volume's or snapshot's record."""
+    """Return the name of a volume's or snapshot's record."""
     return hashlib.sha256(name.encode()).hexdigest()
 
 
@@ -47,7 +47,7 @@ def _quote(field: str) -> str:
 
 
 def has_parent(path: str) -> bool:
-    """Tell whether a segment is `..`, whichever slash is used (NF-015)."""
+    """Return True if a path segment is `..`, with either kind of slash (NF-015)."""
     return ".." in path.replace("\\", "/").split("/")
 
 
@@ -64,7 +64,7 @@ def octal(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """A class's parameters after all checks; `sub_dir` is expanded, "" when not given."""
+    """A class's checked parameters; `sub_dir` is expanded, "" if not given."""
 
     server: str
     share: str
@@ -108,7 +108,7 @@ class Parameters:
 
 
 def check_share(share: str) -> str:
-    """The share without the slashes around it.
+    """Return the share without leading and trailing slashes.
 
     Raises:
         RpcError: INVALID_ARGUMENT.
@@ -121,15 +121,15 @@ def check_share(share: str) -> str:
 
 
 def expand(template: str, variables: Mapping[str, str]) -> str:
-    """Fill in `${pvc.metadata.name}` and its like (NF-012).
+    """Replace `${pvc.metadata.name}` and similar variables (NF-012).
 
     Raises:
-        RpcError: INVALID_ARGUMENT; a variable has no value, or the path is not usable.
+        RpcError: INVALID_ARGUMENT; a variable has no value, or the path is invalid.
     """
     if missing := [name for name in _VARIABLE.findall(template) if name not in variables]:
         raise invalid(f"subDir: ${{{missing[0]}}} has no value (--extra-create-metadata?)")
     filled = _VARIABLE.sub(lambda match: variables[match[1]], template)
-    # One spelling for one directory: paths are compared as texts.
+    # Normalised, because paths are compared as texts.
     path = "/".join(part for part in filled.split("/") if part not in {"", "."})
     if not path:
         raise invalid(f"subDir {template!r} is empty")
@@ -137,7 +137,7 @@ def expand(template: str, variables: Mapping[str, str]) -> str:
 
 
 def check_directory(path: str) -> str:
-    """A directory below a share.
+    """Return the path if it is a valid directory below a share.
 
     Raises:
         RpcError: INVALID_ARGUMENT.
@@ -151,7 +151,7 @@ def check_directory(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VolumeId:
-    """What a volume id says. `name` is the CSI name, or `@<sha256>` of it in a shortened id."""
+    """A parsed volume id. `name` is the CSI name, or in a shortened id `@<sha256>` of it."""
 
     server: str
     share: str
@@ -161,22 +161,22 @@ class VolumeId:
 
     @property
     def name(self) -> str:
-        """The volume's CSI name: kept apart only when the class set a directory."""
+        """The volume's CSI name; a separate field only if the class set a directory."""
         return self.uuid or self.sub_dir
 
     @property
     def record(self) -> str:
-        """Name of its record."""
+        """Name of the volume's record."""
         return self.name[1:] if self.is_short else digest(self.name)
 
     @property
     def is_short(self) -> bool:
-        """Whether directory and policy are only in the record."""
+        """True if directory and policy are only in the record."""
         return not self.uuid and re.fullmatch(r"@[0-9a-f]{64}", self.sub_dir) is not None
 
     @property
     def text(self) -> str:
-        """The id as CSI carries it (NF-013)."""
+        """The id as text (NF-013)."""
         on_delete = self.on_delete if self.on_delete in {"retain", "archive"} else ""
         fields = (self.server, self.share, self.sub_dir.strip("/"), self.uuid, on_delete)
         full = "#".join(map(_quote, fields))
@@ -186,7 +186,7 @@ class VolumeId:
 
     @classmethod
     def of(cls, parameters: Parameters, name: str) -> VolumeId:
-        """The id of a new volume."""
+        """Return the id of a new volume."""
         given = parameters.sub_dir
         return cls(
             parameters.server,
@@ -198,7 +198,7 @@ class VolumeId:
 
     @classmethod
     def parse(cls, text: str) -> VolumeId | None:
-        """Read an id; None if it is not ours (NF-013)."""
+        """Parse an id; None if it is not this driver's (NF-013)."""
         fields = [unquote(field) for field in text.split("#")]
         if len(fields) >= 3:
             found = cls(*fields[:5])
@@ -216,7 +216,7 @@ class VolumeId:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotId:
-    """What a snapshot id says (NF-014)."""
+    """A parsed snapshot id (NF-014)."""
 
     server: str
     share: str
@@ -225,17 +225,17 @@ class SnapshotId:
 
     @property
     def record(self) -> str:
-        """Name of its folder in the share."""
+        """Name of the snapshot's folder in the share."""
         return self.name[1:] if self.is_short else digest(self.name)
 
     @property
     def is_short(self) -> bool:
-        """Whether name and source are only in the record."""
+        """True if name and source are only in the record."""
         return not self.source and re.fullmatch(r"@[0-9a-f]{64}", self.name) is not None
 
     @property
     def text(self) -> str:
-        """The id as CSI carries it."""
+        """The id as text."""
         fields = (self.server, self.share, self.name, self.name, self.source)
         full = "#".join(map(_quote, fields))
         if len(full.encode()) <= MAX_ID_BYTES:
@@ -244,7 +244,7 @@ class SnapshotId:
 
     @classmethod
     def parse(cls, text: str) -> SnapshotId | None:
-        """Read an id; None if it is not ours."""
+        """Parse an id; None if it is not this driver's."""
         fields = [unquote(field) for field in text.split("#")]
         if len(fields) != 5 or not all(fields[:3]):
             return None

@@ -1,7 +1,7 @@
-"""What does the share know of its volumes, and who works on one right now? (NF-021, NF-080).
+"""Records of the volumes in a share, and locks of running operations (NF-021, NF-080).
 
 Below `<share>/.nfs-csi`: `<sha256 of the name>.json` one record per volume, `locks/` leases of
-running operations, `staging/` half-made content, `trash/` deleted content, `snapshots/`.
+running operations, `staging/` incomplete content, `trash/` deleted content, `snapshots/`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CREATING, READY = "creating", "ready"
 
 @dataclass(slots=True)
 class Record:
-    """One volume: enough to answer a repeated CreateVolume exactly."""
+    """The record of one volume, with all that a repeated CreateVolume needs."""
 
     id: str
     name: str
@@ -50,16 +50,16 @@ class Share:
         self.system = self.root / RESERVED
 
     def folder(self, name: str) -> Path:
-        """A system folder, made when missing."""
+        """Return a system folder; creates it if it is missing."""
         path = self.system / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def inside(self, path: str) -> Path:
-        """A path strictly below the share, its parent free of links that lead out (NF-015).
+        """Return a path below the share, after resolving links in its parent (NF-015).
 
         Raises:
-            RpcError: INTERNAL; it leaves the share.
+            RpcError: INTERNAL; the path leaves the share.
         """
         target = self.root / path
         if not path.strip("/.") or not target.parent.resolve().is_relative_to(self.root):
@@ -67,19 +67,19 @@ class Share:
         return target
 
     def find(self, name: str) -> Record | None:
-        """The record with that digest."""
+        """Return the record with that digest, None if there is none."""
         try:
             return Record(**json.loads((self.system / f"{name}.json").read_text()))
         except FileNotFoundError:
             return None
 
     def all(self) -> list[Record]:
-        """Every record."""
+        """Return all records."""
         files = sorted(self.system.glob("*.json"))
         return [Record(**json.loads(file.read_text())) for file in files]
 
     def add(self, name: str, record: Record) -> None:
-        """A new record; whole or not there, and never over another one."""
+        """Write a new record atomically; never overwrites another one."""
         draft = self._draft(asdict(record))
         try:
             os.link(draft, self.system / f"{name}.json")
@@ -93,7 +93,7 @@ class Share:
         self._draft(asdict(record)).replace(self.system / f"{name}.json")
 
     def drop(self, name: str) -> None:
-        """Forget a volume."""
+        """Remove a volume's record."""
         (self.system / f"{name}.json").unlink(missing_ok=True)
 
     def _draft(self, content: dict[str, Any]) -> Path:
@@ -106,7 +106,7 @@ class Share:
 
 
 class Locks:
-    """One operation per volume: among the threads here, then among all replicas."""
+    """Allows one operation per volume, in this process and among all replicas."""
 
     def __init__(self) -> None:
         self._owner = f"{os.getpid()}-{uuid.uuid4().hex}"
@@ -115,10 +115,10 @@ class Locks:
 
     @contextmanager
     def here(self, name: str) -> Iterator[None]:
-        """Within this process.
+        """Lock a name within this process.
 
         Raises:
-            RpcError: ABORTED, as the reference words it.
+            RpcError: ABORTED, with the Go driver's text.
         """
         with self._mutex:
             if name in self._held:
@@ -132,7 +132,7 @@ class Locks:
 
     @contextmanager
     def everywhere(self, share: Share, record: str, name: str) -> Iterator[None]:
-        """Within all replicas, by a lease file that is renewed while the operation runs."""
+        """Lock a record for all replicas, by a lease file that is renewed during the operation."""
         file = share.folder("locks") / record
         token = f"{self._owner}-{uuid.uuid4().hex}"
         self._take(file, token, name)
@@ -165,7 +165,7 @@ class Locks:
 
 
 def busy(name: str) -> RpcError:
-    """Somebody works on it."""
+    """Return the error for a volume that another operation has locked."""
     return RpcError("ABORTED", f"An operation with the given Volume ID {name} already exists")
 
 
@@ -182,7 +182,7 @@ def _owner_of(file: Path) -> tuple[str, float]:
 
 
 def _remove_stale(file: Path, owner: str) -> None:
-    """Takes a dead owner's lease away, and puts it back if it was another's by then."""
+    """Remove a dead owner's lease; put it back if another owner took it meanwhile."""
     away = file.with_name(f".stale-{uuid.uuid4().hex}")
     with suppress(FileNotFoundError):
         file.rename(away)

@@ -1,4 +1,4 @@
-"""What the calls' requests have in common: capabilities, mount options, size, source."""
+"""Reads common parts of requests: capabilities, mount options, size, source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_capabilities(capabilities: Sequence[csi.VolumeCapability]) -> None:
-    """Some, and none of them block.
+    """Check that there are capabilities, and none of them for block.
 
     Raises:
         RpcError: INVALID_ARGUMENT.
@@ -27,17 +27,17 @@ def check_capabilities(capabilities: Sequence[csi.VolumeCapability]) -> None:
 def mount_options(
     capabilities: Sequence[csi.VolumeCapability], secrets: Mapping[str, str]
 ) -> list[str]:
-    """Flags of the first capability, else those of the secret."""
+    """Return the mount flags of the first capability, else those of the secret."""
     return list(capabilities[0].mount.mount_flags) or secret_options(secrets)
 
 
 def secret_options(secrets: Mapping[str, str]) -> list[str]:
-    """The only secret that is read (NF-026)."""
+    """Return the mount options of the secret, its only value that is used (NF-026)."""
     return [one for one in secrets.get("mountOptions", "").split(",") if one]
 
 
 def requested_size(capacity: csi.CapacityRange) -> int:
-    """Bytes that a volume has at least; 0 when the request names none.
+    """Return the required bytes of a volume; 0 if the request names none.
 
     Raises:
         RpcError: OUT_OF_RANGE.
@@ -49,7 +49,7 @@ def requested_size(capacity: csi.CapacityRange) -> int:
 
 
 def source_text(request: csi.CreateVolumeRequest) -> str:
-    """What the volume is filled from, as `snapshot:<id>` or `volume:<id>`; empty for nothing.
+    """Return the content source as `snapshot:<id>` or `volume:<id>`; empty for none.
 
     Raises:
         RpcError: INVALID_ARGUMENT.

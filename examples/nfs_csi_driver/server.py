@@ -1,7 +1,7 @@
-"""gRPC around the services: methods by name, errors as statuses, calls in the log (NF-002).
+"""The gRPC server: finds methods by name, turns errors into statuses, logs calls (NF-002).
 
-Methods that no service has answer UNIMPLEMENTED. A call goes on when its client has given up
-(NF-083): long copies are finished, and the repeated call finds them.
+Methods that no service implements answer UNIMPLEMENTED. A call continues after its client has given
+up (NF-083): a long copy is finished, and the repeated call finds it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ QUIET: Final = frozenset({"Probe", "NodeGetCapabilities", "NodeGetVolumeStats"})
 
 
 class EndpointError(Exception):
-    """The endpoint cannot be listened on."""
+    """The server cannot listen on the endpoint."""
 
 
 def start(endpoint: str, services: Sequence[object]) -> grpc.Server:
     """Serve at `unix:///path`, `unix://path` or `tcp://host:port`.
 
     Raises:
-        EndpointError: it is none of these, or taken.
+        EndpointError: the endpoint has another form, or is in use.
     """
     server = grpc.server(futures.ThreadPoolExecutor(THREADS, thread_name_prefix="csi"))
     for name in ("Identity", "Controller", "Node"):
@@ -60,7 +60,7 @@ def start(endpoint: str, services: Sequence[object]) -> grpc.Server:
     if scheme not in {"unix", "tcp"} or not place:
         raise EndpointError(f"endpoint {endpoint!r} is neither unix:///path nor tcp://host:port")
     if scheme == "unix":
-        Path(place).unlink(missing_ok=True)  # of an earlier process
+        Path(place).unlink(missing_ok=True)  # left by an earlier process
     try:
         server.add_insecure_port(f"unix:{place}" if scheme == "unix" else place)
     except RuntimeError as error:
@@ -85,7 +85,7 @@ def _guarded(
         except RpcError as error:
             _log.warning("GRPC error %s %s: %s", name, error.code, error.message)
             context.abort(grpc.StatusCode[error.code], error.message)
-        except Exception as error:  # noqa: BLE001 - one call's defect, logged with its text
+        except Exception as error:  # noqa: BLE001 - a bug must end only this call
             _log.exception("GRPC error %s", name)
             context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
         _log.log(level, "GRPC response %s %s", name, redact(answer))

@@ -1,4 +1,4 @@
-"""What was the driver told at start? (NF-001)."""
+"""The driver's settings (NF-001)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VERSION = "1.0.0"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The flags."""
+    """The values of the flags."""
 
     name: str = "nfs.csi.k8s.io"
     node_id: str = ""
@@ -31,10 +31,10 @@ class Settings:
 
     @property
     def is_demo(self) -> bool:
-        """The profile of the article (NF-060)."""
+        """True for the setup of the article (NF-060)."""
         return self.id_scheme == "demo"
 
     @property
     def has_default(self) -> bool:
-        """Whether there is a share to look at without a request naming one."""
+        """True if there is a default share, for requests that name none."""
         return bool(self.default_server and self.default_share)

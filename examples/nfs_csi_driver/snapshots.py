@@ -1,7 +1,7 @@
-"""Snapshots: archives of a volume's directory beside the volumes (NF-050 to NF-053).
+"""Snapshots: archives of a volume's directory, in the same share (NF-050 to NF-053).
 
-`<share>/.nfs-csi/snapshots/<sha256 of the name>/` holds the archive and `record.json`, which is
-written last: a snapshot exists when its record does. Not consistent with writers that go on.
+`<share>/.nfs-csi/snapshots/<sha256 of the name>/` has the archive and `record.json`, which is
+written last: a snapshot exists if its record does. It is not consistent if writers continue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KNOWN: Final = frozenset({"server", "share", "mountoptions"})
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What stands beside an archive."""
+    """The record next to an archive."""
 
     id: str
     name: str
@@ -48,7 +48,7 @@ class Snapshot:
     created_at: float
 
     def message(self) -> csi.Snapshot:
-        """As CSI has it."""
+        """Return the snapshot as CSI message."""
         seconds = int(self.created_at)
         nanos = int((self.created_at - seconds) * 1e9)
         return csi.Snapshot(
@@ -67,7 +67,7 @@ class SnapshotService:
         self._volumes = volumes
 
     def create_snapshot(self, request: csi.CreateSnapshotRequest) -> csi.CreateSnapshotResponse:
-        """Pack the volume, or find the snapshot of that name."""
+        """Pack the volume, or return the existing snapshot of that name."""
         if not request.name:
             raise invalid("CreateSnapshot name must be provided")
         if not request.source_volume_id:
@@ -98,7 +98,7 @@ class SnapshotService:
             directory = share.inside(record.directory if record else source.sub_dir)
             if not directory.is_dir():
                 raise not_found(f"volume {source_id} does not exist")
-            shutil.rmtree(folder, ignore_errors=True)  # of an attempt that died
+            shutil.rmtree(folder, ignore_errors=True)  # left by an attempt that died
             folder.mkdir()
             archive = folder / f"{digest(source.name)}{content.PACKED[0 if compress else 1]}"
             content.pack(directory, archive, compress=compress)
@@ -116,7 +116,7 @@ class SnapshotService:
         return snapshot
 
     def delete_snapshot(self, request: csi.DeleteSnapshotRequest) -> csi.DeleteSnapshotResponse:
-        """Gone already, or not ours, is a success (NF-052)."""
+        """Delete a snapshot; an unknown one is a success (NF-052)."""
         if not request.snapshot_id:
             raise invalid("Snapshot ID is required for deletion")
         found = SnapshotId.parse(request.snapshot_id)
@@ -131,7 +131,7 @@ class SnapshotService:
         return csi.DeleteSnapshotResponse()
 
     def list_snapshots(self, request: csi.ListSnapshotsRequest) -> csi.ListSnapshotsResponse:
-        """All of the default share, or one by id, or those of one volume, by pages (NF-053)."""
+        """Return by pages all snapshots of the default share, one by id, or a volume's (NF-053)."""
         found = self._all(request.snapshot_id)
         if request.snapshot_id:
             found = [one for one in found if one.id == request.snapshot_id]
@@ -176,7 +176,7 @@ def _read(folder: Path) -> Snapshot | None:
 
 
 def _place(values: Mapping[str, str], source: VolumeId) -> tuple[str, str]:
-    """Server and share of the snapshot: the class's, else the volume's."""
+    """Return server and share of the snapshot: the class's, else the volume's."""
     known = {}
     for key, value in values.items():
         if key.lower() in _KNOWN:

@@ -1,8 +1,9 @@
-"""Directories inside a mounted export: make, remove, archive, and never outside of it (NF-015).
+"""Creates, removes and archives directories inside a mounted export, never outside it (NF-015).
 
-The registry `.nfs-provisioner` of the export has a file for each directory: its owner and its path.
-What another volume owns, what lies inside or around that, and what was there before is never handed
-out, and never deleted with a claim (SEC-8). A path has one spelling, so that it has one entry.
+The registry `.nfs-provisioner` of the export has a file for each directory, with owner and path.
+A volume never gets a directory that existed before or that is, contains or is inside another
+volume's, and such a directory is never deleted with a claim. A path is normalised, so that it has
+one entry.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ REGISTRY = ".nfs-provisioner"
 
 
 class TakenError(Exception):
-    """The directory belongs to somebody else; the text says to whom."""
+    """The directory belongs to another owner; the text says to whom."""
 
 
 def expand(template: str, values: Mapping[str, str]) -> str:
-    """Fill `${pvc.metadata.name}` and the like into a relative path, in its one spelling.
+    """Replace `${pvc.metadata.name}` and similar variables; returns a normalised relative path.
 
     Raises:
-        ValueError: a variable nobody knows, or a path that is empty or leaves the export.
+        ValueError: a variable is unknown, or the path is empty or leaves the export.
     """
     if unknown := [name for name in _VARIABLE.findall(template) if name not in values]:
         raise ValueError(f"unknown variable ${{{unknown[0]}}}")
@@ -43,11 +44,11 @@ def expand(template: str, values: Mapping[str, str]) -> str:
 
 
 def check(path: str) -> None:
-    r"""Refuse what is no path strictly below the export in its one spelling.
+    r"""Check that this is a normalised path below the export.
 
     Raises:
-        ValueError: it is empty or absolute, has an empty, `.` or `..` segment (`\` counts as `/`),
-            or a segment is the registry.
+        ValueError: the path is empty or absolute, has an empty, `.` or `..` segment (`\` counts as
+            `/`), or a segment is the registry.
     """
     segments = path.replace("\\", "/").split("/")
     if not {"", ".", ".."}.isdisjoint(segments):
@@ -57,11 +58,11 @@ def check(path: str) -> None:
 
 
 def make(root: Path, path: str, owner: str) -> None:
-    """Make the directory for a volume, open to all users; safe to repeat for the same one.
+    """Create the directory for a volume, open to all users; idempotent for the same volume.
 
     Raises:
-        TakenError: it belongs to another volume, or stood there before.
-        ValueError: it is not below the export, or its name is kept for archived directories.
+        TakenError: the directory belongs to another volume, or existed before.
+        ValueError: it is not below the export, or its name is reserved for archived directories.
     """
     if path.startswith(ARCHIVED):
         raise ValueError(f"{path!r} is a name of archived directories")
@@ -70,14 +71,14 @@ def make(root: Path, path: str, owner: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         target.mkdir()
-        target.chmod(OPEN_MODE)  # the umask must not count
+        target.chmod(OPEN_MODE)  # regardless of the umask
 
 
 def remove(root: Path, path: str, owner: str) -> None:
-    """Remove the volume's directory; gone already, or another's by now, is fine.
+    """Remove the volume's directory; does nothing if it is missing or has another owner.
 
     Raises:
-        TakenError: another volume's directory lies in it.
+        TakenError: another volume's directory is inside it.
     """
     target = _inside(root, path)
     if not _is_owner(root, path, owner):
@@ -91,10 +92,10 @@ def remove(root: Path, path: str, owner: str) -> None:
 
 
 def archive(root: Path, path: str, owner: str) -> None:
-    """Rename it to `archived-<path>`; gone already is fine, so a repeat after a lost answer is.
+    """Rename the directory to `archived-<path>`; does nothing if it is missing, so idempotent.
 
     Raises:
-        TakenError: another volume's directory lies in it.
+        TakenError: another volume's directory is inside it.
     """
     source, target = _inside(root, path), _inside(root, f"{ARCHIVED}{path}")
     if not _is_owner(root, path, owner):
@@ -113,14 +114,14 @@ def _entry(root: Path, path: str) -> Path:
 
 
 def _claim(root: Path, path: str, owner: str, target: Path) -> None:
-    """Write down the owner before the directory is made, so that a crash between them is none."""
+    """Record the owner before the directory is created, so that a crash in between does no harm."""
     entry = _entry(root, path)
     entry.parent.mkdir(exist_ok=True)
     is_occupied = target.is_symlink() or target.exists()
     draft = entry.with_name(f".{uuid.uuid4().hex}")
     draft.write_text(f"{owner}\n{path}")
     try:
-        entry.hardlink_to(draft)  # whole or not there, and never over another's
+        entry.hardlink_to(draft)  # atomic, and never overwrites another entry
     except FileExistsError:
         if not _is_owner(root, path, owner):
             raise TakenError(f"{path} belongs to volume {_read(entry)[0]}") from None
@@ -131,7 +132,7 @@ def _claim(root: Path, path: str, owner: str, target: Path) -> None:
         entry.unlink()
         raise TakenError(f"{path} exists and belongs to no volume; move it away")
     try:
-        # After the entry is written: of two that are made at once one sees the other.
+        # After the entry is written: of two concurrent callers, at least one sees the other.
         _check_alone(root, path)
     except TakenError:
         entry.unlink()
@@ -139,13 +140,13 @@ def _claim(root: Path, path: str, owner: str, target: Path) -> None:
 
 
 def _check_alone(root: Path, path: str) -> None:
-    """No volume's directory lies inside or around this one.
+    """Check that no other volume's directory contains this one or is inside it.
 
     Raises:
-        TakenError: one does.
+        TakenError: there is such a directory.
     """
     for entry in (root.resolve() / REGISTRY).glob("[!.]*"):
-        with suppress(FileNotFoundError):  # deleted meanwhile
+        with suppress(FileNotFoundError):  # the entry was deleted meanwhile
             owner, other = _read(entry)
             if other != path and (
                 f"{other}/".startswith(f"{path}/") or path.startswith(f"{other}/")
@@ -154,13 +155,13 @@ def _check_alone(root: Path, path: str) -> None:
 
 
 def _read(entry: Path) -> tuple[str, str]:
-    """Owner and path of an entry."""
+    """Return owner and path of an entry."""
     owner, _, path = entry.read_text().partition("\n")
     return owner, path
 
 
 def _is_owner(root: Path, path: str, owner: str) -> bool:
-    """Whether the directory was made for this volume; what has no entry was made for nobody."""
+    """Return True if the directory has an entry with this owner."""
     try:
         return _read(_entry(root, path))[0] == owner
     except FileNotFoundError:
@@ -168,10 +169,10 @@ def _is_owner(root: Path, path: str, owner: str) -> bool:
 
 
 def _inside(root: Path, path: str) -> Path:
-    """The path in the export, its parent free of links that lead out.
+    """Return the path in the export, after resolving links in its parent.
 
     Raises:
-        ValueError: it is not below the export.
+        ValueError: the path leaves the export.
     """
     check(path)
     real_root = root.resolve()

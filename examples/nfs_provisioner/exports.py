@@ -1,8 +1,8 @@
-"""How does the plug-in get at an export's directories?
+"""Gives the plug-in access to the directories of exports.
 
-NFS_EXPORTS lists what is mounted already, as `server:/export=/local/directory`, comma separated:
-a pod's own NFS mounts, or any directory for a test. An export that is not listed is mounted for
-the time of one operation, which needs root and mount.nfs.
+NFS_EXPORTS lists mounted exports as `server:/export=/local/directory`, separated by commas: a pod's
+own NFS mounts, or any directory for a test. Any other export is mounted for each operation, which
+needs root and mount.nfs.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Exports(Protocol):
     """Gives access to exports."""
 
     def opened(self, server: str, path: str) -> AbstractContextManager[Path]:
-        """A local directory that shows `server:path` as long as the context lasts.
+        """Give a local directory with the content of `server:path` during the context.
 
         Raises:
-            ExportError: it cannot be mounted.
+            ExportError: the export cannot be mounted.
         """
 
 
 class MountedExports:
-    """Exports that are mounted somewhere; others are mounted when needed.
+    """Access to mounted exports; others are mounted when needed.
 
     Args:
         places: `server:/export` -> local directory.
@@ -48,7 +48,7 @@ class MountedExports:
 
     @contextmanager
     def opened(self, server: str, path: str) -> Iterator[Path]:
-        """The place of the export itself or of one above it."""
+        """Give the local directory of the export, or of a mounted export that contains it."""
         for known, place in self._places.items():
             known_server, _, export = known.rpartition(":")
             relative = posixpath.relpath(path, export)
@@ -71,7 +71,7 @@ def _mounted(source: str) -> Iterator[Path]:
         finally:
             _run("umount", str(directory))
     finally:
-        # Only an empty directory goes: never a tree, should the unmount have failed.
+        # Only an empty directory is removed: if the unmount failed, the export must not be deleted.
         directory.rmdir()
 
 
@@ -85,7 +85,7 @@ def _run(*command: str) -> None:
 
 
 def exports_from(text: str) -> MountedExports:
-    """Read the form of NFS_EXPORTS.
+    """Parse NFS_EXPORTS.
 
     Raises:
         ValueError: an entry is not `server:/export=/directory`.

@@ -1,4 +1,4 @@
-"""Claims become NFS volumes: an export of a server, or a directory of their own in it.
+"""Provisions NFS volumes: a server's export, or a new directory in it for each claim.
 
 Run it:
 
@@ -7,7 +7,7 @@ Run it:
 
 Class parameters: `server`, `path`, `readOnly`, `subDir` (or `pathPattern`), `onDelete` (or
 `archiveOnDelete`). Environment: NFS_PROVISIONER_NAME, NFS_REQUIRE_SUBDIR, NFS_EXPORTS (see
-`exports`). No state is kept: everything follows from class, claim and volume.
+`exports`). No state is kept: everything is derived from class, claim and volume.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KEYS = {"server", "path", "readOnly", "subDir", "onDelete", "pathPattern", "arch
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What a class asks for (NP-002)."""
+    """The parameters of a class (NP-002)."""
 
     server: str
     path: str
@@ -55,7 +55,7 @@ class Parameters:
 
     @classmethod
     def read(cls, values: Mapping[str, str]) -> Parameters:
-        """Checks everything that can be wrong in a class.
+        """Reads and checks all parameters of a class.
 
         Raises:
             ProvisionError: INVALID_ARGUMENT, so that retries are slow.
@@ -98,7 +98,7 @@ class NfsProvisioner:
         self._warned: set[str] = set()
 
     def provision(self, options: ProvisionOptions) -> ProvisionResult:
-        """A PV for the claim; with `subDir` its directory is made first (NP-003)."""
+        """Returns a PV for the claim; with `subDir` creates its directory first (NP-003)."""
         spec = options.claim["spec"]
         if spec.get("selector") is not None:
             raise ProvisionError("claim Selector is not supported", State.FINISHED)
@@ -113,7 +113,7 @@ class NfsProvisioner:
         return ProvisionResult(self._volume(options, parameters, path))
 
     def delete(self, volume: dict[str, Any]) -> None:
-        """By the policy that stands in the volume (NP-004)."""
+        """Deletes by the policy that is stored in the volume (NP-004)."""
         annotations = volume["metadata"].get("annotations") or {}
         if annotations.get(ANN_PROVISIONED_BY) != self.name:
             raise Ignored(f"volume {volume['metadata']['name']} is not of {self.name}")
@@ -147,7 +147,7 @@ class NfsProvisioner:
                 {
                     **{f"pvc.metadata.{name}": text for name, text in names.items()},
                     "pv.metadata.name": options.pv_name,
-                    # As nfs-subdir-external-provisioner writes them, with and without the dot.
+                    # As in nfs-subdir-external-provisioner, with and without the dot.
                     **{f"PVC.{name}": text for name, text in (names | texts).items()},
                     **{f".PVC.{name}": text for name, text in (names | texts).items()},
                 },
@@ -162,11 +162,11 @@ class NfsProvisioner:
         except (directories.TakenError, ValueError) as error:
             raise invalid(f"parameter 'subDir': {error}") from error
         except (OSError, ExportError) as error:
-            # The server may have made it all the same, so the claim is followed to its end.
+            # The server may have created it anyway, so the claim must be retried.
             raise ProvisionError(f"cannot make {sub_dir}: {error}", State.BACKGROUND) from error
 
     def _check_shared(self, options: ProvisionOptions) -> None:
-        """NP-005: without `subDir` all claims of the class share one directory."""
+        """Refuse, or log once, a class without `subDir`, whose claims share a directory (NP-005)."""
         name = options.storage_class["metadata"]["name"]
         if self._require_sub_dir:
             raise invalid("parameter 'subDir' is required here: claims must not share a directory")
@@ -199,5 +199,5 @@ class NfsProvisioner:
 
 
 def invalid(message: str) -> ProvisionError:
-    """A request that can never work: slow retries."""
+    """Return the error for a request that can never succeed: retries are slow."""
     return ProvisionError(message, State.FINISHED, code=INVALID_ARGUMENT)
