@@ -154,7 +154,7 @@ class CommandMounter:
             directory.rmdir()  # not rmtree: if the unmount failed, the share must not be deleted
 
     def mount(self, server: str, path: str, target: Path, options: Sequence[str]) -> None:
-        """Runs mount(8) once, or for a read-only bind mount twice."""
+        """Mounts with one command, or with two for a read-only bind mount."""
         if self._bind_root is None:
             given = ["-o", ",".join(options)] if options else []
             source = source_of(server, path)

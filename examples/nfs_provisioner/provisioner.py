@@ -166,7 +166,7 @@ class NfsProvisioner:
             raise ProvisionError(f"cannot make {sub_dir}: {error}", State.BACKGROUND) from error
 
     def _check_shared(self, options: ProvisionOptions) -> None:
-        """Refuse, or log once, a class without `subDir`, whose claims share a directory (NP-005)."""
+        """Refuse, or log once, a class without `subDir`: its claims share a directory (NP-005)."""
         name = options.storage_class["metadata"]["name"]
         if self._require_sub_dir:
             raise invalid("parameter 'subDir' is required here: claims must not share a directory")

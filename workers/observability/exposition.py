@@ -146,7 +146,7 @@ class Exposition(Collector):
     """All metrics of one endpoint.
 
     Args:
-        sources: registries and collectors: `Metrics.registry` or `SharedMetrics`, lanes, ...
+        sources: registries and collectors: `Metrics.registry`, `SharedMetrics`, `LaneCollector`, ...
     """
 
     def __init__(self, *sources: Collector) -> None:

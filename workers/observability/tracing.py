@@ -131,7 +131,7 @@ def call(name: str, seconds: float, *, is_error: bool, **fields: str | int) -> N
     tracer = _tracer.get()
     if tracer is None:
         return
-    from opentelemetry.trace import SpanKind, Status, StatusCode  # noqa: PLC0415 - loaded by now
+    from opentelemetry.trace import SpanKind, Status, StatusCode  # noqa: PLC0415 - already loaded
 
     now = time.time_ns()
     attributes = {key.replace("__", "."): value for key, value in fields.items()}
@@ -147,7 +147,7 @@ def ended(outcome: str, result: str, *, is_error: bool) -> None:
     """Set the outcome of the current reconcile's span."""
     if _tracer.get() is None:
         return
-    from opentelemetry import trace  # noqa: PLC0415 - loaded by now
+    from opentelemetry import trace  # noqa: PLC0415 - already loaded
 
     span = trace.get_current_span()
     span.set_attributes({"csi_fleet.outcome": outcome, "csi_fleet.result": result})
