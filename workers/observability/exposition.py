@@ -146,7 +146,7 @@ class Exposition(Collector):
     """All metrics of one endpoint.
 
     Args:
-        sources: registries and collectors: `Metrics.registry`, `SharedMetrics`, `LaneCollector`, ...
+        sources: registries and collectors, such as `Metrics.registry` and `LaneCollector`.
     """
 
     def __init__(self, *sources: Collector) -> None:
