@@ -48,7 +48,7 @@ class Registry(Protocol):
 
 
 class Keeper:
-    """One step, to be done each 0.2 s.
+    """Does the periodic work, one step at a time.
 
     Args:
         queue: the queue to maintain.

@@ -235,7 +235,7 @@ def _driver(
 ) -> settings.DriverSettings:
     has_others = values["drivers-file"] or values["provisioner"]
     needs_none = not any(spec.needs_driver for spec in specs)
-    # A controller without a driver opens no socket, even if --csi-address has a default.
+    # A controller without a driver opens no socket, even if a shared command line names one.
     is_without = needs_none or (has_others and "csi-address" not in line.explicit)
     timeouts = [found["timeout"] for found in own.values() if "timeout" in found]
     timeout = timeouts[0] if timeouts else settings.DriverSettings().timeout_seconds

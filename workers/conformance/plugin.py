@@ -146,7 +146,7 @@ def lost_answer(bench: Bench) -> None:
 
 
 def concurrent(bench: Bench) -> None:
-    """Two workers may provision at the same time, after a lost lease."""
+    """Concurrent calls return the same volume: after a lost lease two workers may provision."""
     options = bench.options()
 
     def attempt(_: int) -> JsonObject | None:
@@ -177,7 +177,7 @@ def delete_repeat(bench: Bench) -> None:
 
 
 def delete_never_made(bench: Bench) -> None:
-    """Deleting a volume that does not exist succeeds."""
+    """After its volume was deleted, a claim gets the same volume again."""
     options = bench.options()
     volume = bench.provision(options)
     bench.delete(volume)

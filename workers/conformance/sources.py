@@ -95,7 +95,7 @@ def snapshot_delete(subject: Subject) -> None:
 
 
 def topology(subject: Subject) -> None:
-    """The answer has a topology, and it is within the requested one."""
+    """The answer's topology contains the requested segments."""
     subject.need("VOLUME_ACCESSIBILITY_CONSTRAINTS")
     try:
         segments = dict(subject.client.node_info().accessible_topology.segments)
