@@ -40,6 +40,7 @@ ALLOWED = {
     "watcher": {"info", "fcall"},
     "worker": {"info", "fcall"},
     DRIVER_USER: {"info", "fcall"},
+    "viewer": {"info", "fcall"},
     "operator": {"info", "fcall", "flushall", "flushdb"},
     "setup": {"function|load"},
     # What sentinels do with a server, and replicas with their master.
