@@ -48,7 +48,6 @@ class Attaching:
         }
         if self._is_strict:
             wanted["capability"] = json_format.MessageToDict(request.volume_capability)
-            wanted["context"] = dict(request.volume_context)
         self._published.add(request.volume_id, request.node_id, wanted)
         return csi.ControllerPublishVolumeResponse(publish_context={"node": request.node_id})
 

@@ -103,8 +103,11 @@ def group_kinds(kube_api: KubeApi) -> Iterator[list[JsonObject]]:
         one for one in kube_api.items(path) if one["spec"]["group"].startswith("groupsnapshot.")
     ]
     yield found
-    for one in found:
-        kube_api.delete(f"{path}/{one['metadata']['name']}")
+    names = [f"{path}/{one['metadata']['name']}" for one in found]
+    for name in names:
+        kube_api.delete(name)
+    # One that is still going would take the next test's along.
+    wait_until(lambda: not any(map(kube_api.find, names)), 30, "the CRDs are gone")
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
