@@ -57,7 +57,7 @@ demo: $(STAMP) ## two drivers, claims becoming Bound, Flower; KUBECONFIG=... for
 	$(PY) -m examples.demo $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig '$(KUBECONFIG)') \
 	  $(if $(DEMO_EXIT),--exit)
 
-test: bytecode ## unit and integration tests and a part of e2e and parity: ten minutes, no root, no Go
+test: bytecode ## unit and integration tests and a part of e2e and parity: no root, no Go
 	@$(PY) -m tests.support.suites --quick
 
 test-all: bytecode ## all suites: unit, integration, e2e, node, monitoring, short chaos, parity (SUITES="unit e2e" for some)

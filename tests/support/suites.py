@@ -3,7 +3,7 @@
     python -m tests.support.suites unit integration e2e node monitoring chaos parity
     python -m tests.support.suites --quick
 
-`--quick` runs what needs neither root nor Go and returns in about ten minutes on two cores: unit
+`--quick` runs what needs neither root nor Go and takes about twenty minutes on two cores: unit
 and integration tests, and of e2e and parity a part that meets every controller.
 
 Each suite is its own pytest: unit tests and files of integration and e2e tests share the cores.
@@ -51,8 +51,9 @@ QUICK_FILES = {
 NOT_QUICK = {
     "unit": ("cli/test_kubectl.py", "support/test_wallclock.py"),
     "integration": (
-        "examples/test_nfs_csi_driver.py", "queue/test_clock.py", "test_alerts.py", "test_chart.py",
-        "test_manifests.py", "test_redis_sentinel.py",
+        "csi_client/test_gateway.py", "examples/test_nfs_csi_driver.py", "queue/test_clock.py",
+        "test_adopt_central.py", "test_alerts.py", "test_chart.py", "test_manifests.py",
+        "test_redis_sentinel.py",
     ),
 }  # fmt: skip
 QUICK_CASES = "(basic|del|mode|rsz|snp|sns|snc|att)-[0-9]*1"  # of each controller
