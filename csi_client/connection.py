@@ -290,7 +290,7 @@ def _options(
         ("grpc.max_reconnect_backoff_ms", 1000),
         # No idle timeout (P-002), and no keepalive: Go drivers answer it with too_many_pings.
         ("grpc.client_idle_timeout_ms", _NEVER_MS),
-        ("grpc.keepalive_time_ms", _NEVER_MS),
+        ("grpc.keepalive_time_ms", _NEVER_MS if is_unix else _NEVER_MS - 1),
         # Channels with equal options share a connection, and its back-off. Two clients of one
         # driver (migration, P-009) must not, so each gets a different value of an unused option.
         ("csi-fleet.client", next(_CLIENTS)),
@@ -300,10 +300,8 @@ def _options(
     if not is_unix:
         # With keepalive on, although its ping is never due, gRPC sets TCP_USER_TIMEOUT. Then a
         # connection whose packets are dropped ends after that, not after the kernel's 15 minutes.
-        options = [one for one in options if one[0] != "grpc.keepalive_time_ms"]
-        options.append(("grpc.keepalive_time_ms", _NEVER_MS - 1))
         options.append(("grpc.keepalive_timeout_ms", _UNACKNOWLEDGED_MS))
-    if is_unix:
+    else:
         # By default `:authority` is the escaped socket path, which strict servers refuse.
         options.append(("grpc.default_authority", "localhost"))
     if server_name is not None:

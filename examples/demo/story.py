@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from examples.demo.screen import Row, Screen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from examples.demo.stack import Driver, Stack
     from tests.support.kube_api import JsonObject, KubeApi
@@ -69,6 +69,24 @@ class Scene:
             if time.monotonic() > deadline:
                 raise DemoFailedError(f"not within {timeout_seconds:.0f} s: {what}")
             time.sleep(POLL_SECONDS)
+
+    def wait_bound(self, names: Collection[str], started: float, what: str) -> None:
+        """Show the claims until these are Bound; note how long after `started` each was.
+
+        Raises:
+            DemoFailedError: a claim was not Bound in time, or a part of the stack has ended.
+        """
+
+        def all_bound() -> bool:
+            claims = self.api.items(self.claims_path)
+            for one in claims:
+                name = one["metadata"]["name"]
+                if name in names and one["status"].get("phase") == "Bound":
+                    self.bound_after.setdefault(name, time.monotonic() - started)
+            self.screen.show(rows_of(self, claims))
+            return self.bound_after.keys() >= set(names)
+
+        self.wait(all_bound, BOUND_TIMEOUT_SECONDS, what)
 
     def mend(self) -> None:
         """Restart killed parts, and print which part does their work meanwhile.
@@ -129,17 +147,8 @@ def show_binding(scene: Scene) -> None:
     Raises:
         DemoFailedError: a claim was not Bound in time, or a part of the stack has ended.
     """
-    started = time.monotonic()
-
-    def all_bound() -> bool:
-        claims = scene.api.items(scene.claims_path)
-        for claim in claims:
-            if claim["status"].get("phase") == "Bound":
-                scene.bound_after.setdefault(claim["metadata"]["name"], time.monotonic() - started)
-        scene.screen.show(rows_of(scene, claims))
-        return len(scene.bound_after) == CLAIMS_PER_DRIVER * len(scene.stack.drivers)
-
-    scene.wait(all_bound, BOUND_TIMEOUT_SECONDS, "all claims are Bound")
+    names = [one["metadata"]["name"] for one in scene.api.items(scene.claims_path)]
+    scene.wait_bound(names, time.monotonic(), "all claims are Bound")
 
 
 def show_deletion(scene: Scene) -> None:
@@ -194,14 +203,7 @@ def show_takeover(scene: Scene) -> None:
     driver.delay(0)
     scene.screen.say(f"kill -9 {pid}: {killed} dies while it waits for the driver")
 
-    def all_bound() -> bool:
-        found = {one["metadata"]["name"]: one for one in scene.api.items(scene.claims_path)}
-        for name in names:
-            if found[name]["status"].get("phase") == "Bound":
-                scene.bound_after.setdefault(name, time.monotonic() - started)
-        return scene.bound_after.keys() >= set(names)
-
-    scene.wait(all_bound, BOUND_TIMEOUT_SECONDS, "the claims of the killed worker are Bound")
+    scene.wait_bound(names, started, "the claims of the killed worker are Bound")
     made = len(driver.volume_names() - before)
     if made != len(names):
         raise DemoFailedError(f"{len(names)} claims have {made} volumes at {driver.name}")

@@ -1,211 +1,33 @@
-"""adopt and release over a real API server and its Deployment controller; the kubelet is played.
-
-The player starts pods (their status) and holds the Leases as their containers would: a Go sidecar
-or a worker takes one that is free.
-"""
+"""adopt and release over a real API server and its Deployment controller; the kubelet is played."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.support.adopted import (
+    NAMESPACE,
+    Cluster,
+    Player,
+    allow_all,
+    deployment,
+    plane,  # noqa: F401 - a fixture
+    played,
+    prepare,
+    spec_of,
+)
 from tests.support.controlplane import ControlPlane
-from tests.support.kube_api import JsonObject, KubeApi, KubeApiError
-from tests.support.waiting import let_pass, wait_until
+from tests.support.kube_api import KubeApiError
+from tests.support.waiting import let_pass
 from workers.cli.adoptplan import RECORD
 from workers.cli.onecontainer import NAME
-from workers.controllers import catalogue
-
-DRIVER = "adopted.csi.example.org"
-NAMESPACE = "vendor"
-PROGRAMS = ("csi-provisioner", "csi-attacher")
-PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-SECONDS = 2  # of a Lease here
-
-
-def namespace(name: str, **labels: str) -> JsonObject:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-
-
-def deployment(name: str, place: str, containers: list[JsonObject], **spec: object) -> JsonObject:
-    labels = {"app": name}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": place},
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": containers}},
-            **spec,
-        },
-    }
-
-
-def vendor(*, replicas: int, elects: bool) -> JsonObject:
-    args = ["--csi-address=$(ADDRESS)", *(["--leader-election"] if elects else [])]
-    containers: list[JsonObject] = [{"name": "driver", "image": "driver"}]
-    containers += [
-        {
-            "name": program,
-            "image": f"registry.example.org/{program}:v1",
-            "args": args,
-            "env": [{"name": "ADDRESS", "value": "/csi/csi.sock"}],
-            "volumeMounts": [{"name": "socket", "mountPath": "/csi"}],
-        }
-        for program in PROGRAMS
-    ]
-    found = deployment("controller", NAMESPACE, containers, replicas=replicas)
-    found["spec"]["template"]["spec"]["volumes"] = [{"name": "socket", "emptyDir": {}}]
-    return found
-
-
-class Player:
-    """The kubelet, and what runs in the pods."""
-
-    def __init__(self, api: KubeApi) -> None:
-        self.api, self.both, self.elects = api, 0, True
-        self.errors: list[KubeApiError] = []
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._ends.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ends.wait(0.1):
-            try:
-                self._step()
-            except KubeApiError as error:  # 404 and 409: somebody deleted the pod meanwhile
-                self.errors += [error] * (error.status not in {404, 409})
-
-    def _step(self) -> None:
-        pods = self.api.items(PODS)
-        ours = [one for one in pods if _has(one, NAME)]
-        go = [one for one in pods if _has(one, *PROGRAMS)]
-        self.both += bool(ours and go and not self.elects)
-        for one in (*pods, *self.api.items("/api/v1/namespaces/csi-fleet/pods")):
-            if (one["status"].get("phase") or "Pending") == "Pending":
-                self._start(one)
-        for program in PROGRAMS if self.elects else ():
-            self._hold(program, go, ours)
-
-    def _start(self, pod: JsonObject) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        ready = {"type": "Ready", "status": "True", "lastTransitionTime": now}
-        status = {"phase": "Running", "startTime": now, "conditions": [ready]}
-        metadata = pod["metadata"]
-        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
-        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
-        self.api.request("PATCH", path, body, content_type="application/merge-patch+json")
-
-    def _hold(self, program: str, go: list[JsonObject], ours: list[JsonObject]) -> None:
-        spec = catalogue.program(program)
-        assert spec is not None
-        assert spec.lease_name is not None
-        name = spec.lease_name(DRIVER)
-        alive = {_holder(one) for one in (*go, *ours)}
-        lease = self.api.find(f"{LEASES}/{name}")
-        held = (lease or {}).get("spec") or {}
-        ended = datetime.now(UTC) - timedelta(seconds=SECONDS)
-        is_free = held.get("renewTime", "") < ended.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        holder = held.get("holderIdentity")
-        if holder not in alive:
-            holder = min(alive) if alive and is_free else None
-        if holder is None:
-            return
-        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        wanted = {"holderIdentity": holder, "renewTime": moment, "leaseDurationSeconds": SECONDS}
-        metadata = {"name": name, "namespace": NAMESPACE}
-        self.api.apply(
-            {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": metadata,
-                "spec": wanted,
-            }
-        )
-
-
-def _has(pod: JsonObject, *names: str) -> bool:
-    return any(one["name"] in names for one in pod["spec"]["containers"])
-
-
-def _holder(pod: JsonObject) -> str:
-    name: str = pod["metadata"]["name"]
-    return f"{name}_csi-fleet-x" if _has(pod, NAME) else name
-
-
-class Cluster:
-    """A vendor's driver in a cluster with csi-fleet."""
-
-    def __init__(self, plane: ControlPlane, api: KubeApi, player: Player) -> None:
-        self.plane, self.api, self.player = plane, api, player
-
-    def start(self, *, replicas: int, elects: bool) -> JsonObject:
-        """The driver as its vendor ships it."""
-        self.player.elects = elects
-        self.api.create(vendor(replicas=replicas, elects=elects))
-        wait_until(lambda: self.is_available(replicas), 60, "the vendor's pods run")
-        if elects:
-            wait_until(lambda: len(self.api.items(LEASES)) == 2, 30, "the sidecars lead")
-        return self.workload()
-
-    def is_available(self, replicas: int) -> bool:
-        status: JsonObject = self.workload().get("status") or {}
-        return status.get("availableReplicas") == replicas
-
-    def workload(self) -> JsonObject:
-        return self.api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/controller")
-
-    def names(self) -> list[str]:
-        """Of the containers."""
-        pod = self.workload()["spec"]["template"]["spec"]
-        return [one["name"] for one in pod["containers"]]
-
-    def command(self, *words: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "workers", words[0], DRIVER, *words[1:]]
-        return subprocess.Popen(
-            [*argv, f"--kubeconfig={self.plane.kubeconfig}"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def run(self, *words: str) -> str:
-        """The command to its end."""
-        child = self.command(*words)
-        output, _ = child.communicate(timeout=120)
-        assert child.returncode == 0, output
-        return output
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """With the Deployment controller, which the shared one has not."""
-    folder = tmp_path_factory.mktemp("adopt")
-    with ControlPlane(folder, controllers=["deployment", "replicaset", "garbagecollector"]) as made:
-        yield made
 
 
 @pytest.fixture
-def cluster(plane: ControlPlane) -> Iterator[Cluster]:
+def cluster(plane: ControlPlane) -> Iterator[Cluster]:  # noqa: F811 - a fixture
     with plane.api() as api:
-        part = {"app.kubernetes.io/part-of": "csi-fleet"}
-        for one in (
-            namespace("csi-fleet"),
-            namespace("csi-fleet-records", **part),
-            namespace(NAMESPACE),
-        ):
-            api.apply(one)
+        prepare(api)
         ca = "rediss://redis:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt"
         env = [{"name": "CSI_FLEET_REDIS_URL", "value": ca}]
         watcher = {"name": "watcher", "image": "csi-fleet:1", "env": env}
@@ -213,35 +35,9 @@ def cluster(plane: ControlPlane) -> Iterator[Cluster]:
         for kind, name in (("Secret", "redis-password-worker"), ("ConfigMap", "redis-ca")):
             metadata = {"name": name, "namespace": NAMESPACE}
             api.apply({"apiVersion": "v1", "kind": kind, "metadata": metadata})
-        account = {"kind": "ServiceAccount", "name": "default", "namespace": NAMESPACE}
-        rbac = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
-        api.apply(
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": "adopted"},
-                "roleRef": rbac | {"name": "cluster-admin"},
-                "subjects": [account],
-            }
-        )
-        player = Player(api)
-        path = "/apis/apps/v1/namespaces/csi-fleet/deployments/watcher"
-        is_ready = lambda: api.get(path)["status"].get("availableReplicas")  # noqa: E731
-        wait_until(is_ready, 60, "the watcher runs")
-        try:
-            yield Cluster(plane, api, player)
-        finally:
-            player.stop()
-            api.delete(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/controller")
-            wait_until(lambda: not api.items(PODS), 60, "the pods are gone")
-            for one in api.items(LEASES):
-                api.delete(f"{LEASES}/{one['metadata']['name']}")
-        assert player.errors == []
-
-
-def spec_of(workload: JsonObject) -> JsonObject:
-    found: JsonObject = json.loads(json.dumps(workload["spec"]))
-    return found
+        allow_all(api, "adopted", NAMESPACE, "default")
+        with played(plane, Player(api)) as made:
+            yield made
 
 
 @pytest.mark.parametrize(("replicas", "elects"), [(2, True), (1, False)])

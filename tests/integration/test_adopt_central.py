@@ -15,17 +15,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.test_adopt import (
+from tests.support.adopted import (
     DRIVER,
-    LEASES,
     NAMESPACE,
     PODS,
+    PROGRAMS,
     Cluster,
     Player,
-    _has,
+    allow_all,
     deployment,
-    namespace,
+    has,
     plane,  # noqa: F401 - a fixture
+    played,
+    prepare,
     spec_of,
 )
 from tests.support.controlplane import ControlPlane
@@ -40,7 +42,6 @@ from workers.cli.adoptplan import RECORD
 
 NAME = gateway.name_of(DRIVER)
 ENTRIES = f"/api/v1/namespaces/csi-fleet/configmaps/{ADOPTED}"
-PROGRAMS = ("csi-provisioner", "csi-attacher")
 
 
 class CentralPlayer(Player):
@@ -61,8 +62,8 @@ class CentralPlayer(Player):
 
     def _step(self) -> None:
         pods = self.api.items(PODS)
-        found = [one for one in pods if _has(one, gateway.NAME)]
-        self.both += bool(found and any(_has(one, *PROGRAMS) for one in pods))
+        found = [one for one in pods if has(one, gateway.NAME)]
+        self.both += bool(found and any(has(one, *PROGRAMS) for one in pods))
         if found and self.gateway is None:
             self._run_gateway(found[0])
         elif not found and self.gateway is not None:
@@ -134,13 +135,7 @@ def cluster(
     tmp_path: Path,
 ) -> Iterator[Cluster]:
     with plane.api() as api:
-        part = {"app.kubernetes.io/part-of": "csi-fleet"}
-        for one in (
-            namespace("csi-fleet"),
-            namespace("csi-fleet-records", **part),
-            namespace(NAMESPACE),
-        ):
-            api.apply(one)
+        prepare(api)
         env = [{"name": "CSI_FLEET_REDIS_URL", "value": "rediss://redis:6379/0"}]
         controllers = {"name": "CSI_FLEET_CONTROLLERS", "value": "provisioner,attacher"}
         for name in ("watcher", "worker"):
@@ -150,30 +145,9 @@ def cluster(
             labels = wanted["spec"]["template"]["metadata"]["labels"]
             labels |= {"app.kubernetes.io/name": name, "csi-fleet.io/redis-client": "true"}
             api.apply(wanted)
-        account = {"kind": "ServiceAccount", "name": "worker", "namespace": "csi-fleet"}
-        rbac = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
-        api.apply(
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": "central"},
-                "roleRef": rbac | {"name": "cluster-admin"},
-                "subjects": [account],
-            }
-        )
-        player = CentralPlayer(api, driver, tmp_path)
-        path = "/apis/apps/v1/namespaces/csi-fleet/deployments/watcher"
-        is_ready = lambda: api.get(path)["status"].get("availableReplicas")  # noqa: E731
-        wait_until(is_ready, 60, "the watcher runs")
-        try:
-            yield Cluster(plane, api, player)
-        finally:
-            api.delete(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/controller")
-            wait_until(lambda: not api.items(PODS), 60, "the pods are gone")
-            player.stop()
-            for one in api.items(LEASES):
-                api.delete(f"{LEASES}/{one['metadata']['name']}")
-        assert player.errors == []
+        allow_all(api, "central", "csi-fleet", "worker")
+        with played(plane, CentralPlayer(api, driver, tmp_path)) as made:
+            yield made
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.waiting_world import DRIVERS, World
 from workers.cli import explain, pause
-from workers.cli.wholes import NAMESPACES
 from workers.config.flags import Command
 from workers.errors import ConfigError
 from workers.kube import paths
@@ -96,7 +95,7 @@ def test_names_that_nobody_knows(world, explained):
     found, code = explained("class", "clas0")
     assert (found["cause"], code) == ("class-missing", 1)
     assert 'Did you mean "class0"?' in found["text"]
-    world.api.add(NAMESPACES, {"metadata": {"name": "shop"}})
+    world.api.add(paths.NAMESPACES, {"metadata": {"name": "shop"}})
     found, code = explained("namespace", "shopp")
     assert (found["cause"], code) == ("not-found", 1)
     assert 'Did you mean "shop"?' in found["text"]
@@ -128,7 +127,7 @@ def test_a_class_is_explained_by_its_own_claims(world, explained):
 
 
 def test_a_namespace(world, explained):
-    world.api.add(NAMESPACES, {"metadata": {"name": "shop"}, "status": {"phase": "Active"}})
+    world.api.add(paths.NAMESPACES, {"metadata": {"name": "shop"}, "status": {"phase": "Active"}})
     world.claim("a", "missing")
     world.claim("b", "missing", namespace="other")
     found, code = explained("ns", "shop")
@@ -142,7 +141,7 @@ def test_a_namespace_that_cannot_go(world, explained):
         "message": "persistentvolumeclaims. has 1 resource instances",
     }
     status = {"phase": "Terminating", "conditions": [remaining]}
-    world.api.add(NAMESPACES, {"metadata": {"name": "shop"}, "status": status})
+    world.api.add(paths.NAMESPACES, {"metadata": {"name": "shop"}, "status": status})
     found, code = explained("namespace", "shop")
     assert (found["cause"], code) == ("namespace-terminating", 0)
     assert "has 1 resource instances" in found["text"]

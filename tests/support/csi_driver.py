@@ -26,6 +26,7 @@ from typing import Any, Self
 
 from google.protobuf.message import Message
 
+from csi_client import messages as csi
 from csi_client.client import CsiClient
 from csi_client.connection import TlsFiles
 from csi_client.errors import CsiError
@@ -33,6 +34,21 @@ from tests.support.processes import Process, start_process
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def create_request(name: str) -> csi.CreateVolumeRequest:
+    """Return the least that a driver takes: a file system for one node."""
+    return csi.CreateVolumeRequest(
+        name=name,
+        volume_capabilities=[
+            csi.VolumeCapability(
+                mount=csi.VolumeCapability.MountVolume(),
+                access_mode=csi.VolumeCapability.AccessMode(
+                    mode=csi.VolumeCapability.AccessMode.SINGLE_NODE_WRITER
+                ),
+            )
+        ],
+    )
 
 
 @dataclass(frozen=True, slots=True)

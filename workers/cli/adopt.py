@@ -20,7 +20,7 @@ from workers.cli.adoptcentral import Surroundings, central_of
 from workers.cli.adoptplan import CENTRAL, WORKER, Choice, Plan, is_central, place_of
 from workers.cli.doctor import FAIL, OK, WARN, Finding
 from workers.cli.kubectl import DRIVERS_LABEL, PART_LABEL, RECORDS_ENDING, REDIS_VARIABLE
-from workers.cli.migrate import NAMESPACES, Holders, holders, may, of_rights
+from workers.cli.migrate import Holders, holders, may, of_rights
 from workers.cli.onecontainer import Installation
 from workers.cli.sidecars import sidecars_of
 from workers.config.flags import Command
@@ -271,7 +271,7 @@ class Move:
         settings = self.tools.settings
         names = sorted(
             str(one["metadata"]["name"])
-            for one in self.tools.kube.list(NAMESPACES)
+            for one in self.tools.kube.list(paths.NAMESPACES)
             if PART_LABEL in (one["metadata"].get("labels") or {}).items()
             and one["metadata"]["name"].endswith(RECORDS_ENDING)
         )
@@ -415,10 +415,10 @@ class Move:
 
     def label(self, namespace: str) -> None:
         """Label the namespace, so that Redis' NetworkPolicy admits the driver's pods."""
-        found = self.tools.kube.get(NAMESPACES, namespace)
+        found = self.tools.kube.get(paths.NAMESPACES, namespace)
         if DRIVERS_LABEL not in (found["metadata"].get("labels") or {}).items():
             change = {"metadata": {"labels": dict([DRIVERS_LABEL])}}
-            self.tools.kube.merge(NAMESPACES, found, change)
+            self.tools.kube.merge(paths.NAMESPACES, found, change)
             terminal.write(f"namespace {namespace} has the label {'='.join(DRIVERS_LABEL)}")
 
     def change(

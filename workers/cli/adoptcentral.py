@@ -28,6 +28,7 @@ from workers.cli.kubectl import NAME_LABEL, PART_LABEL
 from workers.kube import paths
 from workers.kube.errors import AlreadyExistsError, NotFoundError, RefusedError
 from workers.kube.paths import Resource
+from workers.topology.affinity import expression_matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -519,14 +520,4 @@ def _selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
     """Return True if the label selector matches, by the API server's rules."""
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
-    return all(_holds(one, labels) for one in selector.get("matchExpressions") or ())
-
-
-def _holds(expression: JsonObject, labels: Mapping[str, str]) -> bool:
-    key, values = expression["key"], set[str](expression.get("values") or ())
-    return {
-        "In": labels.get(key) in values,
-        "NotIn": labels.get(key) not in values,
-        "Exists": key in labels,
-        "DoesNotExist": key not in labels,
-    }[expression["operator"]]
+    return all(expression_matches(one, labels) for one in selector.get("matchExpressions") or ())

@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -364,11 +364,11 @@ def _check_names(
 ) -> None:
     """Check for containers and volumes of the pod whose names conflict with ours."""
     spec = workload["spec"]["template"]["spec"]
-    if record is None and _worker(workload) is not None:
+    if record is None and (ours := _worker(workload)) is not None:
         plan.say(
             "workload",
             FAIL,
-            f"{place_of(workload)} has a container {(_worker(workload) or {})['name']} and the Go "
+            f"{place_of(workload)} has a container {ours['name']} and the Go "
             "sidecars, and no record of an adoption. Remove one of the two from its manifest",
         )
     own = set((record or {}).get("volumes") or ())
@@ -476,7 +476,7 @@ def _refresh_gateway(
     workload: JsonObject, record: JsonObject, central: Central, choice: Choice, plan: Plan
 ) -> None:
     """Rebuild gateway and entry of an adopted driver from the recorded sidecars."""
-    earlier = Choice(**{**asdict(choice), "any_replica": bool(record.get("any_replica"))})
+    earlier = replace(choice, any_replica=bool(record.get("any_replica")))
     before = _merged(workload, _releasing(workload, record))
     result = _built(before, movable(before), central, earlier)
     for text in result.problems:

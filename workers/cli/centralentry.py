@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from workers.cli import gateway
-from workers.cli.onecontainer import OneContainer, read_all, security, socket, text_of, value_of
+from workers.cli.onecontainer import (
+    OneContainer,
+    is_told,
+    read_all,
+    security,
+    socket,
+    text_of,
+    value_of,
+)
 from workers.config.commandline import CommandLine, read_arguments
 from workers.config.flags import Command
 from workers.config.flagsets import flag_set
@@ -186,13 +194,13 @@ def _flags(
     for one in given:
         found: JsonObject = {}
         for spec, flag in _own_flags(one):
-            is_told = flag.name in one.line.explicit or _is_prefixed(one, flag)
+            has_told = is_told(one, flag.name)
             is_same = _is_same(one, spec, flag, line)
-            text = text_of(one, flag.name) if is_told else flag.default
+            text = text_of(one, flag.name) if has_told else flag.default
             if flag.per_driver or one.spec.name != "provisioner":
-                if is_told or not is_same:
+                if has_told or not is_same:
                     found[flag.name] = text
-            elif is_told and not is_same:
+            elif has_told and not is_same:
                 result.problems.append(
                     f"{one.spec.program} has --{flag.name}={text}, which the central workers have "
                     "otherwise, for all drivers alike. Add it to their arguments (helm upgrade ... "
@@ -222,10 +230,6 @@ def _is_same(one: Given, spec: Spec, flag: Flag, line: CommandLine) -> bool:
         return False
     theirs = line.flags.own(spec, line.values, line.explicit)[flag.name]
     return bool(theirs == value_of(one, flag.name))
-
-
-def _is_prefixed(one: Given, flag: Flag) -> bool:
-    return any(name.endswith(f"-{flag.name}") for name in one.line.explicit - {flag.name})
 
 
 def _note_capacity(given: Sequence[Given], result: Entered) -> None:

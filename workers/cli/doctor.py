@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from csi_client.errors import CsiError
 from workers.cli import drivertools, terminal
+from workers.cli.status import beat_words
 from workers.controllers import catalogue
 from workers.drivers.link import tls_trouble
 from workers.errors import ApiError, ConfigError, ProvisionerError
@@ -212,7 +213,7 @@ def system(tools: Tools) -> Iterator[Finding]:
     yield Finding("watchers", OK if watchers else FAIL, f"{len(watchers)} alive")
     yield Finding("workers", OK if workers else FAIL, f"{len(workers)} alive")
     has_beat = tools.presence.has_beat()
-    yield Finding("beat", OK if has_beat else WARN, "ticks" if has_beat else "no tick for 15 s")
+    yield Finding("beat", OK if has_beat else WARN, beat_words(has_beat=has_beat))
     records = tools.registry.alive()
     served = named({str(one.get("name") or "") for one in records.values()})
     yield Finding("drivers", OK if served else FAIL, ", ".join(served) or "none is served")

@@ -13,7 +13,6 @@ from workers.cli import terminal, wholes
 from workers.cli.explaining import ABSENT, explained
 from workers.cli.tools import named_object
 from workers.explain.text import as_json, as_lines
-from workers.explain.timeline import timeline
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -31,9 +30,8 @@ def run(tools: Tools) -> int:
     )
     shown = f"{namespace}/{name}" if namespace else name
     answer = explained(tools, word, namespace, name)
-    found, cause, problem = answer.found, answer.cause, answer.problem
-    state = found.state
-    entries = timeline(state.trail if state is not None else (), found.claim, found.volume)
+    state, cause, problem = answer.found.state, answer.cause, answer.problem
+    entries = answer.history()
     if tools.is_data:
         tools.write("Explanation", as_json(word, shown, cause, state, entries))
     else:

@@ -10,10 +10,12 @@ from workers.errors import QueueUnavailable
 from workers.explain import away, generic, gone, nouns
 from workers.explain.facts import NO_REASON, Cause
 from workers.explain.generic import Explained
+from workers.explain.timeline import timeline
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.nouns import Noun
+    from workers.explain.timeline import Entry
 
 # Causes without a known reason, possibly because no process saw the object. `uploading` is left
 # out, because the driver is polled then.
@@ -39,6 +41,12 @@ class Answer:
     found: Explained
     cause: Cause
     problem: str = ""
+
+    def history(self) -> list[Entry]:
+        """Return what happened to the object, the oldest first."""
+        state = self.found.state
+        trail = state.trail if state is not None else ()
+        return timeline(trail, self.found.claim, self.found.volume)
 
 
 def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
@@ -68,10 +76,7 @@ def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer
     state = gone.last_state(tools, noun, namespace, name)
     if state is None:
         return None
-    if gone.is_open(state):
-        cause = gone.still_open(tools, noun, state)
-    else:
-        cause = Cause("nothing-to-do", "No work is pending for this object.", is_problem=False)
+    cause = gone.still_open(tools, noun, state) if gone.is_open(state) else generic.NOTHING
     return Answer(Explained(cause, state), unseen(tools, cause))
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 from workers.cli.kubectl import plain
-from workers.cli.status import DriverLine, driver_lines, is_new
+from workers.cli.status import DriverLine, beat_words, driver_lines, is_new
+from workers.cli.wholes import WHOLES
 from workers.explain import nouns
 from workers.explain.moves import move_of
 from workers.explain.text import folded
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 EXAMPLES: Final = 5
 # Most rows in the list of waiting objects, so that browsers stay responsive.
 MOST_ROWS: Final = 2000
-WHOLES: Final = ("driver", "class", "namespace")
 _STATES: Final = {"ok": "good", "standby": "calm", "paused": "calm", "failing": "warn"}
 
 
@@ -191,7 +191,7 @@ def _group(root: str, group: Group, now: float) -> str:
         f"<p>{_text(cause.text)}</p>"
         f"{remedy if cause.advice and cause.advice != command else ''}"
         f"<p>Whose move: {_text(move_of(cause.code))}. Run <kbd>{_text(command)}</kbd></p>"
-        f"<p>{shown}{more if rest > 0 else ''}</p></article>"
+        f"<p>{shown}{more}</p></article>"
     )
 
 
@@ -200,11 +200,10 @@ def _system(report: dict[str, Any]) -> str:
     redis_state = f"Redis {redis['version']}, {redis['memory']} used"
     if is_new(report):
         redis_state += ", lost its data or began a moment ago"
-    beat = "ticks" if report["beat"] else "no tick for 15 s"
     facts = {
         "Watchers": str(len(report["watchers"])),
         "Workers": str(len(report["workers"])),
-        "Beat": beat,
+        "Beat": beat_words(has_beat=report["beat"]),
         "In flight": str(counts["intents"]),
         "Unsaved volumes": str(counts["unsaved_volumes"]),
         "Failing": str(counts["failing_keys"]),

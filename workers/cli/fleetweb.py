@@ -22,7 +22,6 @@ from workers.cli import explaining, fleetpage, pending, status, wholes
 from workers.cli.fleetpage import Snapshot
 from workers.cli.tools import Tools, named_object
 from workers.errors import ApiError, ConfigError, QueueUnavailable
-from workers.explain.timeline import timeline
 from workers.kube.errors import ForbiddenError
 from workers.kube.resources import KubeResources
 from workers.observability.logging import get_logger
@@ -79,7 +78,7 @@ class Fleet:
             _ = self.tools.kube
         except ConfigError:
             nobody: Any = NoAccount()
-            self.tools.__dict__["kube"] = KubeResources(nobody)
+            self.tools.kube = KubeResources(nobody)
             self.has_account = False
         self._lock = threading.Lock()
         self._known: Snapshot | None = None
@@ -139,11 +138,10 @@ class Fleet:
             if known is None:
                 raise
             answer, notes = known, [NO_ACCOUNT if not self.has_account else f"{error}"]
-        found = answer.found
-        trail = found.state.trail if found.state is not None else ()
-        entries = timeline(trail, found.claim, found.volume)
         notes += [_away(answer.problem)] if answer.problem else []
-        page = fleetpage.explained(root, title, answer.cause, now, entries=entries, notes=notes)
+        page = fleetpage.explained(
+            root, title, answer.cause, now, entries=answer.history(), notes=notes
+        )
         return 404 if answer.cause.code in explaining.ABSENT else 200, page
 
 

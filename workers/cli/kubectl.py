@@ -32,6 +32,8 @@ NAME_LABEL: Final = "app.kubernetes.io/name"
 # Namespaces with the first label belong to drivers (docs/install.md). The manifests and the chart
 # put the second on the namespace of records, named after the installation with this ending.
 DRIVERS_LABEL: Final = ("csi-fleet.io/drivers", "true")
+# A pod that may reach Redis, by the NetworkPolicy of Redis.
+REDIS_CLIENT: Final = ("csi-fleet.io/redis-client", "true")
 PART_LABEL: Final = ("app.kubernetes.io/part-of", "csi-fleet")
 RECORDS_ENDING: Final = "-records"
 REDIS_VARIABLE: Final = "CSI_FLEET_REDIS_URL"

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli.doctor import FAIL, OK, WARN, Finding, show
-from workers.cli.kubectl import DRIVERS_LABEL
+from workers.cli.kubectl import DRIVERS_LABEL, REDIS_CLIENT
 from workers.cli.sidecars import Sidecar, sidecars
 from workers.config.load import parse
 from workers.controllers import catalogue
@@ -35,8 +35,6 @@ CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDr
 REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
 )
-NAMESPACES: Final = paths.Resource("", "v1", "namespaces", "Namespace")
-REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
 
 
 def run(tools: Tools) -> int:
@@ -181,7 +179,7 @@ def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
 def _labels_of_namespace(tools: Tools, name: str) -> JsonObject | None:
     """The namespace's labels; None without permission to read it, which is not reported."""
     try:
-        return tools.kube.get(NAMESPACES, name)["metadata"].get("labels") or {}
+        return tools.kube.get(paths.NAMESPACES, name)["metadata"].get("labels") or {}
     except ApiError:
         return None
 
@@ -198,8 +196,8 @@ def of_pod(
     if of_namespace is not None and DRIVERS_LABEL not in of_namespace.items():
         label = "=".join(DRIVERS_LABEL)
         lacks.append(f"label {label} of its namespace (the NetworkPolicy of Redis)")
-    if (metadata.get("labels") or {}).get(REDIS_CLIENT) != "true":
-        lacks.append(f"label {REDIS_CLIENT}=true (the NetworkPolicy of Redis)")
+    if REDIS_CLIENT not in (metadata.get("labels") or {}).items():
+        lacks.append(f"label {'='.join(REDIS_CLIENT)} (the NetworkPolicy of Redis)")
     names = {one["name"] for one in spec.get("volumes") or ()}
     if not {"redis-ca", "redis-login"} <= names:
         lacks.append("volumes redis-ca and redis-login")

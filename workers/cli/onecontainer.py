@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from workers.cli.kubectl import REDIS_CLIENT
 from workers.config.commandline import HelpRequested, read_arguments
 from workers.config.flags import Command, Kind
 from workers.config.flagsets import flag_set, prefixed
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from workers.spec import Spec
 
 NAME: Final = "csi-fleet-worker"
-REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
 CA_VOLUME: Final = "csi-fleet-redis-ca"
 LOGIN_VOLUME: Final = "csi-fleet-redis-login"
 CA_FOLDER: Final = "/run/csi-fleet-redis/ca"
@@ -92,7 +92,7 @@ class OneContainer:
     """
 
     container: JsonObject = field(default_factory=dict)
-    label: tuple[str, str] = (REDIS_CLIENT, "true")
+    label: tuple[str, str] = REDIS_CLIENT
     volumes: list[JsonObject] = field(default_factory=list)
     elects: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
@@ -396,7 +396,7 @@ def _own(given: Sequence[Given]) -> list[str]:
             owners.setdefault(name, []).append(one)
     found: list[str] = []
     for name, having in sorted(owners.items()):
-        told = [one for one in having if one.has(name) or _prefixed_in(one, name)]
+        told = [one for one in having if is_told(one, name)]
         if not told:
             continue
         is_shared = (
@@ -417,8 +417,9 @@ def _long(one: Given, name: str) -> str:
     )
 
 
-def _prefixed_in(one: Given, name: str) -> bool:
-    return _long(one, name) in one.line.explicit
+def is_told(one: Given, name: str) -> bool:
+    """True if the container has the flag, with the controller's name in front or without."""
+    return one.has(name) or _long(one, name) in one.line.explicit
 
 
 def value_of(one: Given, name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
@@ -40,7 +39,8 @@ def run(tools: Tools) -> int:
             raise
         return _told_queued(kind, f"{namespace}/{name}" if namespace else name)
     except NotFoundError as error:
-        keys = _orphans(tools, f"{namespace}/{name}") if kind == "pvc" else []
+        attempts = IntentStore(tools.redis)
+        keys = attempts.keys_of(f"{namespace}/{name}") if kind == "pvc" else []
         if not keys:
             is_claim = kind == "pvc" and error.is_about(name)  # the claim is missing, not its class
             hint = elsewhere(tools.kube, namespace, name) if is_claim else ""
@@ -91,16 +91,6 @@ def _others(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
     found = [key for key in known if key.kind not in own]
     for key in found:
         retry_now(tools, key)
-    return found
-
-
-def _orphans(tools: Tools, claim: str) -> list[Key]:
-    """Keys of attempts that outlived a claim of this name."""
-    found = []
-    for record in IntentStore(tools.redis).all().values():
-        with suppress(ValueError):
-            key = Key.parse(str(record.get("key", "")))
-            found += [key] if key.object == claim else []
     return found
 
 

@@ -185,7 +185,7 @@ def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
         shown = found if is_wide else found[:_SHOWN_PROCESSES]
         more = f", and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
         terminal.write(f"{name:8} {len(found)}: {', '.join(shown) or 'none'}{more}")
-    terminal.write(f"beat     {'ticks' if report['beat'] else 'no tick for 15 s'}")
+    terminal.write(f"beat     {beat_words(has_beat=report['beat'])}")
     terminal.write(
         f"in flight {counts['intents']}, unsaved volumes {counts['unsaved_volumes']}, "
         f"failing {counts['failing_keys']}, given up {counts['abandoned_keys']}"
@@ -210,6 +210,11 @@ def _held(report: dict[str, Any]) -> Iterator[str]:
     for name, pause in report["paused_classes"].items():
         end = f" until {pause['until']}" if pause["until"] else ""
         yield f"- class {name}: paused{end}: {pause['reason'] or 'no reason given'}"
+
+
+def beat_words(*, has_beat: bool) -> str:
+    """Return what is known of beat, for people."""
+    return "ticks" if has_beat else "no tick for 15 s"
 
 
 @dataclass(frozen=True, slots=True)

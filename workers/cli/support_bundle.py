@@ -18,7 +18,6 @@ from workers.cli import doctor, explaining, failed, pending, status, terminal
 from workers.errors import ConfigError
 from workers.explain import nouns
 from workers.explain.text import as_json
-from workers.explain.timeline import timeline
 from workers.explain.words import rfc3339
 from workers.kube import paths
 
@@ -172,10 +171,8 @@ def _explained(tools: Tools, groups: list[Group]) -> Iterable[dict[str, Any]]:
             continue
         namespace, _, name = one.name.rpartition("/")
         answer = explaining.explained(tools, one.word, namespace, name)
-        found = answer.found
-        trail = found.state.trail if found.state is not None else ()
-        entries = timeline(trail, found.claim, found.volume)
-        yield as_json(one.word, one.name, answer.cause, found.state, entries)
+        state = answer.found.state
+        yield as_json(one.word, one.name, answer.cause, state, answer.history())
 
 
 def _class(storage_class: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.kube.objects import JsonObject
 
-NAMESPACES: Final = paths.Resource("", "v1", "namespaces", "Namespace")
 _IN_DELETION: Final = "Terminating"
 _SAID: Final = frozenset({"NamespaceContentRemaining", "NamespaceFinalizersRemaining"})
 
@@ -175,7 +174,7 @@ def of_namespace(tools: Tools, name: str) -> Whole:
     """Explain what blocks a namespace's claims and snapshots, and which of them wait."""
     groups, missed = _waiting(tools, namespace=name)
     try:
-        found = tools.kube.get(NAMESPACES, name)
+        found = tools.kube.get(paths.NAMESPACES, name)
     except NotFoundError:
         return Whole(_no_namespace(tools, name, groups), [], groups, missed, bool(groups))
     except Unreachable:
@@ -191,7 +190,7 @@ def _no_namespace(tools: Tools, name: str, groups: list[Group]) -> Cause | None:
     if groups:
         return None
     try:
-        known = [one["metadata"]["name"] for one in tools.kube.list(NAMESPACES)]
+        known = [one["metadata"]["name"] for one in tools.kube.list(paths.NAMESPACES)]
     except ApiError:
         known = []
     return Cause(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.spec import Kind, Spec
 
+NOTHING = Cause("nothing-to-do", "No work is pending for this object.", is_problem=False)
 # Causes from the queue that outweigh anything that the object's fields show.
 QUEUE_FIRST = frozenset(
     {
@@ -86,9 +87,7 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
                 "Start a worker with --controllers, see docs/flags.md.",
             )
         )
-    return Explained(
-        Cause("nothing-to-do", "No work is pending for this object.", is_problem=False)
-    )
+    return Explained(NOTHING)
 
 
 def known_states(

@@ -6,7 +6,6 @@ history for an hour. Keys are found by the object's name, because its uid is no 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +17,6 @@ from workers.explain.stranded import is_stranded
 from workers.explain.words import duration
 from workers.queue.inspect import KeyState, keys_of_object, read_keys
 from workers.queue.intents import IntentStore
-from workers.queue.keys import Key
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -68,11 +66,9 @@ def last_state(tools: Tools, noun: Noun, namespace: str, name: str) -> KeyState 
     kinds = {kind.name for _, kind in noun.kinds}
     shown = f"{namespace}/{name}" if namespace else name
     keys = dict.fromkeys(keys_of_object(tools.redis, kinds, shown))
-    for record in IntentStore(tools.redis).all().values():
-        with suppress(ValueError):
-            key = Key.parse(str(record.get("key", "")))
-            if key.kind in kinds and key.object == shown:
-                keys[key] = None
+    for key in IntentStore(tools.redis).keys_of(shown):
+        if key.kind in kinds:
+            keys[key] = None
     states = read_keys(tools.redis, list(keys)) if keys else []
     states = [one for one in states if is_open(one) or one.trail]
     if not states:

@@ -26,6 +26,11 @@ class Meta(msgspec.Struct, rename="camel", gc=False):
     labels: dict[str, str] | None = None
     finalizers: list[str] | None = None
 
+    @property
+    def full_name(self) -> str:
+        """`<namespace>/<name>`, or the name alone of a cluster's object."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
     def annotation(self, name: str) -> str | None:
         """Return an annotation's value, which may be empty; None if absent."""
         return self.annotations.get(name) if self.annotations else None

@@ -42,6 +42,7 @@ _STORAGE: Final = "storage.k8s.io"
 _SNAPSHOT: Final = "snapshot.storage.k8s.io"
 _GROUP_SNAPSHOT: Final = "groupsnapshot.storage.k8s.io"
 
+NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace")
 CLAIMS: Final = Resource(
     "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True
 )

@@ -10,6 +10,7 @@ the ConfigMaps of longer attempts.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.errors import LeaseLost, NamespaceFull
@@ -139,6 +140,15 @@ class IntentStore:
     def all(self) -> dict[str, dict[str, Any]]:
         """Every intent by domain; read in pieces, so entries may come or go meanwhile."""
         return self._read_all(self._intents)
+
+    def keys_of(self, object_: str) -> list[Key]:
+        """Keys of the attempts for the objects of this name, of every kind."""
+        found = []
+        for record in self.all().values():
+            with suppress(ValueError):
+                key = Key.parse(str(record.get("key", "")))
+                found += [key] if key.object == object_ else []
+        return found
 
     def delete_pv(self, domain: str) -> None:
         """The PV was saved."""

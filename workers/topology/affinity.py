@@ -91,7 +91,7 @@ def _term_matches(term: Mapping[str, Any], labels: Mapping[str, str], name: str)
     fields = term.get("matchFields") or ()
     if not expressions and not fields:
         return False
-    return all(_expression_matches(expression, labels) for expression in expressions) and all(
+    return all(expression_matches(expression, labels) for expression in expressions) and all(
         _field_matches(requirement, name) for requirement in fields
     )
 
@@ -141,7 +141,8 @@ _OPERATORS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
 }
 
 
-def _expression_matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def expression_matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Match one of `matchExpressions`, of a node selector or of a label selector."""
     operator = _OPERATORS.get(expression.get("operator", ""))
     if operator is None:
         return False

@@ -21,23 +21,15 @@ from csi_client.errors import (
     UndecodableAnswerError,
     UnusableAnswerError,
 )
-from tests.support.csi_driver import DirectoryDriver
+from tests.support.csi_driver import DirectoryDriver, create_request
 from tests.support.waiting import wait_until
 
 SECRET = "hunter2-very-secret"
 
 
 def request(name: str, **fields: object) -> csi.CreateVolumeRequest:
-    message = csi.CreateVolumeRequest(
-        name=name,
-        capacity_range=csi.CapacityRange(required_bytes=4096),
-        volume_capabilities=[
-            csi.VolumeCapability(
-                mount=csi.VolumeCapability.MountVolume(),
-                access_mode=csi.VolumeCapability.AccessMode(mode="SINGLE_NODE_WRITER"),
-            )
-        ],
-    )
+    message = create_request(name)
+    message.capacity_range.required_bytes = 4096
     message.MergeFrom(csi.CreateVolumeRequest(**fields))
     return message
 

@@ -8,25 +8,12 @@ from contextvars import ContextVar
 
 import pytest
 
-from csi_client import messages as csi
 from csi_client.client import CsiClient
 from csi_client.errors import CsiError
-from tests.support.csi_driver import DirectoryDriver
+from tests.support.csi_driver import DirectoryDriver, create_request
 from tests.support.waiting import let_pass, wait_until
 
 PASS: ContextVar[str] = ContextVar("pass", default="")
-
-
-def request(name: str) -> csi.CreateVolumeRequest:
-    return csi.CreateVolumeRequest(
-        name=name,
-        volume_capabilities=[
-            csi.VolumeCapability(
-                mount=csi.VolumeCapability.MountVolume(),
-                access_mode=csi.VolumeCapability.AccessMode(mode="SINGLE_NODE_WRITER"),
-            )
-        ],
-    )
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +37,7 @@ def test_p411_deadline_with_on_slow(driver: DirectoryDriver, client: CsiClient) 
     slow: list[int] = []
     with pytest.raises(CsiError, match="context deadline exceeded"):
         client.create_volume(
-            request("pvc-hang"),
+            create_request("pvc-hang"),
             timeout_seconds=0.4,
             on_slow=lambda: slow.append(1),
             slow_after_seconds=0.1,
@@ -65,7 +52,7 @@ def test_on_slow_runs_once_while_the_call_runs(driver: DirectoryDriver, client: 
     token = PASS.set("mine")
     started = time.monotonic()
     answer = client.create_volume(
-        request("pvc-slow"),
+        create_request("pvc-slow"),
         on_slow=lambda: seen.append((PASS.get(), time.monotonic() - started)),
         slow_after_seconds=0.1,
     )
@@ -90,14 +77,14 @@ def test_the_call_ends_after_its_on_slow(driver: DirectoryDriver, client: CsiCli
         let_pass(0.5)
         order.append("told")
 
-    client.create_volume(request("pvc-late"), on_slow=on_slow, slow_after_seconds=0.05)
+    client.create_volume(create_request("pvc-late"), on_slow=on_slow, slow_after_seconds=0.05)
     order.append("answered")
     assert order == ["told", "answered"]
 
 
 def test_on_slow_stays_silent_for_a_quick_call(client: CsiClient) -> None:
     slow: list[int] = []
-    client.create_volume(request("pvc-quick"), on_slow=lambda: slow.append(1))
+    client.create_volume(create_request("pvc-quick"), on_slow=lambda: slow.append(1))
     assert slow == []
 
 
@@ -109,6 +96,6 @@ def test_failing_on_slow_does_not_lose_the_answer(
     def fail() -> None:
         raise RuntimeError("no API server")
 
-    answer = client.create_volume(request("pvc-s2"), on_slow=fail, slow_after_seconds=0.1)
+    answer = client.create_volume(create_request("pvc-s2"), on_slow=fail, slow_after_seconds=0.1)
     assert answer.volume.volume_id
     assert "slow-call callback failed" in caplog.text

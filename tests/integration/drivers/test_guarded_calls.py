@@ -7,24 +7,15 @@ import time
 
 import pytest
 
-from csi_client import messages as csi
 from csi_client.errors import CsiError
-from tests.support.csi_driver import DirectoryDriver
+from tests.support.csi_driver import DirectoryDriver, create_request
 from tests.support.waiting import wait_until
 from workers.drivers.pace import Pace, WatchedClient
 from workers.errors import LeaseLost
 from workers.queue.keys import claim_key
 from workers.queue.leases import CURRENT, CatalogState, Lease, Session
 
-REQUEST = csi.CreateVolumeRequest(
-    name="pvc-u1",
-    volume_capabilities=[
-        csi.VolumeCapability(
-            mount=csi.VolumeCapability.MountVolume(),
-            access_mode=csi.VolumeCapability.AccessMode(mode="SINGLE_NODE_WRITER"),
-        )
-    ],
-)
+REQUEST = create_request("pvc-u1")
 
 
 class SlowTurn(Pace):

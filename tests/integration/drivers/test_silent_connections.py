@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from csi_client import messages as csi
 from csi_client.client import CsiClient
 from csi_client.errors import CANCELLED, CsiError
-from tests.support.csi_driver import DirectoryDriver
+from tests.support.csi_driver import DirectoryDriver, create_request
 from tests.support.processes import free_port
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import let_pass, wait_until
@@ -23,15 +22,7 @@ from workers.drivers.fleet import TICK_SECONDS, Fleet
 
 pytestmark = pytest.mark.integration
 LONGEST_SECONDS = 25
-CREATE = csi.CreateVolumeRequest(
-    name="pvc-u1",
-    volume_capabilities=[
-        csi.VolumeCapability(
-            mount=csi.VolumeCapability.MountVolume(),
-            access_mode=csi.VolumeCapability.AccessMode(mode="SINGLE_NODE_WRITER"),
-        )
-    ],
-)
+CREATE = create_request("pvc-u1")
 
 
 class NoQueue:

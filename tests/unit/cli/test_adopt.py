@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from tests.support.memory_api import MemoryApi
-from workers.cli import adopt, adoptplan, migrate
+from workers.cli import adopt, adoptplan
 from workers.cli.adoptplan import RECORD, Choice
-from workers.cli.onecontainer import NAME, REDIS_CLIENT
+from workers.cli.kubectl import REDIS_CLIENT
+from workers.cli.onecontainer import NAME
 from workers.cli.tools import Tools
 from workers.config.load import parse
 from workers.controllers import catalogue
@@ -56,7 +57,7 @@ class Drawn:
         spec["volumes"] = [{"name": "socket", "emptyDir": {}}]
         if rng.random() < 0.5:
             spec["securityContext"] = {"runAsUser": 1000}
-        self.labels = {"app": "x"} | ({REDIS_CLIENT: "true"} if rng.random() < 0.2 else {})
+        self.labels = {"app": "x"} | (dict([REDIS_CLIENT]) if rng.random() < 0.2 else {})
         self.item = {
             "apiVersion": "apps/v1",
             "kind": self.kind,
@@ -129,7 +130,7 @@ def test_adopting_and_releasing_leaves_the_workload_as_it_was(seed):
     ]
     old = before["spec"]["template"]["spec"]["containers"]
     assert others == [one for one in old if one in others], "in their order"
-    assert adopted["spec"]["template"]["metadata"]["labels"][REDIS_CLIENT] == "true"
+    assert REDIS_CLIENT in adopted["spec"]["template"]["metadata"]["labels"].items()
     settled = applied(adopted, adoptplan.settle(adopted))
     if drawn.kind == "Deployment":
         assert settled["spec"]["strategy"] == before["spec"]["strategy"]
@@ -334,9 +335,9 @@ class World:
         self.elected, self.kills_at, self.count, self.denied = elected, None, 0, set()
         self.seconds = 0.0
         add = self.api.add
-        add(migrate.NAMESPACES, {"metadata": {"name": "kube-system"}})
+        add(paths.NAMESPACES, {"metadata": {"name": "kube-system"}})
         part = {"app.kubernetes.io/part-of": "csi-fleet"}
-        add(migrate.NAMESPACES, {"metadata": {"name": "csi-fleet-records", "labels": part}})
+        add(paths.NAMESPACES, {"metadata": {"name": "csi-fleet-records", "labels": part}})
         watcher = {
             "name": "watcher",
             "image": "reg/csi-fleet:1",
@@ -452,7 +453,7 @@ def test_a_driver_is_found_by_its_leases_adopted_and_released(capsys):
     env = {one["name"]: one.get("value") for one in adoptplan._worker(world.workload)["env"]}
     assert env["CSI_FLEET_REDIS_URL"].startswith("rediss://redis.csi-fleet.svc:6379/0?ssl_ca")
     assert env["CSI_FLEET_REDIS_USERNAME"] == f"worker.{DRIVER}"
-    namespace = world.api.of(migrate.NAMESPACES, "kube-system")
+    namespace = world.api.of(paths.NAMESPACES, "kube-system")
     assert namespace["metadata"]["labels"] == {"csi-fleet.io/drivers": "true"}
     assert world.run("adopt") == 0, "once more is no change"
     assert world.run("release") == 0
@@ -540,7 +541,7 @@ def test_nothing_is_changed_while_the_worker_could_not_work(case, capsys):
     printed = capsys.readouterr().out
     assert "FAIL" in printed
     assert "serviceAccount: default" in printed or case == "rights"
-    assert "labels" not in world.api.of(migrate.NAMESPACES, "kube-system")["metadata"]
+    assert "labels" not in world.api.of(paths.NAMESPACES, "kube-system")["metadata"]
 
 
 def test_a_dry_run_prints_every_object_and_changes_none(capsys):
@@ -615,8 +616,8 @@ def test_a_lease_of_another_namespace_makes_the_choice_the_users():
 
 def test_a_watcher_in_a_namespace_without_the_label_is_nobodys():
     world = World()
-    world.api.drop(migrate.NAMESPACES, "csi-fleet-records")
-    world.api.add(migrate.NAMESPACES, {"metadata": {"name": "csi-fleet-records"}})
+    world.api.drop(paths.NAMESPACES, "csi-fleet-records")
+    world.api.add(paths.NAMESPACES, {"metadata": {"name": "csi-fleet-records"}})
     with pytest.raises(ConfigError, match="not installed"):
         world.run("adopt")
 

@@ -154,7 +154,7 @@ def test_what_the_pod_lacks(world):
 )
 def test_the_namespace_must_be_let_in_to_redis(world, labels, is_told):
     """The network policy of Redis asks for both labels (OPS-6)."""
-    world.api.add(migrate.NAMESPACES, {"metadata": {"name": "kube-system", "labels": labels}})
+    world.api.add(paths.NAMESPACES, {"metadata": {"name": "kube-system", "labels": labels}})
     found = texts(world.check("check", "kube-system/ebs-1"), "pod")
     assert ("label csi-fleet.io/drivers=true of its namespace" in found) is is_told
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from workers.controllers.data_source_validator.spec import SPEC
 from workers.explain import generic, nouns
-from workers.explain.facts import Cause
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -29,4 +28,4 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     found = generic.explain(tools, own, namespace=namespace, name=name)
     if found.cause.code != "no-controller":
         return found
-    return replace(found, cause=Cause("nothing-to-do", "Nothing waits for it.", is_problem=False))
+    return replace(found, cause=generic.NOTHING)

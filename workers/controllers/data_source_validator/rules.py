@@ -17,7 +17,7 @@ from workers.spec import Forget
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workers.kube.objects import Claim, Meta, Populator
+    from workers.kube.objects import Claim, Populator
     from workers.kube.paths import Resource
     from workers.spec import Records, Told
 
@@ -44,12 +44,12 @@ class DataSourceRules:
         """Process a claim or a populator as it is now."""
         del is_listed
         if resource in self._listed:
-            self._listed[resource].add(_full_name(item.metadata))
+            self._listed[resource].add(item.metadata.full_name)
         return self._claim(item) if resource == paths.CLAIMS else self._populator(item)
 
     def gone(self, resource: Resource, item: Claim | Populator) -> Iterable[Told]:
         """Drop a claim; after a populator is gone, queue the claims of its kind."""
-        name = _full_name(item.metadata)
+        name = item.metadata.full_name
         if resource == paths.CLAIMS:
             known = self._claims.pop(name, None)
             return () if known is None else (Forget(known[0]),)
@@ -76,7 +76,7 @@ class DataSourceRules:
 
     def _claim(self, item: Claim) -> Iterable[Told]:
         meta, source = item.metadata, item.spec.data_source_ref
-        name, is_open = _full_name(meta), item.status.phase in UNBOUND
+        name, is_open = meta.full_name, item.status.phase in UNBOUND
         if source is None or not is_open or meta.deletion_timestamp is not None:
             self._claims.pop(name, None)
             return ()
@@ -104,7 +104,3 @@ class DataSourceRules:
             for key, kind in self._claims.values()
             if kind not in named and former in {None, kind}
         ]
-
-
-def _full_name(meta: Meta) -> str:
-    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name

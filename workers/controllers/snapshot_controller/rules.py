@@ -131,7 +131,7 @@ class SnapshotControllerRules:
         """Take in an object that was added, changed or listed."""
         del is_listed
         if resource in self._listed:
-            self._listed[resource].add(_full_name(item.metadata))
+            self._listed[resource].add(item.metadata.full_name)
         if resource == paths.SNAPSHOTS:
             return self._snapshot(item)
         if resource == paths.SNAPSHOT_CONTENTS:
@@ -146,7 +146,7 @@ class SnapshotControllerRules:
         """Take in a deletion; return the keys of the objects that waited for it."""
         meta = item.metadata
         if resource == paths.SNAPSHOTS:
-            self._remember(_full_name(meta), None)
+            self._remember(meta.full_name, None)
             freed = self._freed([_source_of(item)])
             return (Forget(snapshot_key(meta.namespace, meta.name)), *freed)
         if resource == paths.SNAPSHOT_CONTENTS:
@@ -157,8 +157,8 @@ class SnapshotControllerRules:
             woken = [snapshot_key(ref.namespace, ref.name)] if ref.name else []
             return (*woken, Forget(binding_key(meta.name)))
         if resource == paths.CLAIMS:
-            was_held = self._held.pop(_full_name(meta), None) is not None
-            ended = [Forget(source_key(_full_name(meta)))] if was_held else []
+            was_held = self._held.pop(meta.full_name, None) is not None
+            ended = [Forget(source_key(meta.full_name))] if was_held else []
             return (*self._restored(item), *ended)
         if resource == paths.GROUP_SNAPSHOTS:
             return [*self._groups.gone(resource, item), *self._members(meta.namespace)]
@@ -201,7 +201,7 @@ class SnapshotControllerRules:
     # One kind each.
 
     def _snapshot(self, item: Snapshot) -> Iterable[Told]:
-        name, one = _full_name(item.metadata), _open_of(item)
+        name, one = item.metadata.full_name, _open_of(item)
         known = self._remember(name, one)
         woken: list[Told] = []
         source = _source_of(item)
@@ -260,7 +260,7 @@ class SnapshotControllerRules:
         if item.status.phase == "Bound":
             woken += [
                 _key(name)
-                for name in sorted(self._of_claim.get(_full_name(meta), ()))
+                for name in sorted(self._of_claim.get(meta.full_name, ()))
                 if (one := self._open[name]).has_error and not one.is_bound
             ]
         return woken if item.status.phase in {"", "Pending"} else [*woken, *self._restored(item)]
@@ -271,7 +271,7 @@ class SnapshotControllerRules:
         A claim that is not being deleted is checked when a snapshot of it is deleted, and by each
         resync.
         """
-        name = _full_name(meta)
+        name = meta.full_name
         if not meta.has_finalizer(FINALIZER_CLAIM_AS_SOURCE):
             self._held.pop(name, None)
             return ()
@@ -355,10 +355,6 @@ def _compared(item: SnapshotContent) -> tuple[Any, ...]:
             error and (error.message, error.time),
         ),
     )
-
-
-def _full_name(meta: Meta) -> str:
-    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
 def _source_of(item: Snapshot) -> str:
