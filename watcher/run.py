@@ -68,7 +68,7 @@ class Watcher:
 
     Args:
         client: client of the API server.
-        queue: receives keys; its `publish` sends messages.
+        queue: receives keys; its `publish` wakes workers.
         catalog: the shared cache, which receives classes, nodes and attachments.
         registry: the registered drivers.
         intents: the store of intents.

@@ -1,26 +1,23 @@
-"""The Celery application and the only way a ticket is published.
+"""The Celery application and the only way a message is published.
 
-A ticket is a wake-up for one key, never the record: the record is the key's state in Redis
-(workers.queue). Losing, doubling or reordering tickets is therefore harmless, and the settings
+A message says "work is due in this list" and names no key: keys and their state are in Redis
+(workers.queue). Losing, doubling or reordering messages is therefore harmless, and the settings
 below trade durability of messages for prompt recovery (measured: pitfalls of Celery on Redis,
 early acknowledgement with prefetch switched off survives restarts of Redis without repeats).
 
-Tickets go through the default exchange straight to the list named like the queue, so that a Redis
+Messages go through the default exchange straight to the list named like the queue, so that a Redis
 that lost its data (and with it Celery's binding tables) still routes them.
 """
 
 from __future__ import annotations
 
 import re
-from base64 import b64encode
-from collections import defaultdict
 from functools import partial
 from ssl import CERT_REQUIRED
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-import msgspec
-from celery import Celery, Task, uuid
+from celery import Celery
 from celery.signals import setup_logging
 from kombu import Connection, Exchange, Queue
 from kombu.exceptions import OperationalError
@@ -28,20 +25,16 @@ from kombu.transport.redis import Channel, QoS, Transport
 
 from workers import brokerscripts
 from workers.config.redisurl import is_sentinel, parse_sentinels
-from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
 from workers.queue.connection import FileLogin, sentinel_options, split_login
-from workers.queue.kinds import place_of
-from workers.queue.names import celery_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from workers.config.settings import Settings
-    from workers.queue.keys import Key
-    from workers.spec import Kind
 
 TASK_TICK: Final = "system.tick"
+TASK_WORK: Final = "system.work"
 # Queue of beat's ticks; every worker listens to it.
 SYSTEM_QUEUE: Final = "csifleet.system"
 
@@ -53,27 +46,14 @@ TRANSPORT: Final = {
     "socket_connect_timeout": 5,
     "socket_keepalive": True,
     "health_check_interval": 3,
-    # No copy of each ticket in an `unacked` hash: a lost one is published again by the sweep.
+    # No copy of each message in an `unacked` hash: the sweep wakes a list again.
     "ack_emulation": False,
 }
 
 
-class Ticket(Task):  # type: ignore[type-arg]  # generic for mypy alone
-    """A task that leads to no other message.
-
-    Celery sends what a message wants to be told of its end to whatever list that names, with the
-    rights of the worker: who may but add a tick could write anywhere in Redis.
-    """
-
-    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        """Forget all that."""
-        self.request.update(callbacks=None, errbacks=None, chain=None, chord=None, group=None)
-
-
 class FleetApp(Celery):
-    """Celery with our kind of task, and remote control that only looks."""
+    """Celery with remote control that only looks."""
 
-    task_cls = "workers.app:Ticket"
     control_cls = "workers.tasks.remote:FleetControl"
 
 
@@ -113,23 +93,7 @@ def keep_logging(**_: Any) -> None:
     """Receives Celery's `setup_logging`: with a receiver it leaves our log handlers alone."""
 
 
-_create_client = Channel._create_client  # type: ignore[attr-defined]  # noqa: SLF001
-
-
-def one_client(channel: Any, asynchronous: bool = False) -> Any:
-    """A channel's client, made once for its pool: kombu makes one for every message and event.
-
-    Each is a table of the readers of 170 commands' answers, a fifth of what sending a ticket costs.
-    """
-    if asynchronous:
-        return _create_client(channel, asynchronous)
-    client = getattr(channel, "_client_of_pool", None)
-    if client is None or client.connection_pool is not channel.pool:
-        client = channel._client_of_pool = _create_client(channel)  # noqa: SLF001
-    return client
-
-
-def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None) -> FleetApp:
+def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None) -> Celery:
     """Builds the application; connects to nothing.
 
     Args:
@@ -137,12 +101,13 @@ def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None
         on_malformed: called for each message in a Celery list that was dropped as unreadable.
     """
     setup_logging.connect(keep_logging)
-    # Celery closes a broken connection twice. With a ticket in hand kombu would the second time
-    # want to give it back through that connection, fail, and end the worker or dump the ticket.
+    # Celery closes a broken connection twice. With a message in hand kombu would the second time
+    # want to give it back through that connection, fail, and end the worker or dump the message.
     Channel.do_restore = False
-    Channel._create_client = one_client  # type: ignore[attr-defined]  # noqa: SLF001
     app = FleetApp("csi-fleet", set_as_current=False)
-    brokerscripts.install(Channel, QoS, Transport, brokerscripts.Messages(app, on_malformed))
+    tasks = {SYSTEM_QUEUE: TASK_TICK, "": TASK_WORK}
+    messages = brokerscripts.Messages(tasks, lambda: app.amqp.queues, on_malformed)
+    brokerscripts.install(Channel, QoS, Transport, messages)
     app.conf.update(
         broker_url=broker_url(settings),
         broker_transport_options=transport_options(settings),
@@ -237,7 +202,6 @@ def _redbeat_connection(settings: Settings) -> dict[str, Any]:
     }
 
 
-NO_KWARGS: Final = "{}"
 # Redis list = routing key, without any table of bindings.
 DIRECT: Final = Exchange("")
 
@@ -247,79 +211,19 @@ def queue_for(name: str) -> Queue:
     return Queue(name, DIRECT, routing_key=name)
 
 
-# AMQP's word; Redis does not look at it.
-PERSISTENT: Final = 2
+def publisher(app: Celery) -> Callable[[Iterable[str]], None]:
+    """Returns the function that tells the workers of Celery lists that work is due there.
 
-
-def ticket(app: FleetApp, kind: Kind, key: Key) -> Any:
-    """The message for a key: as `send_task` makes it, without its routes, result and parents."""
-    return app.amqp.create_task_message(
-        uuid(),
-        kind.task,
-        (key.text,),
-        argsrepr=brokerscripts.argsrepr(key),
-        kwargsrepr=NO_KWARGS,
-        ignore_result=True,
-    )
-
-
-def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
-    """Returns the function that publishes one ticket per key.
-
-    All of one call that go to one list go there in one command. What may have been lost on a broken
-    connection is sent again, for a ticket too many is harmless; a failure after that is logged by
-    the caller and repaired by the queue's pump, which publishes lost tickets again.
+    A failure is logged by the caller and repaired by the queue's pump, which asks again.
     """
-    kinds = catalogue.kinds()
 
-    def publish(keys: Iterable[Key]) -> None:
-        messages: defaultdict[str, list[bytes]] = defaultdict(list)
-        for key in keys:
-            if kind := kinds.get(key.kind):
-                name = celery_queue(place_of(key.driver, key.kind))
-                messages[name].append(_message(ticket(app, kind, key), name))
-        if not messages:
-            return
+    def publish(lists: Iterable[str]) -> None:
         try:
             with app.producer_pool.acquire(block=True) as producer:
-                connection: Any = producer.connection
-                retry = app.conf.task_publish_retry_policy
-                connection.ensure(producer, _push, **retry)(producer, messages)
+                for name in lists:
+                    queue: Any = queue_for(name)
+                    app.send_task(TASK_WORK, queue=queue, producer=producer, ignore_result=True)
         except (OperationalError, OSError) as error:
-            raise QueueUnavailable(f"tickets not sent: {error}") from error
+            raise QueueUnavailable(f"workers not woken: {error}") from error
 
     return publish
-
-
-def _push(producer: Any, messages: Mapping[str, list[bytes]]) -> None:
-    """Over the connections of kombu, which knows when one is broken and where the next one goes."""
-    with producer.channel.conn_or_acquire() as client:
-        if len(messages) == 1:
-            for name, ones in messages.items():
-                client.lpush(name, *ones)
-            return
-        with client.pipeline(transaction=False) as pipe:
-            for name, ones in messages.items():
-                pipe.lpush(name, *ones)
-            pipe.execute()
-
-
-def _message(ticket: Any, name: str) -> bytes:
-    """As kombu writes it, which takes five times as long: it looks for what none of ours has."""
-    return msgspec.json.encode(
-        {
-            "body": b64encode(msgspec.json.encode(ticket.body)).decode(),
-            "content-encoding": "utf-8",
-            "content-type": "application/json",
-            "headers": ticket.headers,
-            "properties": {
-                **ticket.properties,
-                "delivery_mode": PERSISTENT,
-                "delivery_info": {"exchange": "", "routing_key": name},
-                "priority": 0,
-                "body_encoding": "base64",
-                # Anything that no other message has.
-                "delivery_tag": ticket.headers["id"],
-            },
-        }
-    )

@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import json
 import logging
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from functools import partial, wraps
 from inspect import unwrap
 from queue import Empty
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from workers.observability.logging import get_logger
 from workers.queue.connection import RedisError
-from workers.queue.keys import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _log = get_logger(__name__)
-
-# Most characters of a task's arguments in events.
-ARGUMENT_LENGTH: Final = 1024
 
 
 def install(channel: Any, qos: Any, transport: Any, messages: Messages) -> None:
@@ -48,16 +44,23 @@ class Messages:
     kombu decodes a message inside Celery's event loop. Any exception except a lost connection ends
     the worker, and a message that Celery accepts but cannot start occupies a thread's place for
     ever. So one LPUSH by any component with write permission could end every worker that reads the
-    list, and no public setting prevents it. Of a message in a task list only the task's name and
-    arguments are kept; all other parts are built again here.
+    list, and no public setting prevents it (celery/kombu#2421, celery/celery#7975). A message in a
+    task list only says that work is due there, so nothing of its contents is kept.
 
     Args:
-        app: the Celery app; its tasks and queues are the known ones.
+        tasks: the task that a message starts, by queue; "" stands for all queues not named.
+        queues: returns the task queues by name; other queues carry remote control.
         on_malformed: called for each dropped message.
     """
 
-    def __init__(self, app: Any, on_malformed: Callable[[], None]) -> None:
-        self._app = app
+    def __init__(
+        self,
+        tasks: Mapping[str, str],
+        queues: Callable[[], Mapping[str, Any]],
+        on_malformed: Callable[[], None],
+    ) -> None:
+        self._tasks = tasks
+        self._queues = queues
         self._on_malformed = on_malformed
         self._logged: set[str] = set()
 
@@ -94,8 +97,8 @@ class Messages:
 
         @wraps(deliver)
         def rebuilt(transport: Any, message: Any, queue: str) -> Any:
-            if queue in self._app.amqp.queues:
-                message = self._rebuilt(message, queue)
+            if queue in self._queues():
+                message = message_for(self._tasks.get(queue, self._tasks[""]), queue)
             else:
                 json.loads(b64decode(message["body"]))
             return deliver(transport, message, queue)
@@ -109,38 +112,6 @@ class Messages:
             self._drop(ValueError())
         return is_ours
 
-    def _rebuilt(self, message: Any, queue: str) -> dict[str, Any]:
-        task, args = message["headers"]["task"], json.loads(b64decode(message["body"]))[0]
-        if task not in self._app.tasks or not isinstance(args, list):
-            raise ValueError(queue)
-        name = str(uuid4())
-        return {
-            "body": b64encode(json.dumps([args, {}, {}]).encode()).decode(),
-            "content-encoding": "utf-8",
-            "content-type": "application/json",
-            "headers": {
-                **dict.fromkeys(("eta", "expires", "group", "parent_id", "shadow")),
-                "lang": "py",
-                "task": task,
-                "id": name,
-                "root_id": name,
-                "retries": 0,
-                "timelimit": [None, None],
-                "argsrepr": _shown(args)[:ARGUMENT_LENGTH],
-                "kwargsrepr": "{}",
-                "ignore_result": True,
-            },
-            "properties": {
-                "correlation_id": name,
-                "reply_to": "",
-                "delivery_mode": 2,
-                "delivery_info": {"exchange": "", "routing_key": queue},
-                "priority": 0,
-                "body_encoding": "base64",
-                "delivery_tag": name,
-            },
-        }
-
     def _drop(self, error: Exception) -> None:
         self._on_malformed()
         kind = type(error).__name__
@@ -153,18 +124,34 @@ def _has_more(connection: Any) -> bool:
     return connection is not None and connection.can_read(timeout=0)
 
 
-def argsrepr(key: Key) -> str:
-    """Return the text of a key that Flower shows and searches; the real argument is the key."""
-    return f"{key.object} {key.driver}"
-
-
-def _shown(args: list[Any]) -> str:
-    """Return `argsrepr` of a message's arguments, or their repr if they are not a key."""
-    try:
-        (name,) = args
-        return argsrepr(Key.parse(name))
-    except (ValueError, TypeError, AttributeError):
-        return repr(args)
+def message_for(task: str, queue: str) -> dict[str, Any]:
+    """Return the message that starts a task without arguments, as kombu stores it in a list."""
+    name = str(uuid4())
+    return {
+        "body": "[[], {}, {}]",
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {
+            **dict.fromkeys(("eta", "expires", "group", "parent_id", "shadow")),
+            "lang": "py",
+            "task": task,
+            "id": name,
+            "root_id": name,
+            "retries": 0,
+            "timelimit": [None, None],
+            "argsrepr": "()",
+            "kwargsrepr": "{}",
+            "ignore_result": True,
+        },
+        "properties": {
+            "correlation_id": name,
+            "reply_to": "",
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": queue},
+            "priority": 0,
+            "delivery_tag": name,
+        },
+    }
 
 
 def bind(channel: Any, exchange: str, routing_key: str, pattern: str, queue: str) -> None:

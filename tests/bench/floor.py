@@ -2,12 +2,12 @@
 
 Run: python -m tests.bench.floor KUBECONFIG CSI-PROVISIONER [ROUNDS]
 
-A watch, the queue's scripts (ADD, TAKE, BEGIN, CREATED, DONE), a live GET of the claim,
+A watch, the queue's scripts (ADD, TAKE, ENTER, BEGIN, CREATED, DONE), a live GET of the claim,
 CreateVolume and the POST of the PV: with our clients, in twelve threads, and without one decision,
 check, event, metric or Celery. A burst at one driver, and one at ten with all cores busy (a process
 per core), each in turn with the reference. It is no provisioner: nothing is checked or deleted. As
-with ours, claims that come together are added together, and DONE brings the next lease; unlike
-ours, watch and workers share a process, which saves more than it costs.
+with ours, a thread takes keys until none is due; unlike ours, each claim is added by a call of its
+own, and watch and workers share a process, which saves more than that costs.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from tests.support.waiting import wait_until
 from workers.kube.client import KubeClient
 from workers.queue.connection import connect
 from workers.queue.intents import IntentStore
-from workers.queue.keys import Key, claim_key
+from workers.queue.keys import KIND_CLAIMS, claim_key
 from workers.queue.leases import Lease
 from workers.queue.locks import Lock
+from workers.queue.names import CELERY_QUEUE_PREFIX
 from workers.queue.workqueue import WorkQueue
 
 CLAIMS = 400
 THREADS = int(os.environ.get("THREADS", "12"))
-RULES = "claims x:pvc-\2"
 READY = "ready"
 CLAIMS_PATH = "/api/v1/persistentvolumeclaims"
 
@@ -61,12 +61,16 @@ class Traffic:
         self._drivers = {name: CsiClient(address) for name, address in drivers.items()}
         self._kube = KubeClient.from_settings(kubeconfig)
         client = connect(redis_url)
-        self._tickets: SimpleQueue[Key] = SimpleQueue()
-        self._queue = WorkQueue(client, publish=lambda keys: [*map(self._tickets.put, keys)])
+        self._lists: SimpleQueue[str] = SimpleQueue()
+        self._queue = WorkQueue(client, publish=self._publish)
         self._queue.register_process()
         self._store = IntentStore(client)
         for name in drivers:
             self._queue.set_limits(claim_key(name, "default", "any", "any").lane, 100)
+
+    def _publish(self, lists: list[str]) -> None:
+        for name in lists:
+            self._lists.put(name)
 
     def run(self) -> None:
         version = self._kube.get(CLAIMS_PATH)["metadata"]["resourceVersion"]
@@ -75,30 +79,25 @@ class Traffic:
         for _ in range(THREADS):
             threading.Thread(target=self._work, daemon=True).start()
         print(READY, flush=True)
-        seen, waiting = set[str](), list[Key]()
-
-        def add() -> None:
-            if waiting:
-                self._queue.add(waiting)
-                waiting.clear()
-
-        for line in stream.lines(add):
+        seen = set[str]()
+        for line in stream.lines():
             meta = msgspec.json.decode(line)["object"]["metadata"]
             name = meta.get("annotations", {}).get(ANN_PROVISIONER, "")
             if name in self._drivers and meta["uid"] not in seen:
                 seen.add(meta["uid"])
-                waiting.append(claim_key(name, meta["namespace"], meta["name"], meta["uid"]))
+                key = claim_key(name, meta["namespace"], meta["name"], meta["uid"])
+                self._queue.add([key])
 
     def _work(self) -> None:
         while True:
-            key = self._tickets.get()
-            lease = self._queue.take_any(key, [Lock(f"pvc-{key.uid}")], RULES)
-            while isinstance(lease, Lease):
-                self._provision(lease)
-                lease = lease.successor
+            driver, is_woken = self._lists.get().removeprefix(CELERY_QUEUE_PREFIX), True
+            while lease := self._queue.take(driver, [KIND_CLAIMS], is_woken=is_woken):
+                is_woken = False
+                if self._queue.enter(lease, [Lock(lease.domain)]):
+                    self._provision(lease)
 
     def _provision(self, lease: Lease) -> None:
-        key, name = lease.key, f"pvc-{lease.key.uid}"
+        key, name = lease.key, lease.domain
         namespace, _, claim_name = key.object.partition("/")
         claim = self._kube.get(
             f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim_name}"
@@ -110,7 +109,7 @@ class Traffic:
         saved = persistent_volume(name, key.driver, volume.volume_id, claim)
         self._store.created(name, {"stage": "created", "claim": claim}, saved)
         self._kube.create("/api/v1/persistentvolumes", saved)
-        lease.rules = RULES
+        lease.takes_next = True
         self._queue.done(lease, finish_intent=True)
 
 

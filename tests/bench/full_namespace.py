@@ -22,12 +22,11 @@ from typing import Any, Self
 
 from tests.support.redis_server import RedisServer, find_redis_server
 from workers.controllers.provisioner.intent import Intent, Request
-from workers.cpuslots import CpuSlots, waiting
 from workers.errors import NamespaceFull, QueueUnavailable
 from workers.queue.connection import connect
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key
-from workers.queue.leases import Heartbeat, Lease
+from workers.queue.leases import Heartbeat, Lease, Session
 from workers.queue.locks import Lock
 from workers.queue.seal import Seal
 from workers.queue.workqueue import WorkQueue
@@ -42,8 +41,7 @@ class Bench:
 
     def __init__(self, server: RedisServer) -> None:
         self.client = connect(server.unix_url)
-        self.tickets: Queue[Key] = Queue()
-        self.slots = CpuSlots()
+        self.messages: Queue[str] = Queue()
         self.queue = WorkQueue(self.client, publish=self.publish, seal=SEAL)
         self.intents = IntentStore(self.client, SEAL)
         self.ends: dict[str, float] = {}
@@ -69,10 +67,10 @@ class Bench:
             thread.join()
         self.heartbeat.stop()
 
-    def publish(self, keys: Iterable[Key]) -> None:
+    def publish(self, lists: Iterable[str]) -> None:
         """In Celery's stead."""
-        for key in keys:
-            self.tickets.put(key)
+        for name in lists:
+            self.messages.put(name)
 
     def pump(self) -> None:
         """One thread of each process does it."""
@@ -85,11 +83,12 @@ class Bench:
         """Passes until the end."""
         while not self.stopped.is_set():
             with suppress(QueueUnavailable, Empty):
-                key = self.tickets.get(timeout=0.2)
-                with self.slots.taken(key.tenant):
-                    lease = self.queue.take(key, [Lock(f"pvc-{key.uid}")])
-                    if lease is not None:
-                        self.one_pass(lease)
+                self.messages.get(timeout=0.2)
+                is_woken = True
+                while (lease := self.queue.take("d", ["claims"], is_woken=is_woken)) is not None:
+                    is_woken = False
+                    assert self.queue.enter(lease, [Lock(f"pvc-{lease.key.uid}")])
+                    self.one_pass(lease)
 
     def one_pass(self, lease: Lease) -> None:
         """As the provisioner's: record, call, then saved or failed."""
@@ -98,8 +97,7 @@ class Bench:
         record = intent(key, FILLING if key.uid.startswith("large") else {})
         try:
             self.intents.begin(lease.domain, record, lease)
-            with waiting():
-                time.sleep(CALL_SECONDS)
+            time.sleep(CALL_SECONDS)
         except NamespaceFull:
             self.full += 1
         if is_greedy:
@@ -144,8 +142,7 @@ def intent(key: Key, annotations: dict[str, str]) -> dict[str, Any]:
         storage_class={"metadata": {"name": "fast"}},
         request=Request(),
         previous=None,
-        now=0.0,
-        epoch="e",
+        session=Session(),
     ).record()
 
 

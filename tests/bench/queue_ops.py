@@ -9,7 +9,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from pathlib import Path
 
 from tests.support.redis_server import RedisServer, find_redis_server
@@ -30,11 +29,10 @@ def make_key(number: int) -> Key:
 
 
 def measure(url: str, threads: int, *, has_intents: bool) -> float:
-    """Cycles per second of ADD, TAKE, (intent, created,) DONE with `threads` workers."""
+    """Cycles per second of ADD, TAKE, ENTER, (intent, created,) DONE with `threads` workers."""
     client = connect(url)
     client.flushall()
-    tickets: deque[Key] = deque()
-    queue = WorkQueue(client, publish=tickets.extend)
+    queue = WorkQueue(client, publish=lambda _: None)
     queue.register_process()
     queue.set_limits(make_key(0).lane, 64)
     store = IntentStore(client)
@@ -42,14 +40,11 @@ def measure(url: str, threads: int, *, has_intents: bool) -> float:
 
     def work() -> None:
         while True:
-            try:
-                key = tickets.popleft()
-            except IndexError:
-                return
-            domain = f"pvc-{key.uid}"
-            lease = queue.take(key, [Lock(domain)])
+            lease = queue.take(DRIVER, ["claims"])
             if lease is None:
-                continue
+                return
+            domain = f"pvc-{lease.key.uid}"
+            assert queue.enter(lease, [Lock(domain)])
             if has_intents:
                 store.begin(domain, INTENT, lease)
                 store.created(domain, INTENT, INTENT)

@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
-from unittest import mock
 
 import msgspec
 import redis
@@ -23,11 +22,10 @@ from tests.support.crash_world import CLAIM, CONTROLLERS, DRIVER, VOLUME, CrashW
 from tests.support.redis_server import RedisServer, find_redis_server
 from watcher.machine import Machine
 from watcher.outbox import Outbox
-from workers.app import make_app, publisher
+from workers.app import TASK_WORK, make_app, publisher
 from workers.controllers.catalogue import SPECS
 from workers.kube.watch import Reflector, _Position
 from workers.queue.connection import connect
-from workers.queue.keys import Key
 from workers.queue.workqueue import WorkQueue
 from workers.tasks.registry import register
 
@@ -55,10 +53,7 @@ class Scene:
         self.app = make_app(self.world.settings)
         self.app.conf.update(broker_url="memory://")
         register(self.app, owner.runtime, CONTROLLERS, None)
-        # Made once for each driver, whatever claims come.
-        driver = owner.runtime.driver_of(DRIVER)
-        owner.runtime.lock_rules.beside(Key("claims", DRIVER, ""), driver, CONTROLLERS, None)
-        self.tickets = []
+        self.lists = []
         self.send = publisher(self.app)
         queue = WorkQueue(client, publish=self.publish, now_ms=lambda: self.world.now_ms)
         self.outbox = Outbox(queue, self.world.catalog_writer)
@@ -71,9 +66,9 @@ class Scene:
         self.listen("storageclasses", self.world.storage_class)
         self.listen("persistentvolumeclaims")
 
-    def publish(self, keys) -> None:
-        self.tickets += keys
-        self.send(keys)
+    def publish(self, lists) -> None:
+        self.lists += lists
+        self.send(lists)
 
     def follow(self, stream, sink):
         path = stream.resource.path(namespace=stream.scope.namespace)
@@ -98,7 +93,9 @@ class Scene:
         event = {"type": "ADDED", "object": self.claim}
         reflector._follow(iter([msgspec.json.encode(event)]), _Position("1"))
         self.outbox.step()
-        self.app.tasks["claims.sync"](self.tickets[0].text)
+        task = self.app.tasks[TASK_WORK]
+        task.push_request(delivery_info={"routing_key": self.lists[0]})
+        task.run()
 
     def is_finished(self) -> bool:
         saved = ("persistentvolumes", "", VOLUME) in self.world.kube.objects
@@ -114,15 +111,13 @@ def calls_of_a_claim(client: redis.Redis) -> list[Call]:
         if event == "call" and code.co_filename.startswith(PACKAGES):
             found.append(Call(str(Path(code.co_filename).relative_to(ROOT)), code.co_qualname))
 
-    # A broker that takes every message; kombu asks for the name of the function.
-    with mock.patch("workers.app._push", mock.Mock(__name__="_push")):
-        scene = Scene(client)
-        before = sys.getprofile()
-        sys.setprofile(note)
-        try:
-            scene.walk()
-        finally:
-            sys.setprofile(before)
+    scene = Scene(client)
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        scene.walk()
+    finally:
+        sys.setprofile(before)
     assert scene.is_finished()
     return found
 

@@ -37,7 +37,7 @@ def healthy():
             ("csi_fleet_quarantined_records", 0),
         ):
             found[f'{name}{{instance="{instance}"}}'] = f"{value}x{MINUTES}"
-        for name in ("csi_fleet_keys_head_age_seconds", "csi_fleet_oldest_ticket_age_seconds"):
+        for name in ("csi_fleet_keys_head_age_seconds", "csi_fleet_untaken_age_seconds"):
             found[f'{name}{{{LANE},instance="{instance}"}}'] = f"1x{MINUTES}"
     for instance in WORKERS:
         one = f'instance="{instance}"'
@@ -94,14 +94,14 @@ CAUSES = {
     "CsiFleetNoWatcher": without(
         *("csi_fleet_queue_up", "csi_fleet_worker_processes", "csi_fleet_unsaved_volumes"),
         *("csi_fleet_abandoned_keys", "csi_fleet_quarantined_records", OLD),
-        "csi_fleet_oldest_ticket_age_seconds",
+        "csi_fleet_untaken_age_seconds",
     ),
     "CsiFleetNoWorker": changed("csi_fleet_worker_processes", flat(0)),
     "CsiFleetApiServerFails": changed(
         "csi_fleet_api_requests_total", rising(120), only='code="0",instance="k3"'
     ),
     "CsiFleetKeysWaitLong": changed(OLD, rising(60)),
-    "CsiFleetTicketsNotTaken": changed("csi_fleet_oldest_ticket_age_seconds", rising(60)),
+    "CsiFleetKeysNotTaken": changed("csi_fleet_untaken_age_seconds", rising(60)),
     "CsiFleetDriverDisconnected": changed("csi_fleet_driver_connected", flat(0), only="k2"),
     "CsiFleetVolumesUnsaved": changed("csi_fleet_unsaved_volumes", flat(1)),
     "CsiFleetProvisioningFails": changed(FAILS, rising(120)),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.redis_server import find_redis_server
+from tests.support.taking import take
 from workers.app import make_app, publisher
 from workers.cli import embedded_redis
 from workers.cli.tools import with_redis
@@ -16,7 +17,6 @@ from workers.config.load import parse
 from workers.errors import ConfigError
 from workers.queue.connection import NoPermissionError, connect
 from workers.queue.keys import claim_key
-from workers.queue.locks import Lock
 from workers.queue.workqueue import WorkQueue
 
 
@@ -35,7 +35,7 @@ def test_a_machine_without_any_runs_the_one_in_the_wheel(tmp_path, monkeypatch):
         key = claim_key("csi.example.com", "ns", "a", "u")
         queue.set_limits(key.lane, 1)
         queue.add([key])
-        assert queue.take(key, [Lock("volume/a")])
+        assert take(queue, key, "volume/a")
         assert client.function_list(), "no text is sent where functions are known"
     finally:
         embedded_redis.stop(server, tmp_path)
@@ -69,7 +69,7 @@ def test_any_name_of_a_folder_will_do(tmp_path, monkeypatch, name, is_relative):
         tool = with_redis(parse(Command.STATUS, [f"--state-dir={state}"], {}))
         assert [part.redis.url, tool.redis.url] == [url, url]
         client = connect(url)
-        publisher(make_app(part))([claim_key("d", "ns", "a", "u")])
+        publisher(make_app(part))(["drv.d"])
         assert client.dbsize() == 1
     finally:
         embedded_redis.stop(server, state)
@@ -108,7 +108,7 @@ def test_celery_reaches_its_own_lists_alone(tmp_path, redis_binary):
         }
         settings = parse(Command.WORKER, ["--csi-address=/nowhere"], environ)
         app = make_app(settings)
-        publisher(app)([claim_key("csi.example.org", "shop", "data", "u")])
+        publisher(app)(["drv.csi.example.org"])
         with (
             app.connection() as connection,
             connection.channel() as channel,

@@ -1,9 +1,10 @@
-"""What is free again gets the next ticket at once, not when Celery looks the next time."""
+"""What is free again gets the next message at once, not when Celery looks the next time."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from celery.contrib.testing.worker import start_worker
 from celery.worker import state as worker_state
 
 from tests.support.waiting import wait_until
-from workers.app import SYSTEM_QUEUE, make_app, queue_for
+from workers.app import SYSTEM_QUEUE, TASK_TICK, TASK_WORK, make_app, queue_for
 from workers.cli.consumers import CeleryConsumers
 from workers.cli.pool import POOL
 from workers.config.load import parse
@@ -21,13 +22,15 @@ SECONDS = 60
 
 
 class Work:
-    """A task that is told when to end, by its number."""
+    """A task that is told when to end; its number says as which one it began."""
 
     def __init__(self):
         self.begun = []
+        self._numbers = count()
         self._may_end = [threading.Event() for _ in range(20)]
 
-    def run(self, number):
+    def run(self):
+        number = next(self._numbers)
         self.begun.append(number)
         self._may_end[number].wait(SECONDS)
         if number % 3 == 2:  # an end of another kind
@@ -53,10 +56,11 @@ def worker_of(redis_server, threads, *drivers):
 
     consumers = CeleryConsumers(app, on_connected=freeze)
 
-    @app.task(name="test.work", shared=False)
-    def task(number):
-        work.run(number)
+    def task():
+        work.run()
 
+    for name in (TASK_TICK, TASK_WORK):
+        app.task(name=name, shared=False)(task)
     for driver in drivers:
         consumers.serve(driver)
     consumers.start()
@@ -65,7 +69,7 @@ def worker_of(redis_server, threads, *drivers):
     ):
         wait_until(lambda: hubs, SECONDS, "the worker is connected")
         try:
-            yield SimpleNamespace(work=work, task=task, consumers=consumers)
+            yield SimpleNamespace(work=work, app=app, consumers=consumers)
         finally:
             work.end(*range(20))
             worker_state.should_terminate = 0
@@ -73,8 +77,8 @@ def worker_of(redis_server, threads, *drivers):
     app.close()
 
 
-def send(world, number, queue=SYSTEM_QUEUE):
-    world.task.apply_async((number,), queue=queue_for(queue))
+def send(world, queue=SYSTEM_QUEUE):
+    world.app.send_task(TASK_WORK, queue=queue_for(queue))
 
 
 def begun(world, *numbers):
@@ -84,11 +88,11 @@ def begun(world, *numbers):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_one_end_lets_the_next_ticket_in(redis_server, redis_client, threads):
+def test_one_end_lets_the_next_message_in(redis_server, redis_client, threads):
     """Whether the task succeeds or fails."""
     with worker_of(redis_server, threads) as world:
-        for number in range(threads + 6):
-            send(world, number)
+        for _ in range(threads + 6):
+            send(world)
         assert begun(world, *range(threads))
         for number in range(6):
             world.work.end(number)
@@ -100,8 +104,8 @@ def test_one_end_lets_the_next_ticket_in(redis_server, redis_client, threads):
 def test_several_ends_at_once_let_as_many_in(redis_server, redis_client, threads):
     """One wake-up is enough for all of them."""
     with worker_of(redis_server, threads) as world:
-        for number in range(3 * threads):
-            send(world, number)
+        for _ in range(3 * threads):
+            send(world)
         assert begun(world, *range(threads))
         world.work.end(*range(threads))
         assert begun(world, *range(2 * threads))
@@ -110,12 +114,12 @@ def test_several_ends_at_once_let_as_many_in(redis_server, redis_client, threads
         assert redis_client.llen(SYSTEM_QUEUE) == 0
 
 
-def test_a_ticket_that_comes_to_a_full_worker_waits_for_an_end(redis_server, redis_client):
+def test_a_message_that_comes_to_a_full_worker_waits_for_an_end(redis_server, redis_client):
     """It stays in its list, where others find it."""
     with worker_of(redis_server, 1) as world:
-        send(world, 0)
+        send(world)
         assert begun(world, 0)
-        send(world, 1)
+        send(world)
         assert redis_client.llen(SYSTEM_QUEUE) == 1
         world.work.end(0)
         assert begun(world, 0, 1)
@@ -127,16 +131,16 @@ def is_asked(redis_client):
 
 
 def test_a_driver_that_is_held_no_more_is_asked_for(redis_server, redis_client, monkeypatch):
-    """Its tickets come while Redis is still asked for those of the others."""
+    """Its messages come while Redis is still asked for those of the others."""
     monkeypatch.setattr("workers.cli.consumers.ASK_SECONDS", LONG)
     with worker_of(redis_server, 2, "a") as world:
-        send(world, 0, "drv.a")
+        send(world, "drv.a")
         assert begun(world, 0)
         world.consumers.hold("a", is_full=True)
-        send(world, 1)  # what asks for both lists has an answer, the next asks for one
+        send(world)  # what asks for both lists has an answer, the next asks for one
         assert begun(world, 0, 1)
         world.work.end(0, 1)
         wait_until(lambda: is_asked(redis_client), SECONDS, "Redis is asked")
         world.consumers.hold("a", is_full=False)
-        send(world, 2, "drv.a")
+        send(world, "drv.a")
         assert begun(world, 0, 1, 2)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from itertools import count
-from types import SimpleNamespace
 
 import pytest
+import redis
 from celery.contrib.testing.worker import start_worker
 
 from tests.support.waiting import wait_until
-from workers.app import SYSTEM_QUEUE, make_app, queue_for
+from workers.app import SYSTEM_QUEUE, TASK_TICK, TASK_WORK, make_app
 from workers.cli.consumers import CeleryConsumers
 from workers.cli.pool import POOL
 from workers.config.load import parse
@@ -92,44 +91,71 @@ MESSAGES = {
 }
 
 
+class Worker:
+    """A worker as `csi-fleet worker` runs it, whose tasks only count."""
+
+    def __init__(self, client):
+        self._client = client
+        self.sent = 0
+        self.done, self.dropped = [], []
+
+    def send(self, name, *messages):
+        self.sent += len(messages)
+        self._client.lpush(name, *messages)
+
+    def handles_all(self):
+        """Each message that was sent, and one more, was worked on or dropped."""
+        self.send(SYSTEM_QUEUE, json.dumps(GOOD))
+        wait_until(
+            lambda: len(self.done) + len(self.dropped) >= self.sent,
+            SECONDS,
+            f"{self.sent} messages are handled",
+        )
+        assert len(self.done) + len(self.dropped) == self.sent
+
+
 @pytest.fixture(scope="module")
 def worker(redis_server):
-    """A worker as `csi-fleet worker` runs it, with a task of the test's own."""
-    dropped, done, numbers = [], [], count()
-    settings = parse("worker", [f"--redis-url={redis_server.unix_url}"], {})
-    app = make_app(settings, lambda: dropped.append(1))
-    consumers = CeleryConsumers(app)
+    with redis.Redis.from_url(redis_server.url) as client:
+        found = Worker(client)
+        settings = parse("worker", [f"--redis-url={redis_server.unix_url}"], {})
+        app = make_app(settings, lambda: found.dropped.append(1))
+        consumers = CeleryConsumers(app)
 
-    @app.task(name="test.work", shared=False)
-    def task(*found):
-        done.extend(found)
+        def task():
+            found.done.append(1)
 
-    consumers.serve("a")
-    consumers.start()
-    with start_worker(
-        app, concurrency=2, pool=POOL, perform_ping_check=False, shutdown_timeout=SECONDS
-    ):
-
-        def read(name):
-            """A message that is sent now is worked on."""
-            number = next(numbers)
-            task.apply_async((number,), queue=queue_for(name))
-            wait_until(lambda: number in done, SECONDS, f"message {number} is worked on")
-
-        yield SimpleNamespace(read=read, dropped=dropped)
-    app.close()
+        for name in (TASK_TICK, TASK_WORK):
+            app.task(name=name, shared=False)(task)
+        consumers.serve("a")
+        consumers.start()
+        with start_worker(
+            app, concurrency=2, pool=POOL, perform_ping_check=False, shutdown_timeout=SECONDS
+        ):
+            yield found
+        app.close()
 
 
 @pytest.mark.parametrize("name", [SYSTEM_QUEUE, DRIVER_LIST])
 @pytest.mark.parametrize("what", MESSAGES)
-def test_a_malformed_message_is_dropped_and_the_next_one_read(worker, redis_client, what, name):
-    redis_client.lpush(name, MESSAGES[what])
-    worker.read(name)
-    assert redis_client.llen(name) == 0
+def test_a_malformed_message_ends_no_worker(worker, what, name):
+    """It is dropped, or makes a thread look for work once more."""
+    worker.send(name, MESSAGES[what])
+    worker.handles_all()
 
 
-def test_what_nobody_can_read_is_counted(worker, redis_client):
+@pytest.mark.parametrize("what", ["no JSON", "no UTF-8", "deep JSON"])
+def test_what_nobody_can_read_is_counted(worker, what):
     before = len(worker.dropped)
-    redis_client.lpush(SYSTEM_QUEUE, "garbage", "[]", "1")
-    worker.read(SYSTEM_QUEUE)
+    worker.send(SYSTEM_QUEUE, *[MESSAGES[what]] * 3)
+    worker.handles_all()
     assert len(worker.dropped) == before + 3
+
+
+@pytest.mark.parametrize("what", ["tomorrow", "unknown task", "pickle", "a list"])
+def test_nothing_of_a_message_is_believed(worker, what):
+    """It says that work is due in its list, whatever else it holds."""
+    before = len(worker.done)
+    worker.send(DRIVER_LIST, MESSAGES[what])
+    worker.handles_all()
+    assert len(worker.done) == before + 2

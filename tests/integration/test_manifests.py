@@ -393,7 +393,7 @@ def test_autoscaler_names_a_metric_that_exists():
 
 
 class Lane:
-    ready = retry = ticketed = running = delayed = blocked = 0
-    head_age_seconds = oldest_ticket_seconds = 0.0
+    ready = retry = running = delayed = blocked = 0
+    head_age_seconds = untaken_seconds = 0.0
     paused: ClassVar = {"driver": "x"}
     limits = None

@@ -76,7 +76,7 @@ def test_two_thousand_claims_are_a_page(world, capsys):
     world.queue.add(keys)
     groups = world.groups(capsys)
     assert sum(one["count"] for one in groups) == MANY
-    assert {one["cause"] for one in groups} <= {"limit-reached", "ticketed", "no-free-worker"}
+    assert {one["cause"] for one in groups} <= {"limit-reached", "queued", "no-free-worker"}
     pending.run(world.tools())
     text = capsys.readouterr().out
     assert text.startswith(f"{MANY} wait, for ")

@@ -92,22 +92,22 @@ def test_every_key_is_open_to_those_of_the_matrix_and_closed_to_all_others(teste
     assert wrong == []
 
 
-TICKETS = f"{CELERY_QUEUE_PREFIX}{DRIVER}"
+MESSAGES = f"{CELERY_QUEUE_PREFIX}{DRIVER}"
 FOREIGN = f"{CELERY_QUEUE_PREFIX}{OTHER}"
 ANSWERS = "0aaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee.reply.celery.pidbox"
 BROKERS = {"broker", DRIVER_BROKER}
 OTHERS = {
     # command: users who may
-    f"BRPOP {TICKETS} 1": {"worker", DRIVER_USER, *BROKERS, "operator"},
-    f"BRPOP {TICKETS}@node 1": {"worker", DRIVER_USER, *BROKERS, "operator"},
-    f"BRPOP {TICKETS}#csi-attacher 1": {"worker", DRIVER_USER, *BROKERS, "operator"},
-    f"BRPOP {FOREIGN} 1": {"worker", "broker", "operator"},
+    f"BRPOP {MESSAGES} 1": {*BROKERS, "operator"},
+    f"BRPOP {MESSAGES}@node 1": {*BROKERS, "operator"},
+    f"BRPOP {MESSAGES}#csi-attacher 1": {*BROKERS, "operator"},
+    f"BRPOP {FOREIGN} 1": {"broker", "operator"},
     f"LRANGE {FOREIGN} 0 -1": {"watcher", "worker", DRIVER_USER, "operator"},
     f"LLEN {FOREIGN}": {
         *("watcher", "worker", DRIVER_USER, "publisher", *BROKERS, "flower", "operator"),
     },
-    f"LPUSH {FOREIGN} x": {"worker", "publisher", *BROKERS, "operator"},
-    f"SET {FOREIGN} x": {"worker", "operator"},
+    f"LPUSH {FOREIGN} x": {"publisher", *BROKERS, "operator"},
+    f"SET {FOREIGN} x": {"operator"},
     "LPUSH csifleet.system x": {"publisher", *BROKERS, "beat", "operator"},
     "BRPOP csifleet.system 1": {*BROKERS, "operator"},
     "GET redbeat::lock": {"beat", "operator"},
@@ -118,7 +118,7 @@ OTHERS = {
     f"EXPIRE {ANSWERS} 10": {*BROKERS, "operator"},
     f"BRPOP {ANSWERS} 1": {*BROKERS, "flower", "operator"},
     "LPUSH x.pidbox x": {"operator"},
-    # From there a worker would send what is written as a ticket of its own.
+    # From there a worker would send what is written as a message of its own.
     "HSET unacked x y": {"operator"},
     "GET something": {"operator"},
     "SET something x": {"operator"},

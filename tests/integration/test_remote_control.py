@@ -127,13 +127,13 @@ def test_questions_do_not_fill_redis(server, flower):
         assert all(0 <= all_keys.ttl(one) <= ANSWER_SECONDS for one in lists)
 
 
-def test_flower_takes_no_ticket_and_stops_nobody(server, flower):
+def test_flower_takes_no_message_and_stops_nobody(server, flower):
     with server.client("flower") as client, server.client("tester") as all_keys:
         publish(client, "add_consumer", None, queue="drv.other.example.org")
         publish(client, "shutdown", None)
         publish(client, "rate_limit", None, task_name="claims.sync", rate_limit="1/h")
         assert flower.control.ping(timeout=2)
-        all_keys.lpush("drv.other.example.org", "ticket")
+        all_keys.lpush("drv.other.example.org", "message")
         until = time.monotonic() + 1.5
         wait_until(lambda: time.monotonic() > until and flower.control.ping(timeout=1), 30, "asked")
         assert all_keys.llen("drv.other.example.org") == 1

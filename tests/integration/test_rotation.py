@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import threading
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 
 import pytest
 
@@ -45,15 +44,13 @@ class Load:
         url, file = redis.url_with_credentials(), redis.password_file
         self.client = connect(url, password_file=file)
         self.app = make_app(settings)
-        self.by_celery = publisher(self.app)
         self.beating = connect_heartbeat(url, password_file=file)
         self.queue = WorkQueue(
             self.client,
-            publish=self.publish,
+            publish=publisher(self.app),
             heartbeat_client=self.beating,
             seal=Seal.of_lines(redis.record_keys),
         )
-        self.tickets = SimpleQueue()
         self.waiting = set()
         self.added = self.done = 0
         self.heartbeat = Heartbeat(self.queue)
@@ -77,11 +74,6 @@ class Load:
         self.beating.close()
         self.app.close()
 
-    def publish(self, keys):
-        self.by_celery(keys)
-        for key in keys:
-            self.tickets.put(key)
-
     def add(self):
         """As the watcher: what Redis lost is added again, by its outbox and its resync."""
         while not self.stopped.wait(0.02) or self.waiting:
@@ -95,15 +87,15 @@ class Load:
 
     def work(self):
         while not self.stopped.is_set() or self.waiting:
-            # Whatever stands in Celery's list is fetched, as by a worker; it is known from publish.
+            # Whatever stands in Celery's list is fetched, as by a worker.
             with suppress(QueueUnavailable), redis_errors():
                 self.queue.pump(period_seconds=0)
                 self.client.delete(celery_queue("d"))
-            with suppress(Empty, QueueUnavailable):
-                key = self.tickets.get(timeout=0.01)
-                if (lease := self.queue.take(key)) and self.queue.done(lease):
+            with suppress(QueueUnavailable):
+                lease = self.queue.take("d", ["claims"], is_woken=True)
+                if lease and self.queue.enter(lease, ()) and self.queue.done(lease):
                     self.done += 1
-                    self.waiting.discard(key)
+                    self.waiting.discard(lease.key)
 
     def goes_on(self, what):
         """Twenty more claims are worked on from now."""

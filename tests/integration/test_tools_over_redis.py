@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.support.hostile_tools import cluster
+from tests.support.taking import take
 from workers.cli import audit, doctor, dry_run, explaining, failed, migrate, pause, retry, shadow
 from workers.cli import status as status_command
 from workers.cli.tools import Tools
@@ -66,14 +67,14 @@ class World:
         return Key(kind, driver or self.driver, CLAIM, "u1")
 
     def wait_for_room(self, key):
-        """The key waits: its ticket is out and nobody took it."""
+        """The key waits, and nobody took it."""
         self.queue.set_limits(key.lane, 1)
         self.queue.add([key])
 
     def fail(self, key, why):
         """One attempt of a key fails."""
         self.wait_for_room(key)
-        self.queue.fail(self.queue.take(key), base_seconds=100, cap_seconds=100, memo=why)
+        self.queue.fail(take(self.queue, key), base_seconds=100, cap_seconds=100, memo=why)
 
 
 @pytest.fixture
@@ -124,11 +125,12 @@ def test_explain_counts_processes(world):
 
 def test_retry_adds_the_key_where_its_driver_is(world, capsys):
     world.fail(world.key(), "{}")
+    world.client.delete(f"csifleet:woken:drv.{world.driver}")  # as a worker does that was woken
     assert retry.run(world.tools(Command.RETRY, "pvc", CLAIM)) == 0
     assert "is queued" in capsys.readouterr().out
     client = world.client
     assert client.hget("csifleet:fails", world.key().text) is None
-    assert client.llen(f"drv.{world.driver}") >= 1, "the ticket went through that Redis as well"
+    assert client.llen(f"drv.{world.driver}") >= 1, "the message went through that Redis as well"
 
 
 def items(capsys):
@@ -160,7 +162,7 @@ def test_a_driver_is_paused_and_goes_on(world, command):
 def test_drain_waits_for_what_runs_in_the_driver_s_redis(world, capsys):
     key = world.key()
     world.wait_for_room(key)
-    lease = world.queue.take(key)
+    lease = take(world.queue, key)
     assert pause.run(world.tools(Command.DRAIN, driver=world.driver, wait_seconds=0)) == 1
     assert "1 tasks run" in capsys.readouterr().out
     world.queue.done(lease)

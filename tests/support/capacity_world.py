@@ -15,6 +15,7 @@ import redis
 from csi_client import answers as checks
 from csi_client import messages as csi
 from tests.support.fake_cluster import DRIVER, FakeClusters, FakeKube, JsonObject, World
+from tests.support.taking import due_keys
 from workers.config.settings import CapacitySettings, KubeSettings, Settings
 from workers.controllers.capacity.publishing import Publishing
 from workers.controllers.capacity.spec import SPEC
@@ -134,9 +135,9 @@ class CapacityWorld:
         )
         self.kube, self.client, self.catalog = ObjectsKube(), CapacityClient(), ClassCatalog()
         self.clusters = FakeClusters()
-        self.tickets: list[Key] = []
         self.waits: list[float] = []
-        self.queue = WorkQueue(client, publish=self.tickets.extend)
+        self.redis = client
+        self.queue = WorkQueue(client, publish=lambda _: None)
         self.queue.register_process()
         self.queue.set_limits(f"capacity|{DRIVER}", 100)
         self.store = CapacityStore(client)
@@ -184,13 +185,10 @@ class CapacityWorld:
         self.settle()
 
     def settle(self) -> None:
-        """Work off every ticket; failed keys stay in their back-off."""
-        while self.tickets:
-            key = self.tickets.pop(0)
-            lease = self.queue.take(key)
-            if lease is None:
-                continue
-            outcome = sync_capacity(self.runtime, self.driver, key, lease)
+        """Work off every due key; failed keys stay in their back-off."""
+        while (lease := self.queue.take(DRIVER, ["capacity"], is_woken=True)) is not None:
+            assert self.queue.enter(lease, ())
+            outcome = sync_capacity(self.runtime, self.driver, lease.key, lease)
             if outcome.action is Action.DONE:
                 self.queue.done(lease)
             elif outcome.action is Action.RETRY:
@@ -200,6 +198,11 @@ class CapacityWorld:
                 self.delays.append(failed.delay_seconds)
             else:
                 self.queue.release(lease, delay_seconds=outcome.delay_seconds)
+
+    @property
+    def due(self) -> list[Key]:
+        """The keys that wait for a worker."""
+        return due_keys(self.redis)
 
     def objects(self) -> list[JsonObject]:
         """The capacity objects in the API server."""

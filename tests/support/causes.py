@@ -307,9 +307,9 @@ ALONE = [
     Cause(
         Actions.hang_workers,
         Actions.bring_workers,
-        {("CsiFleetNoWorker", ""), ("CsiFleetTicketsNotTaken", "steady")},
+        {("CsiFleetNoWorker", ""), ("CsiFleetKeysNotTaken", "steady")},
         {("CsiFleetLeasesLost", ""), ("CsiFleetClaimsSlow", "steady")}
-        | {("CsiFleetTicketsNotTaken", role) for role in (*ROLES, "plain", "broken")},
+        | {("CsiFleetKeysNotTaken", role) for role in (*ROLES, "plain", "broken")},
     ),
     # The scrapes of a Redis that hangs take longer than the second they have here.
     Cause(

@@ -48,7 +48,7 @@ from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key, lane_name, volume_key
 from workers.queue.leases import Lease
-from workers.queue.names import PREFIX
+from workers.queue.names import CELERY_QUEUE_PREFIX, PREFIX
 from workers.queue.recovery import Recovery
 from workers.queue.workqueue import WorkQueue
 
@@ -162,7 +162,7 @@ class CrashWorld:
     has_topology: bool = False
     reclaim_policy: str = "Delete"
     now_ms: int = 1_700_000_000_000
-    tickets: list[Key] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     died_at: str | None = None
 
     def __post_init__(self) -> None:
@@ -259,7 +259,9 @@ class CrashWorld:
     def wipe(self) -> None:
         """FLUSHALL."""
         self.client.flushall()
-        self.tickets.clear()
+        self.messages.clear()
+        for flag in self.client.scan_iter(f"{PREFIX}woken:*"):
+            self.client.delete(flag)  # its time is this machine's
 
     def hide_class(self) -> None:
         """Its chart is uninstalled."""
@@ -329,14 +331,14 @@ class CrashWorld:
         return keys_of_unsaved(volume, Drivers.of_records([record]))
 
     def watcher_queue(self) -> WorkQueue:
-        return WorkQueue(self.client, publish=self.tickets.extend, now_ms=lambda: self.now_ms)
+        return WorkQueue(self.client, publish=self.messages.extend, now_ms=lambda: self.now_ms)
 
     # Our processes.
 
     def owner(self, dies_before: int | None = None) -> Owner:
         queue = WorkQueue(
             self.client,
-            publish=self.tickets.extend,
+            publish=self.messages.extend,
             clock=lambda: self.now_ms / 1000,
             now_ms=lambda: self.now_ms,
         )
@@ -368,16 +370,16 @@ class CrashWorld:
             self.watcher()
             owner.queue.heartbeat()
             owner.queue.pump(period_seconds=0)
-            if self.tickets:
+            if self.messages:
                 quiet = 0
-            while self.tickets:
-                self._work(owner, self.tickets.pop(0))
+            while self.messages:
+                self._work(owner, self.messages.pop(0))
                 passes -= 1
                 if owner.is_dead or not passes:
                     return
             if not self.waiting():
                 self.recover()
-                quiet = 0 if self.tickets else quiet + 1
+                quiet = 0 if self.messages else quiet + 1
             self.now_ms += 1000
         assert quiet >= 3, f"still busy: {self.waiting()}"
 
@@ -391,12 +393,14 @@ class CrashWorld:
 
     def pass_away(self) -> None:
         """Time goes by until the dead process' lease has run out."""
-        self.tickets.clear()
+        self.messages.clear()
+        for flag in self.client.scan_iter(f"{PREFIX}woken:*"):
+            self.client.delete(flag)  # its time is this machine's
         self.now_ms += 5000
 
-    def _work(self, owner: Owner, key: Key) -> None:
+    def _work(self, owner: Owner, name: str) -> None:
         try:
-            run(owner.runtime, CONTROLLERS, key.text)
+            run(owner.runtime, CONTROLLERS, name.removeprefix(CELERY_QUEUE_PREFIX))
         except Death:
             owner.is_dead = True
 

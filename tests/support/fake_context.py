@@ -168,7 +168,7 @@ class FakeLease:
         self.session = Session(clock=clock)
         self.mark: Mapping[str, Any] = mark
         self.is_lost = self.is_released = False
-        self.rules, self.successor = "", None
+        self.takes_next = False
         self.fence, self.token, self.domain = 1, "t", ""
         self.waited_seconds, self.seen = 0.0, 0
         self.catalog = CatalogState("e", {}, frozenset({"classes", "csinodes", "nodes"}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -71,14 +71,13 @@ class Hostile:
     """One process at work in that Redis."""
 
     client: redis.Redis
-    tickets: list[Key] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.queue = WorkQueue(self.client, publish=self.tickets.extend, seal=SEAL)
+        self.queue = WorkQueue(self.client, publish=lambda _: None, seal=SEAL)
         self.intents = IntentStore(self.client, SEAL)
         self.writer, self.reader = CatalogWriter(self.client), CatalogReader(self.client)
         self.registry = DriverRegistry(self.client)
-        self.links = Links(self.client, publish=self.tickets.extend)
+        self.links = Links(self.client, publish=lambda _: None)
         self.pauses = Pauses(self.client, self.queue)
         self.capacity, self.shadows = CapacityStore(self.client), Shadows(self.client)
         self.recovery = Recovery(self.client, self.queue, period_seconds=0.001)
@@ -87,7 +86,17 @@ class Hostile:
         """The key as a worker takes it; None where the queue holds it back."""
         self.queue.add([key])
         self.queue.pump(period_seconds=0)
-        return self.queue.take(key, [Lock(DOMAINS[key]), _SHARED])
+        others: list[Lease] = []
+        try:
+            while (lease := self.queue.take(key.driver, [key.kind])) is not None:
+                if lease.key == key:
+                    entered = self.queue.enter(lease, [Lock(DOMAINS[key]), _SHARED])
+                    return lease if entered else None
+                others.append(lease)
+            return None
+        finally:
+            for one in others:
+                self.queue.release(one)
 
     def passes(self, key: Key = OWN) -> Iterator[Lease]:
         """The lease of one pass, if there is one."""

@@ -273,8 +273,8 @@ class Monitored(Running):
 
     def keys_by_state(self) -> dict[str, int]:
         """How many keys Redis holds in each state, from the structures themselves."""
-        found = dict.fromkeys(("ready", "retry", "ticketed", "running"), 0)
-        for state, family in zip(found, ("ready", "retry", "ticketed", "leased"), strict=True):
+        found = dict.fromkeys(("ready", "retry", "running"), 0)
+        for state, family in zip(found, ("ready", "retry", "leased"), strict=True):
             for name in self.client.scan_iter(f"csifleet:{family}:*", count=1000):
                 found[state] += int(self.client.zcard(name))
         found["delayed"] = int(self.client.zcard("csifleet:delayed"))

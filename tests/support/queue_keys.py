@@ -1,4 +1,4 @@
-"""The keys of the queue's model test, with their locks and the lists of their tickets."""
+"""The keys of the queue's model test, with their locks and Celery lists."""
 
 from __future__ import annotations
 
@@ -21,27 +21,15 @@ LOCKS = {
         for i, key in enumerate(ATTACHMENTS)
     },
 }
-RULES = {
-    CLAIMS[0].lane: "claims x:pvc-\2",
-    VOLUMES[0].lane: "volumes x:\1",
-    ATTACHMENTS[0].lane: f"attachments s:pvc-\2 x:{DRIVER}#\1",
-}
 LANES = [CLAIMS[0].lane, VOLUMES[0].lane, ATTACHMENTS[0].lane]
 
 
-def tickets_of(key: str) -> str:
-    """The Celery list of a key's tickets; controllers have lists of their own."""
+def list_of(key: str) -> str:
+    """The Celery list of a key or lane; controllers have lists of their own."""
     return celery_queue(place_of(DRIVER, key.split("|", maxsplit=1)[0]))
 
 
-def lanes_beside(key: Key) -> list[str]:
-    """The lanes whose tickets come in the same list."""
-    return [lane for lane in LANES if tickets_of(lane) == tickets_of(key.text)]
-
-
-def rules_beside(key: Key) -> str:
-    """For `WorkQueue.take_any` and the end of a lease."""
-    return "\n".join(RULES[lane] for lane in lanes_beside(key))
-
-
-LISTS = sorted({tickets_of(key.text) for key in KEYS})
+LISTS = sorted({list_of(key.text) for key in KEYS})
+KINDS_OF = {
+    name: [lane.partition("|")[0] for lane in LANES if list_of(lane) == name] for name in LISTS
+}

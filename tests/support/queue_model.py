@@ -1,7 +1,7 @@
-"""client-go's workqueue semantics with admission, in plain Python, as the scripts' yardstick.
+"""client-go's workqueue semantics with limits, in plain Python, as the scripts' yardstick.
 
-The model knows what may happen, not in which order tenants get their turn: admissions are observed
-and checked (`admitted`), everything else is predicted exactly.
+The model knows what may happen, not in which order tenants get their turn: takes are observed and
+checked (`taken`), everything else is predicted exactly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ def modes(locks: Iterable[Lock]) -> dict[str, str]:
     return {lock.name: lock.mode.value for lock in locks}
 
 
-FEW_TICKETS = 4  # of a lane, that no worker took
 TTL_MS = 4000
 
 
@@ -62,7 +61,6 @@ class QueueModel:
     limits: dict[str, int] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
     ready: dict[str, float] = field(default_factory=dict)  # -> arrival, negative = in front
-    ticketed: dict[str, int] = field(default_factory=dict)
     blocked: dict[str, tuple[str, str]] = field(default_factory=dict)  # -> name, mode
     marks: dict[str, str] = field(default_factory=dict)
     leases: dict[str, Held] = field(default_factory=dict)
@@ -150,7 +148,6 @@ class QueueModel:
         if self.is_waiting(key):
             self.dirty.add(key)
         self.ready.pop(key, None)
-        self.ticketed.pop(key, None)
         self.blocked.pop(key, None)
         self.delayed.pop(key, None)
         self.leases[key] = Held(mine.process, {}, mine.token, mine.fence, now + TTL_MS)
@@ -158,7 +155,7 @@ class QueueModel:
             self.hold(key, name, mode)
 
     def is_waiting(self, key: str) -> bool:
-        return key in self.ready or key in self.ticketed or key in self.blocked
+        return key in self.ready or key in self.blocked
 
     def enqueue(self, key: str, *, front: bool = False) -> None:
         if key in self.leases:
@@ -189,22 +186,42 @@ class QueueModel:
                 held.pop(name, None)
             held[name] = mode
 
-    def take(self, process: str, key: str, locks: dict[str, str], now: int) -> bool:
-        if not self.is_alive or key in self.leases or key not in self.ticketed or now < self.quiet:
-            return False
-        del self.ticketed[key]
-        if lane_of(key) in self.paused:
-            self.enqueue(key, front=True)
-            return False
-        for name, mode in locks.items():
-            if self.rival(key, name, mode):
-                self.blocked[key] = (name, mode)
-                return False
+    def taken(self, process: str, key: str, now: int) -> None:
+        """Redis gave this key: it was ready, first come first served, and its lane allowed it."""
+        lane = lane_of(key)
+        assert self.may_take(lane, now), f"{key} was taken although its lane is closed (G11, I-8)"
+        assert key in self.ready, f"{key} was taken without being ready"
+        earlier = [
+            other
+            for other, arrival in self.ready.items()
+            if arrival < self.ready[key] and self._class(other) == self._class(key)
+        ]
+        assert not earlier, f"{key} was taken before {earlier} (G12)"
+        del self.ready[key]
         self.delayed.pop(key, None)
         self.leases[key] = Held(process, {}, "", deadline=now + TTL_MS)
+
+    def enter(self, key: str, locks: dict[str, str]) -> bool:
+        """All locks of a key that was taken, or its place among those that wait for one."""
+        for name, mode in locks.items():
+            if self.rival(key, name, mode):
+                self._unlease(key)
+                self.blocked[key] = (name, mode)
+                return False
         for name, mode in locks.items():
             self.hold(key, name, mode)
         return True
+
+    def may_take(self, lane: str, now: int) -> bool:
+        """Whether a key of the lane may be taken now."""
+        return (
+            self.is_alive
+            and now >= self.quiet
+            and lane in self.limits
+            and lane not in self.paused
+            and self.occupied(lane) < self.limits[lane]
+            and any(lane_of(key) == lane for key in self.ready)
+        )
 
     def acquire(self, key: str, locks: dict[str, str]) -> str | None:
         """All of them, or none and the busy one's name."""
@@ -297,43 +314,7 @@ class QueueModel:
                 self.wake(name)
 
     def occupied(self, lane: str) -> int:
-        return sum(lane_of(key) == lane for key in [*self.ticketed, *self.leases])
-
-    def admitted(self, keys: set[str], now: int) -> None:
-        """Keys Redis ticketed in this step: each was ready, first come first served (G12)."""
-        for key in keys:
-            assert key in self.ready, f"{key} got a ticket without being ready"
-            earlier = [
-                other
-                for other, arrival in self.ready.items()
-                if other not in keys
-                and arrival < self.ready[key]
-                and self._class(other) == self._class(key)
-            ]
-            assert not earlier, f"{key} was admitted before {earlier}"
-        for key in keys:
-            del self.ready[key]
-            self.ticketed[key] = now
-        assert not keys or now >= self.quiet, "admitted in the silence of a new life"
-
-    def check_limits(self, keys: set[str]) -> None:
-        """Of the lanes of keys that were just admitted."""
-        for lane in {lane_of(key) for key in keys}:
-            limit = self.limits[lane]
-            assert self.occupied(lane) <= limit, f"{lane} exceeds its limit {limit} (G11, I-8)"
-
-    def check_admission(self) -> None:
-        """No lane idles while keys are ready, except until the first sweep after a silence.
-
-        Retries wait where a few tickets do: no worker is free for them.
-        """
-        for lane in {lane_of(key) for key in self.ready}:
-            limit = self.limits.get(lane)
-            if limit is not None and lane not in self.paused and not self.may_idle:
-                untaken = sum(lane_of(key) == lane for key in self.ticketed)
-                has_first = any(lane_of(k) == lane and k not in self.fails for k in self.ready)
-                is_busy = self.occupied(lane) >= limit or (untaken >= FEW_TICKETS and not has_first)
-                assert is_busy, f"{lane} idles while keys are ready"
+        return sum(lane_of(key) == lane for key in self.leases)
 
     def _class(self, key: str) -> tuple[str, str, bool]:
         return lane_of(key), tenant_of(key), key in self.fails

@@ -72,16 +72,15 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
     delayed = client.zrange(NAMES["delayed"].full, 0, -1, withscores=True)
     assert {key.decode(): int(due) for key, due in delayed} == model.delayed
     assert {key: int(count) for key, count in read_hash(client, "fails").items()} == model.fails
-    assert set(read_hash(client, "since")) == set(model.ready) | set(model.ticketed) | set(
-        model.blocked
-    )
+    waiting, since = set(model.ready) | set(model.blocked), set(read_hash(client, "since"))
+    assert waiting <= since <= waiting | set(model.leases)
 
 
 # What stays when nothing waits and nothing runs: settings, clocks, what ends by its TTL.
 RESTING = {
     *("epoch", "procs", "fence", "limits", "declared", "paused", "pauses", "pauses_version"),
     *("saved", "seen", "ghosts"),
-    *("quiet", "clock", "lost", "led_to"),
+    *("quiet", "clock", "lost", "took", "turns", "woken"),
 }
 LEAVING = {"queue", "counters", "intents"}
 

@@ -105,7 +105,7 @@ _SCHEDULE_KEYS: Final = "~redbeat:tick ~redbeat::schedule ~redbeat::statics ~red
 
 COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "watcher": (_CONNECT, _SCRIPT, _TRANSACTION, _OURS),
-    "worker": (_CONNECT, _SCRIPT, _TRANSACTION, _OURS, "rpop brpop"),
+    "worker": (_CONNECT, _SCRIPT, _TRANSACTION, _OURS),
     "publisher": (_CONNECT, _SEND, "scan del ttl type memory|usage"),
     "broker": (BROKER_COMMANDS,),
     "beat": (_CONNECT, _SEND, _SCHEDULE),
@@ -114,21 +114,21 @@ COMMANDS: Final[dict[str, tuple[str, ...]]] = {
 }
 COMMANDS[DRIVER_USER] = COMMANDS["worker"]
 COMMANDS[DRIVER_BROKER] = COMMANDS["broker"]
-_OWN_TICKETS: Final = (
+_OWN_LISTS: Final = (
     f"~{CELERY_QUEUE_PREFIX}@driver@ ~{CELERY_QUEUE_PREFIX}@driver@@* "
     f"~{CELERY_QUEUE_PREFIX}@driver@#* ~{CELERY_QUEUE_PREFIX}system-*"
 )
 OTHER_KEYS: Final = {
     "watcher": f"%R~{CELERY_QUEUE_PREFIX}*",
-    "worker": f"~{CELERY_QUEUE_PREFIX}*",
-    # Those of no driver it takes where it runs such a controller too, the snapshot-controller say.
-    DRIVER_USER: f"%R~{CELERY_QUEUE_PREFIX}* {_OWN_TICKETS}",
+    "worker": f"%R~{CELERY_QUEUE_PREFIX}*",
+    DRIVER_USER: f"%R~{CELERY_QUEUE_PREFIX}*",
     # It also deletes what nobody reads.
     "publisher": f"~{CELERY_QUEUE_PREFIX}* ~{SYSTEM} ~redbeat:* ~_kombu.* ~unacked* "
     "~????????-????-????-????-????????????.reply.celery.pidbox",
     "broker": BROKER_KEYS,
-    # Tickets of other drivers it can add, for whoever sweeps sends them, but not take.
-    DRIVER_BROKER: f"%W~{CELERY_QUEUE_PREFIX}* {_OWN_TICKETS} ~{SYSTEM} {REMOTE}",
+    # Messages of other drivers it can add, for whoever sweeps sends them, but not take. Those of no
+    # driver it takes where it runs such a controller too, the snapshot-controller say.
+    DRIVER_BROKER: f"%W~{CELERY_QUEUE_PREFIX}* {_OWN_LISTS} ~{SYSTEM} {REMOTE}",
     "beat": f"{_SCHEDULE_KEYS} ~{SYSTEM}",
     "flower": f"%R~{CELERY_QUEUE_PREFIX}* %R~{SYSTEM} {REMOTE}",
     "viewer": "",
@@ -144,7 +144,7 @@ PURPOSE: Final = {
     "no key of ours.",
     DRIVER_BROKER: "The same beside one driver.",
     "beat": "Keeps the schedule and sends ticks. Sees no key of ours.",
-    "flower": "Listens to Celery's events, asks workers, counts tickets. Sees no key of ours.",
+    "flower": "Listens to Celery's events, asks workers, counts messages. Sees no key of ours.",
     "viewer": "The page /fleet of Flower: reads what status, pending and explain show.",
 }
 
@@ -206,7 +206,7 @@ def matrix() -> str:
         "| Keys `csifleet:...` | watcher | worker | worker.DRIVER | viewer | operator |",
         "|---|---|---|---|---|---|",
         *(f"| {' '.join(names)} | {' | '.join(rights)} |" for rights, names in rows.items()),
-        "| Lists `drv.DRIVER` | r | rw | rw own and of no driver, else r | - | rw |",
+        "| Lists `drv.DRIVER` | r | r | r | - | rw |",
         "| Our functions (FCALL) | yes | yes | yes | those that only read | yes |",
         "| Code of one's own, administration | - | - | - | - | - |",
         "",

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from threading import Thread
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from workers.cpuslots import CpuSlots
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -16,19 +12,6 @@ T = TypeVar("T")
 def let_pass(seconds: float) -> None:
     """For what is about time itself: a lease that ends, a pause between faults."""
     time.sleep(seconds)
-
-
-def has_room(slots: CpuSlots) -> bool:
-    """Whether another pass gets a slot of the processor now."""
-
-    def take() -> None:
-        with slots.taken():
-            pass
-
-    other = Thread(target=take, daemon=True)
-    other.start()
-    other.join(30)
-    return not other.is_alive()
 
 
 def wait_until(

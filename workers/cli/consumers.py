@@ -1,7 +1,7 @@
-"""Whose tickets does this worker fetch right now? Celery's queues, changed while it runs.
+"""Which lists does this worker read right now? Celery's queues, changed while it runs.
 
 What is wanted is a set; Celery's event loop is asked to make it so, after each change and when the
-worker has (re)connected. A list that is left keeps its tickets for whoever serves the driver next.
+worker has (re)connected. A list that is left keeps its message for whoever serves the driver next.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from uuid import uuid4
 from celery import bootsteps
 from celery.worker import state as worker_state
 from celery.worker.consumer import Consumer
-from kombu.common import ignore_errors
 
-from workers.app import NO_KWARGS, SYSTEM_QUEUE, queue_for
-from workers.brokerscripts import argsrepr
-from workers.cli.pool import FreeThreads
+from workers.app import SYSTEM_QUEUE, queue_for
 from workers.controllers import catalogue
+from workers.engine.outcome import Action
 from workers.queue.kinds import place_of, places
 from workers.queue.names import celery_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from workers.app import FleetApp
+    from celery import Celery
+
+    from workers.engine.outcome import Outcome
     from workers.queue.keys import Key
     from workers.spec import Spec
 
 
 ROUND_SECONDS: Final = 5.0
 ASK_SECONDS: Final = 1
-"""How long Redis is asked for the next ticket, as kombu does."""
+"""How long Redis is asked for the next message, as kombu does."""
 HELD_SECONDS: Final = 0.1
-"""The same while tickets of some driver are held back, which may end any moment."""
+"""The same while some list is held back, which may end any moment."""
 MOST_TRIES: Final = 100
 
 
@@ -59,14 +59,14 @@ class CeleryConsumers:
 
     Args:
         app: whose worker fetches.
-        specs: the controllers whose tickets it fetches.
-        on_round: called now and then while Celery's event loop goes round and fetches tickets.
+        specs: the controllers whose lists it reads.
+        on_round: called now and then while Celery's event loop goes round and fetches messages.
         on_connected: told Celery's event loop, at each (re)connection.
     """
 
     def __init__(
         self,
-        app: FleetApp,
+        app: Celery,
         specs: Sequence[Spec] = catalogue.SPECS[:1],
         *,
         on_round: Callable[[], None] = lambda: None,
@@ -86,7 +86,7 @@ class CeleryConsumers:
         app.steps["consumer"].add(_step(self))
 
     def serve(self, queue_name: str) -> None:
-        """Fetch tickets of this driver."""
+        """Fetch messages of this driver's lists."""
         with self._lock:
             self._served |= self._queues(queue_name)
         self._ask()
@@ -108,7 +108,7 @@ class CeleryConsumers:
         return {celery_queue(place) for place in places(queue_name, self._specs)}
 
     def stand_back(self, wanted_places: Iterable[str], is_back: bool) -> None:
-        """Leave these tickets to other processes for now: this one may not work on them."""
+        """Leave these lists to other processes for now: this one may not work on their keys."""
         with self._lock:
             names = {celery_queue(place) for place in wanted_places}
             self._left = self._left | names if is_back else self._left - names
@@ -120,7 +120,7 @@ class CeleryConsumers:
             return {SYSTEM_QUEUE} | (self._served - self._held - self._left)
 
     def fetches(self, key: Key) -> bool:
-        """Whether a ticket for such a key is one to fetch here, were a seat free."""
+        """Whether this process goes on with such keys."""
         consumer = self._consumer
         ends = (worker_state.should_stop, worker_state.should_terminate)
         if consumer is None or ends != (None, None):
@@ -132,25 +132,28 @@ class CeleryConsumers:
             return name in self._served and name not in self._left
 
     @contextmanager
-    def shown(self, task: str, key: Key) -> Iterator[None]:
-        """Around a pass that no message led to: who watches tasks is told as of any other."""
-        worker_state.total_count.update({task: 1})
-        worker_state.all_total_count[0] += 1
+    def shown(self, task: str, key: Key) -> Iterator[Callable[[Outcome], None]]:
+        """Around a pass: shows it and its outcome to whoever watches tasks, by Celery's events."""
         events = getattr(self._consumer, "event_dispatcher", None)
         if events is None or not events.enabled:
-            yield
+            yield lambda _: None
             return
         name, started = str(uuid4()), time.monotonic()
+        outcomes: list[Outcome] = []
 
         def tell(what: str, **fields: Any) -> None:
             with suppress(Exception):  # the pass does not depend on who watches
                 events.send(what, uuid=name, **fields)
 
-        shown = {"name": task, "args": argsrepr(key), "kwargs": NO_KWARGS}
-        tell("task-received", root_id=name, retries=0, **shown)
+        args = f"{key.object} {key.driver}"
+        tell("task-received", name=task, args=args, kwargs="{}", root_id=name, retries=0)
         tell("task-started")
-        yield
-        tell("task-succeeded", result="None", runtime=time.monotonic() - started)
+        yield outcomes.append
+        runtime = time.monotonic() - started
+        if outcomes and outcomes[0].action is Action.RETRY:
+            tell("task-failed", exception=outcomes[0].reason, traceback="")
+        else:
+            tell("task-succeeded", result=repr(outcomes and outcomes[0].reason), runtime=runtime)
 
     def start(self) -> None:
         """Gives the application its first queues; before the worker is made."""
@@ -161,7 +164,8 @@ class CeleryConsumers:
     def connected(self, consumer: Any) -> None:
         """Celery's consumer runs, for the first time or again."""
         self._consumer = consumer
-        FreeThreads(consumer)
+        # Celery's loop looks for a free thread only when it goes round, each second.
+        consumer.pool.on_end = lambda: consumer.call_soon(_nothing)
         self._on_connected(consumer.hub)
         self._ask()
         if self._rounds is not None:
@@ -169,9 +173,8 @@ class CeleryConsumers:
         self._rounds = consumer.timer.call_repeatedly(ROUND_SECONDS, self._round)
 
     def ending(self, consumer: Any) -> None:
-        """Celery's consumer ends, for good or to connect again: no ticket is begun any more."""
+        """Celery's consumer ends, for good or to connect again: no further key is taken."""
         self._consumer = None
-        stop_asking(consumer)
         # kombu leaves what it does at each turn there, and with it the whole connection.
         consumer.hub.on_tick.clear()
 
@@ -202,22 +205,8 @@ class CeleryConsumers:
             consumer.cancel_task_queue(name)
 
 
-def stop_asking(consumer: Any) -> None:
-    """Ask Redis for no ticket any more: Celery would wait for the answer, up to a second.
-
-    A ticket that came already is read and put back; one that comes this very instant may be lost,
-    and is published again in time.
-    """
-    channel: Any = getattr(consumer.task_consumer, "channel", None)
-    asking: Any = getattr(channel, "_in_poll", None)
-
-    def hang_up() -> None:
-        if not asking.can_read(timeout=0):
-            asking.disconnect()
-            channel._in_poll = None  # noqa: SLF001 - kombu has no other way
-
-    if asking:  # False: it has never asked; None: it does not now
-        ignore_errors(consumer, hang_up)
+def _nothing() -> None:
+    """The loop goes round, and looks whether a thread is free."""
 
 
 def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:

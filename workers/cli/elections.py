@@ -116,7 +116,7 @@ class Elections:
         return candidates(self._specs, self._fleet.drivers())
 
     def _follow(self, candidate: Candidate, is_back: bool) -> None:
-        """React to a gained or lost Lease: stop calls that are no longer allowed, move messages."""
+        """React to a gained or lost Lease: stop forbidden calls, leave keys to others."""
         driver = self._fleet.driver_of(candidate.queue_name)
         if driver is not None:
             driver.client.recheck()

@@ -1,8 +1,7 @@
-"""When does Celery fetch the next ticket after all threads were busy?
+"""Celery's pool of threads, which reports that a task has ended.
 
-Its loop looks for a free thread when it goes round, and nothing makes it go round when a thread is
-free again: for up to a second that thread would be idle while tickets wait. So the end of a task
-wakes it, if it found no free thread before.
+Celery's loop fetches the next message when it goes round and finds a free thread, and nothing makes
+it go round when a thread gets free: for up to a second that thread would be idle.
 """
 
 from __future__ import annotations
@@ -32,33 +31,3 @@ class ThreadPool(TaskPool):
     def _ended(self, _: object) -> None:
         if self.on_end is not None:
             self.on_end()
-
-
-class FreeThreads:
-    """Wakes the loop of one of Celery's consumers when it fetched nothing for want of a thread."""
-
-    def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
-        self._found_none = False
-        qos = consumer.task_consumer.channel.qos
-        self._has_free: Callable[[], bool] = qos.can_consume
-        qos.can_consume = self.look
-        consumer.pool.on_end = self.ended
-
-    def look(self) -> bool:
-        """In the loop: whether a ticket may be fetched."""
-        self._found_none = True  # before: a thread that is free from now on tells
-        if not self._has_free():
-            return False
-        self._found_none = False
-        return True
-
-    def ended(self) -> None:
-        """In a thread that is free now."""
-        if self._found_none:
-            self._found_none = False
-            self._consumer.call_soon(_nothing)
-
-
-def _nothing() -> None:
-    """The loop goes round, and looks."""

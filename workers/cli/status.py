@@ -152,7 +152,7 @@ def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[
         work[kind] = {
             "ready": figures.ready,
             "retry": figures.retry,
-            "running": figures.ticketed + figures.running,
+            "running": figures.running,
             "limit": figures.limits.concurrency if figures.limits else None,
             "delayed": figures.delayed + figures.blocked,
             "oldest": figures.head_age_seconds,

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from workers.config.settings import Settings
-    from workers.queue.keys import Key
 
 _MODULES: Final = {
     Command.STATUS: "status",
@@ -153,16 +152,15 @@ class Tools:
             retries=0,
         )
 
-    def publish(self, keys: Iterable[Key]) -> None:
-        """Send messages. Most commands send none and need no Celery, which slows their start."""
-        if tickets := list(keys):
-            from workers.app import make_app, publisher  # noqa: PLC0415
+    def publish(self, lists: Iterable[str]) -> None:
+        """Wake workers. Most commands wake none and need no Celery, which slows their start."""
+        from workers.app import make_app, publisher  # noqa: PLC0415
 
-            publisher(make_app(self.settings))(tickets)
+        publisher(make_app(self.settings))(lists)
 
     @cached_property
     def queue(self) -> WorkQueue:
-        """The queue, able to publish messages."""
+        """The queue, able to wake workers."""
         return WorkQueue(self.redis, publish=self.publish)
 
     @cached_property

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from csi_client.connection import links_silent_seconds
-from workers.app import FleetApp, make_app, publisher
+from workers.app import make_app, publisher
 from workers.cli.consumers import CeleryConsumers
 from workers.cli.discovery import discovered_gates
 from workers.cli.elections import Elections
-from workers.cli.nexttickets import NextTickets
 from workers.cli.pool import POOL
 from workers.cli.shadowing import Shadowing
 from workers.cli.waking import SignalWaker
@@ -71,9 +70,12 @@ from workers.queue.workqueue import WorkQueue
 from workers.tasks.registry import register
 
 if TYPE_CHECKING:
+    from celery import Celery
+
     from workers.config.settings import Settings
     from workers.kube.client import KubeClient
     from workers.observability.http import DiagnosticsServer
+    from workers.queue.keys import Key
 
 _log = get_logger(__name__)
 
@@ -92,7 +94,7 @@ class WorkerProcess:
         self.settings = settings
         self.controllers = [load(name) for name in settings.chosen]
         self.metrics = Metrics()
-        self.app: FleetApp = make_app(settings, self.metrics.malformed_messages.inc)
+        self.app: Celery = make_app(settings, self.metrics.malformed_messages.inc)
         self.consumer_heart: Heart | None = None
         specs = catalogue.specs(settings.chosen)
         self.waker = SignalWaker()
@@ -171,7 +173,6 @@ class WorkerProcess:
     def make_context(self, means: Means, lasting: Lasting) -> Context:
         """Build the context that every reconcile gets."""
         settings = self.settings
-        following = NextTickets(self.consumers, self.seats, self.queue.await_ticket)
         return Context(
             settings=settings,
             kube=self.kube,
@@ -187,10 +188,13 @@ class WorkerProcess:
             passes=Passes(lambda: longest_pass(self.fleet.longest_call())),
             tracing=self.tracing,
             may_work=self.leadership.may_work if self.leadership is not None else None,
-            wants_next=following.wanted,
-            next_ticket=following.awaited,
+            goes_on=self.goes_on,
             shown=self.consumers.shown,
         )
+
+    def goes_on(self, key: Key) -> bool:
+        """Whether a thread may take another key of the list it works for."""
+        return self.seats.has_room(key.driver) and self.consumers.fetches(key)
 
     def connect_drivers(self) -> None:
         """Connect drivers on the same host, plug-ins, and drivers of the drivers file."""

@@ -13,7 +13,6 @@ import msgspec
 from workers.controllers.provisioner.intent import Request
 from workers.controllers.provisioner.recorded import RecordedAttempt
 from workers.controllers.provisioner.safekeeping import SLOW_AFTER_SECONDS
-from workers.cpuslots import waiting
 from workers.custom.api import Ignored, ProvisionError, ProvisionOptions, ProvisionResult
 from workers.errors import AttemptError, IgnoredError, State
 from workers.observability.logging import get_logger
@@ -64,7 +63,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
 
         An unexpected exception says nothing about the storage, so it counts as BACKGROUND.
         """
-        with self.copied_when_slow(), waiting():
+        with self.copied_when_slow():
             try:
                 result = self.provisioner.provision(prepared)
             except Ignored as ignored:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from workers import constants as k
 from workers.controllers.provisioner import saving
-from workers.cpuslots import waiting
 from workers.custom.api import Ignored, Options, Provisioner, VolumeStore
 from workers.custom.attempt import CustomAttempt, describe
 from workers.custom.store import BackoffStore
@@ -104,8 +103,7 @@ class CustomBackend:
         """Call `delete` once (L-075 step 1)."""
         work.runtime.effects.reach(Step.DELETE_VOLUME, work.lease)
         try:
-            with waiting():
-                self.provisioner.delete(deepcopy(volume))
+            self.provisioner.delete(deepcopy(volume))
         except Ignored as ignored:
             raise IgnoredError(ignored.reason) from None
         except Exception as error:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from workers import constants as k
 from workers.controllers.provisioner import saving
-from workers.cpuslots import waiting
 from workers.deadlines import Deadline
 from workers.engine.outcome import Outcome, retry, wait
 from workers.engine.steps import Step
@@ -98,8 +97,7 @@ class BackoffStore:
         """Try once to delete the volume; here an Ignored counts as a failure."""
         work.runtime.effects.reach(Step.CLEAN_UP, work.lease)
         try:
-            with waiting():
-                self.provisioner.delete(deepcopy(volume))
+            self.provisioner.delete(deepcopy(volume))
         except Exception as error:  # noqa: BLE001 - after any failure the volume may still exist
             progress["deletes"] = progress.get("deletes", 0) + 1
             _log.warning("not deleted again", volume=volume["metadata"]["name"], err=error)

@@ -23,7 +23,6 @@ from csi_client.errors import (
     CsiError,
 )
 from workers.controllers import catalogue
-from workers.cpuslots import waiting
 from workers.drivers.operations import OPERATIONS
 from workers.errors import DriverAway, LeaseLost, QueueUnavailable
 from workers.observability.logging import get_logger
@@ -134,27 +133,24 @@ class WatchedClient(CsiClient):
         **options: Any,
     ) -> _Answer:
         """Make one call, with pace and lease check; every call passes through here."""
-        with waiting():
-            operation = OPERATIONS.get(method)
-            if operation is None:
-                return super()._call(method, request, answer_type, timeout_seconds, **options)
-            self.pace.wait_turn(operation)
-            lease = CURRENT.get()
-            if lease is not None:
-                lease.check()  # the turn may have taken long
-                if lease.permit is not None:
-                    options["is_allowed"] = lease.permit
-            try:
-                return super()._call(method, request, answer_type, timeout_seconds, **options)
-            except CsiError as error:
-                if error.code == CANCELLED and lease is not None and not lease.is_permitted():
-                    raise LeaseLost(f"{method} was cancelled: others may work now") from None
-                if self._is_away(error):
-                    raise DriverAway(
-                        f"driver at {self.address} is not connected: {error}"
-                    ) from None
-                self.pace.failed(operation, error)
-                raise
+        operation = OPERATIONS.get(method)
+        if operation is None:
+            return super()._call(method, request, answer_type, timeout_seconds, **options)
+        self.pace.wait_turn(operation)
+        lease = CURRENT.get()
+        if lease is not None:
+            lease.check()  # the turn may have taken long
+            if lease.permit is not None:
+                options["is_allowed"] = lease.permit
+        try:
+            return super()._call(method, request, answer_type, timeout_seconds, **options)
+        except CsiError as error:
+            if error.code == CANCELLED and lease is not None and not lease.is_permitted():
+                raise LeaseLost(f"{method} was cancelled: others may work now") from None
+            if self._is_away(error):
+                raise DriverAway(f"driver at {self.address} is not connected: {error}") from None
+            self.pace.failed(operation, error)
+            raise
 
     def _is_away(self, error: CsiError) -> bool:
         """Return True if the connection broke, did not exist, or was replaced during the call."""

@@ -1,8 +1,8 @@
 """Limits how many threads of this process are inside one driver.
 
 A driver that hangs must not take all threads. In a worker with several drivers each may use a share
-of the threads; when its share is used up, the process stops fetching its messages. They wait in
-Redis for a free thread here or in another worker. A message already fetched is still handled.
+of the threads; when its share is used up, the process stops taking its keys. They wait in Redis for
+a free thread here or in another worker. A message already fetched is still handled.
 
 If fewer threads are free than a share, a driver may use at most as many as are free. So each
 further driver that hangs takes half of the rest (of 64 threads, three drivers get 16 each, the next
@@ -69,7 +69,7 @@ class Seats:
 
     @contextmanager
     def seat(self, queue_name: str) -> Iterator[None]:
-        """Take a slot while one message is handled; never waits."""
+        """Take a slot for one turn of a thread; never waits."""
         self._change(queue_name, 1)
         try:
             yield

@@ -7,9 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workers.cpuslots import CpuSlots
 from workers.drivers.seats import Seats
-from workers.engine.lockrules import LockRules
 from workers.engine.passes import Passes
 from workers.observability.metrics import Metrics
 from workers.observability.running import RunningWork
@@ -22,11 +20,11 @@ if TYPE_CHECKING:
     from workers.config.settings import Settings
     from workers.drivers.driver import Driver
     from workers.engine.effects import Effects
+    from workers.engine.outcome import Outcome
     from workers.explain.lasting import Lasting
     from workers.kube.reading import KubeReader
     from workers.queue.catalog import CatalogReader
     from workers.queue.keys import Key
-    from workers.queue.leases import Lease
     from workers.queue.pauses import Pauses
     from workers.queue.workqueue import WorkQueue
 
@@ -44,11 +42,10 @@ class Context:
         lasting: tells users of holds that last; None without.
         may_work: told kind and queue name; whether this process may work on such keys at this
             moment. None: always, there are no elections.
-        wants_next: told a lease that is about to end; whether its thread goes on with another key
-            of the driver.
-        next_ticket: waits a moment for another ticket of a key's driver; None: none came.
-        shown: around a pass without a ticket of its own, told task and key: who watches tasks sees
-            it all the same.
+        goes_on: told a key that is about to end; whether its thread may take another one of the
+            same list.
+        shown: around a pass, told task and key: shows it to whoever watches tasks. What it gives
+            is told the outcome.
     """
 
     settings: Settings
@@ -60,19 +57,16 @@ class Context:
     parts: Mapping[str, Any] = field(default_factory=dict)
     pauses: Pauses | None = None
     seats: Seats = field(default_factory=lambda: Seats(lambda _: sys.maxsize))
-    cpu: CpuSlots = field(default_factory=CpuSlots)
     metrics: Metrics = field(default_factory=Metrics)
     lasting: Lasting | None = None
     tracing: Tracing = field(default_factory=Tracing)
     passes: Passes = field(default_factory=Passes)
     may_work: Callable[[str, str], bool] | None = None
-    wants_next: Callable[[Lease], bool] = field(default=lambda _: False)
-    next_ticket: Callable[[Key], Key | None] = field(default=lambda _: None)
-    shown: Callable[[str, Key], AbstractContextManager[None]] = field(
-        default=lambda *_: nullcontext()
+    goes_on: Callable[[Key], bool] = field(default=lambda _: False)
+    shown: Callable[[str, Key], AbstractContextManager[Callable[[Outcome], None]]] = field(
+        default=lambda *_: nullcontext(lambda _: None)
     )
     running: RunningWork = field(init=False)
-    lock_rules: LockRules = field(init=False, default_factory=LockRules)
 
     def __post_init__(self) -> None:
         self.running = RunningWork(self.metrics)

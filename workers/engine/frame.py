@@ -1,4 +1,4 @@
-"""From a ticket to a released lease: the frame around every pass.
+"""From "work is due" to released leases: the frame around every pass.
 
 Nothing raised inside a pass leaves this frame: the key always goes back to its queue, so no
 claim is forgotten and no error is seen twice: a task's edge is the one place for
@@ -7,8 +7,9 @@ claim is forgotten and no error is seen twice: a task's edge is the one place fo
 
 from __future__ import annotations
 
+import time
 import traceback
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
@@ -20,15 +21,16 @@ from workers.errors import ApiError, LeaseLost, QueueFull, TransientError
 from workers.kube.errors import AwayError
 from workers.observability import tracing, trail
 from workers.observability.logging import get_logger, log_fields
-from workers.queue.keys import Key
+from workers.queue.kinds import kinds_of
 from workers.queue.leases import CURRENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from workers.drivers.driver import Driver
     from workers.engine.context import Context
     from workers.engine.controller import Controller
+    from workers.queue.keys import Key
     from workers.queue.leases import Lease
     from workers.spec import Kind
 
@@ -38,8 +40,8 @@ _log = get_logger(__name__)
 AWAY_SECONDS: Final = 1.0
 # Redis takes no new record: all who wait for one come back, and it must have time for the others.
 FULL_SECONDS: Final = 15.0
-# More would let the other drivers wait for a slot.
-PASSES_IN_A_ROW: Final = 4
+# A thread that was woken takes keys of its list for this long, then other lists have their turn.
+TURN_SECONDS: Final = 0.5
 # Client-go's sidecars: where a controller's settings say nothing.
 RETRY_START_SECONDS: Final = 1.0
 RETRY_MAX_SECONDS: Final = 300.0
@@ -63,170 +65,103 @@ def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Ite
         yield
     except BaseException:
         give_back(context, lease, is_begun=is_begun)
-        if lease.successor is not None:
-            give_back(context, lease.successor, is_begun=False)
         raise
 
 
-def run(context: Context, controllers: Mapping[str, Controller], text: str) -> None:
-    """Takes the key, runs one pass and releases the key with its outcome.
+def run(context: Context, controllers: Mapping[str, Controller], place: str) -> None:
+    """Takes the due keys of one place, one after the other, a pass for each.
 
-    Its thread may go on with further keys of the driver, a pass for each.
+    Ends when none is due, when its turn is over, or when this process is not to work on such keys
+    any more. What is left then is announced by another message.
 
     Args:
         context: this process's connections.
         controllers: those of this process, by kind of key.
-        text: the key's text from the ticket.
+        place: whose keys, see `workers.queue.kinds.place_of`.
     """
-    try:
-        key = Key.parse(text)
-    except ValueError as error:
-        _log.warning("ticket dropped", err=error)
+    by_name = {kind.name: kind for one in controllers.values() for kind in one.spec.kinds}
+    driver_name, kinds = kinds_of(place, map(by_name.__getitem__, controllers))
+    driver = context.driver_of(driver_name) if driver_name else None
+    if not kinds or (driver_name and driver is None):
+        _log.v(2, "wake-up dropped, its list is not served here", place=place)
         return
-    way: Way | None = Way(key, has_task=True)
+    ends = time.monotonic() + TURN_SECONDS
+    is_woken = goes_on = True
+    with context.seats.seat(driver_name):
+        while goes_on:
+            lease = _take(context, driver_name, kinds, is_woken=is_woken)
+            is_woken = False
+            if lease is None:
+                return
+            controller = controllers[lease.key.kind]
+            kind = by_name[lease.key.kind]
+            Pass(context, controller, kind, driver, lease.key, ends).go(lease)
+            goes_on = lease.takes_next
+
+
+def _take(context: Context, driver: str, kinds: Sequence[str], *, is_woken: bool) -> Lease | None:
+    may_work = context.may_work
+    wanted = [kind for kind in kinds if may_work is None or may_work(kind, driver)]
+    if not wanted:
+        # A fellow gets them: the sweep wakes the list again.
+        _log.v(2, "keys left to others, the lease is not ours", driver=driver)
+        return None
     try:
-        while way is not None:
-            driver, tenant = way.key.driver, way.key.tenant
-            with context.seats.seat(driver):
-                with context.cpu.taken(tenant):
-                    for _ in range(PASSES_IN_A_ROW):
-                        way = go_on(context, controllers, way)
-                        if way is None or way.lease is None or not context.cpu.may_stay(tenant):
-                            break
-                        if (way.key.driver, way.key.tenant) != (driver, tenant):
-                            break
-                if way is not None and way.awaits:
-                    # In its seat: Celery's consumer would give that to another ticket.
-                    following = context.next_ticket(way.key)
-                    way = Way(following) if following is not None else None
-    except BaseException:
-        # Between two passes, where no pass gives back what it leaves behind.
-        if way is not None and way.lease is not None:
-            give_back(context, way.lease, is_begun=False)
-        raise
-
-
-def go_on(context: Context, controllers: Mapping[str, Controller], way: Way) -> Way | None:
-    """One pass; returns how to go on after it."""
-    work = pass_of(context, controllers, way.key)
-    if work is not None:
-        return work.go(way)
-    if way.lease is not None:
-        give_back(context, way.lease, is_begun=False)
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """What a thread goes on with.
-
-    Attributes:
-        key: to be worked on.
-        lease: of that key, None if it is to be taken.
-        has_task: Celery shows it; all others are shown by us.
-        awaits: nothing: the key was ended, and the thread waits a moment for another of its driver.
-    """
-
-    key: Key
-    lease: Lease | None = None
-    has_task: bool = False
-    awaits: bool = False
-
-
-def pass_of(context: Context, controllers: Mapping[str, Controller], key: Key) -> Pass | None:
-    """What works on such a key here; None, and a log line, for nothing."""
-    controller = controllers.get(key.kind)
-    if controller is None:
-        _log.warning("ticket dropped, its controller does not run here", key=key.text)
+        return context.queue.take(driver, wanted, is_woken=is_woken)
+    except TransientError as error:
+        _log.warning("no key taken", driver=driver, err=error)
         return None
-    kind = next(one for one in controller.spec.kinds if one.name == key.kind)
-    driver = context.driver_of(key.driver) if kind.has_driver else None
-    if driver is None and kind.has_driver:
-        _log.warning(
-            "ticket dropped, its driver is not served here", key=key.text, driver=key.driver
-        )
-        return None
-    return Pass(context, controllers, controller, kind, driver, key)
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One ticket's way from the lease to its release; `driver` is None for driverless kinds."""
+    """A key's way from its lease to its release.
+
+    Attributes:
+        driver: None for kinds without a driver.
+        turn_ends: when the thread takes no further key, by the monotonic clock.
+    """
 
     context: Context
-    controllers: Mapping[str, Controller]
     controller: Controller
     kind: Kind
     driver: Driver | None
     key: Key
+    turn_ends: float
 
     @property
     def driver_name(self) -> str:
         """As metrics and logs have it, "" without a driver."""
         return self.driver.name if self.driver is not None else ""
 
-    def go(self, way: Way) -> Way | None:
-        """Take the key unless that is done, reconcile, give it back; returns how to go on."""
-        lease = way.lease
-        if lease is not None:
-            if not self.may_go_on(lease):
-                give_back(self.context, lease, is_begun=False)
-                return None
-        else:
-            found = self.take()
-            if found is None:
-                return None
-            if isinstance(found, Key):
-                return Way(found)
-            if found.key != self.key:
-                return Way(found.key, found)
-            lease = found
+    def go(self, lease: Lease) -> None:
+        """Lock what the key needs, reconcile, give the key back."""
         with _given_back(self.context, lease, is_begun=False):
-            if way.has_task:
-                return self.work(lease)
-            _log.v(4, "goes on with the next key", key=self.key.text)
-            with self.context.shown(self.kind.task, self.key):
-                return self.work(lease)
+            if self.enter(lease):
+                with self.context.shown(self.kind.task, self.key) as ended:
+                    self.work(lease, ended)
+            else:
+                lease.takes_next = self.turn_lasts()
 
-    def take(self) -> Lease | Key | None:
-        """The lease of this key or another one, or a key to take instead, see `WorkQueue`."""
+    def enter(self, lease: Lease) -> bool:
+        """Whether all locks are ours; else the key waits for the busy one."""
         context, key = self.context, self.key
-        permit = self.permit()
-        if permit is not None and not permit():
-            # A fellow gets it: lost tickets are published again.
-            _log.v(2, "ticket left to others, the lease is not ours", key=key.text)
-            return None
         try:
-            locks = self.controller.locks(key, self.driver)
-            found = context.queue.take_any(key, locks, self.rules())
+            return context.queue.enter(lease, self.controller.locks(key, self.driver))
         except TransientError as error:
-            _log.warning("key not taken", key=key.text, err=error)
-            return None
-        except Exception:  # noqa: BLE001 - the ticket is published again, see Lua `sweep`
-            _log.exception("unexpected error, key not taken", key=key.text)
+            _log.warning("key not locked", key=key.text, err=error)
+        except Exception:  # noqa: BLE001 - one key's defect must not stop the others
+            _log.exception("unexpected error, key not locked", key=key.text)
             context.metrics.unexpected_errors.labels(key.kind, self.driver_name).inc()
-            return None
-        if isinstance(found, Key):
-            return found  # its ticket is this one, and counted with it
-        with nullcontext() if found is None else _given_back(context, found, is_begun=False):
-            fate = "dropped" if found is None else "taken"
-            context.metrics.tickets.labels(key.kind, fate).inc()
-        return found
+        give_back(context, lease, is_begun=False)
+        return False
 
-    def may_go_on(self, lease: Lease) -> bool:
-        """Whether a key that came with the end of another may still be worked on here."""
-        permit = self.permit()
-        if permit is not None and not permit():
-            _log.v(2, "key left to others, the lease is not ours", key=self.key.text)
-            return False
-        if set(lease.locks) != set(self.controller.locks(self.key, self.driver)):
-            # The driver's settings changed in this moment.
-            _log.warning("key given back, it has other locks", key=self.key.text)
-            return False
-        return True
+    def turn_lasts(self) -> bool:
+        """Whether this thread takes another key of the list after this one."""
+        return time.monotonic() < self.turn_ends and self.context.goes_on(self.key)
 
-    def work(self, lease: Lease) -> Way | None:
-        """Reconcile and give the key back; returns how to go on."""
+    def work(self, lease: Lease, ended: Callable[[Outcome], None]) -> None:
+        """Reconcile and give the key back; `ended` is told how the pass ended."""
         context, key, name = self.context, self.key, self.kind.work_queue
         lease.permit = self.permit()
         context.metrics.work_adds.labels(name).inc()
@@ -242,6 +177,7 @@ class Pass:
             context.tracing.work(f"{key.kind} pass", key.text, lease.waited_seconds, **fields),
         ):
             outcome = self.reconcile(lease)
+            ended(outcome)
             result = outcome.action.value
             context.metrics.attempts.labels(key.kind, self.driver_name, result).inc()
             trail.note("end", outcome.reason)
@@ -252,14 +188,6 @@ class Pass:
             except Exception as error:  # noqa: BLE001 - a lease nobody releases would hold the key
                 self.unexpected(error)
                 give_back(context, lease)
-        if lease.successor is not None:
-            return Way(lease.successor.key, lease.successor)
-        return Way(self.key, awaits=True) if lease.rules else None
-
-    def rules(self) -> str:
-        """The locks of the keys that this thread may work on as well, see `WorkQueue.take`."""
-        context = self.context
-        return context.lock_rules.beside(self.key, self.driver, self.controllers, context.may_work)
 
     def permit(self) -> Callable[[], bool] | None:
         """Asks whether this process may work on such keys; None: always."""
@@ -313,8 +241,7 @@ class Pass:
         puts back what may be without an end.
         """
         self.context.effects.reach(Step.FINISH_KEY, lease)
-        if self.context.wants_next(lease):
-            lease.rules = self.rules()  # what follows is worked on by `run`
+        lease.takes_next = self.turn_lasts()
         try:
             self.give_back(lease, outcome)
         except TransientError as error:
@@ -363,7 +290,7 @@ def give_back(context: Context, lease: Lease, *, is_begun: bool = True) -> None:
     """
     if lease.is_released:
         return
-    lease.rules = ""  # nobody would work on what follows
+    lease.takes_next = False
     try:
         context.queue.release(lease, delay_seconds=AWAY_SECONDS, count=is_begun)
     except TransientError as error:

@@ -3,7 +3,7 @@
 While a stranger holds a Lease, a Go sidecar or workers of another Redis, its controller's lanes are
 paused in ours for all of us: that is a fact about the world. What one process does not know (its
 API server is away, its look is old) holds back that process alone: it takes no key, begins no call,
-cancels those that run, and leaves the tickets to its fellows.
+cancels those that run, and leaves the keys to its fellows.
 
 Whether a key may be worked on is asked of the election's own clock right before each effect, so
 nothing here has to be in time for it: Redis may be empty, a request may hang. Each Lease is looked

@@ -37,7 +37,7 @@ _MOVES: Final = {
         *("limit-reached", "rate-limited", "change-unseen", "redis-away"),
     ),
     ITSELF: (
-        *("queued", "ticketed", "running", "volume-busy", "back-off", "change-waits", "deleting"),
+        *("queued", "running", "volume-busy", "back-off", "change-waits", "deleting"),
         *("being-created", "size-pinned", "class-pinned", "class-taken-back", "not-made"),
         *("not-copied", "no-content", "no-finalizer", "waits-for-content"),
     ),

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from workers.explain.serving import Served
     from workers.queue.inspect import KeyState, Note
 
-# If no worker took an admitted key's message within this time, no thread is free.
-TICKET_SECONDS: Final = 3.0
+# If no worker took a key within this time although its limits allow it, no thread is free.
+UNTAKEN_SECONDS: Final = 3.0
 # A call that has run longer than this is reported as slow.
 LONG_SECONDS: Final = 2.0
 _FOLLOW_UP: Final = "Nothing; ask again in a moment."
@@ -147,17 +147,6 @@ def queued(state: KeyState) -> Cause | None:
             f"Another task works on the same volume: {state.blocked_by}.",
             _FOLLOW_UP,
         )
-    if state.ticket_at:
-        age = state.now - state.ticket_at
-        if age < TICKET_SECONDS:
-            return Cause(
-                "ticketed", "It is admitted; a worker takes it now.", _FOLLOW_UP, is_problem=False
-            )
-        return Cause(
-            "no-free-worker",
-            f"It was admitted {duration(age)} ago, but no worker thread has taken it.",
-            "Workers are busy or gone: see `csi-fleet status`; raise --workers or --concurrency.",
-        )
     if not state.position:
         return None
     place = _place(state)
@@ -180,6 +169,13 @@ def queued(state: KeyState) -> Cause | None:
             f"The driver's rate of {state.limits.rate_per_second:g} per second is used up; "
             f"{place}.",
             "Wait; or raise the rate of the driver.",
+        )
+    waited = state.now - state.since if state.since else 0.0
+    if state.position == 1 and waited >= UNTAKEN_SECONDS:
+        return Cause(
+            "no-free-worker",
+            f"It is its turn, but no worker thread has taken it; {place}.",
+            "Workers are busy or gone: see `csi-fleet status`; raise --workers or --concurrency.",
         )
     return Cause("queued", f"It waits for its turn; {place}.", _FOLLOW_UP, is_problem=False)
 
@@ -252,6 +248,6 @@ def next_try(state: KeyState) -> str:
     if state.due:
         due = f"{moment(state.due)}, in {duration(max(0.0, state.due - state.now))}"
         return f"Attempt {state.fails + 1} comes at {due}."
-    if state.position or state.ticket_at:
+    if state.position:
         return f"Attempt {state.fails + 1} waits for its turn."
     return ""

@@ -13,7 +13,6 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from workers.cpuslots import waiting
 from workers.kube.connection import connect
 from workers.kube.errors import Unreachable, error_from_response
 from workers.kube.kubeconfig import UnusableError
@@ -267,15 +266,13 @@ class KubeClient:
             )
 
         for repeats_left in range(self._repeats, -1, -1):
-            with waiting():
-                answer = self._send_authorized(method, url, send)
+            answer = self._send_authorized(method, url, send)
             if answer.status < 300:
                 return answer.data
             wait_seconds = min(answer.retry_after_seconds, _MAX_RETRY_AFTER_SECONDS)
             if not wait_seconds or not repeats_left:
                 break
-            with waiting():
-                self._sleep(wait_seconds)
+            self._sleep(wait_seconds)
         raise error_from_response(answer.status, answer.data, method=method, path=path)
 
     def _send_authorized(

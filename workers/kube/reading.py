@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from workers.cpuslots import waiting
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, error_from_status
 
@@ -90,13 +89,8 @@ class KubeReader:
         }
         path = resource.path(namespace=namespace)
         stream = self._getter.watch_raw(path, query, read_timeout_seconds=_PAST_READ_SECONDS)
-        lines = stream.lines()
         try:
-            while True:
-                with waiting():
-                    line = next(lines, None)
-                if line is None:
-                    return
+            for line in stream.lines():
                 event = msgspec.json.decode(line)
                 if event["type"] == "ERROR":
                     raise error_from_status(event["object"])

@@ -18,7 +18,7 @@ from workers.errors import TransientError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-_STATES = ("ready", "retry", "ticketed", "running", "delayed", "blocked")
+_STATES = ("ready", "retry", "running", "delayed", "blocked")
 _LABELS = ("kind", "driver_name")
 
 
@@ -42,10 +42,6 @@ class LaneFigures(Protocol):
         """Waiting keys to retry."""
 
     @property
-    def ticketed(self) -> int:
-        """Admitted keys, whose message is sent."""
-
-    @property
     def running(self) -> int:
         """Keys leased by a worker."""
 
@@ -62,8 +58,8 @@ class LaneFigures(Protocol):
         """Seconds that the next key has been waiting."""
 
     @property
-    def oldest_ticket_seconds(self) -> float:
-        """Age of the oldest message that no worker took."""
+    def untaken_seconds(self) -> float:
+        """Seconds that the next key has been waiting although the limits allow it."""
 
     @property
     def paused(self) -> Mapping[str, str]:
@@ -123,9 +119,9 @@ def _lane_families(lanes: Mapping[str, LaneFigures]) -> list[GaugeMetricFamily]:
         "Seconds the next key of the lane has been waiting.",
         labels=_LABELS,
     )
-    ticket = GaugeMetricFamily(
-        "csi_fleet_oldest_ticket_age_seconds",
-        "Age of the oldest Celery message of the lane that no worker took.",
+    untaken = GaugeMetricFamily(
+        "csi_fleet_untaken_age_seconds",
+        "Seconds the next key of the lane has been waiting though the lane's limits allow it.",
         labels=_LABELS,
     )
     limit = GaugeMetricFamily(
@@ -142,12 +138,12 @@ def _lane_families(lanes: Mapping[str, LaneFigures]) -> list[GaugeMetricFamily]:
         for state in _STATES:
             keys.add_metric([*labels, state], getattr(figures, state))
         head.add_metric(labels, figures.head_age_seconds)
-        ticket.add_metric(labels, figures.oldest_ticket_seconds)
+        untaken.add_metric(labels, figures.untaken_seconds)
         if figures.limits is not None:
             limit.add_metric(labels, figures.limits.concurrency)
         for pause in figures.paused:
             paused.add_metric([*labels, pause], 1)
-    return [keys, head, ticket, limit, paused]
+    return [keys, head, untaken, limit, paused]
 
 
 def _depths(
@@ -157,7 +153,7 @@ def _depths(
     depths: dict[str, int] = defaultdict(int)
     for lane, figures in lanes.items():
         kind = unquote(lane.partition("|")[0])
-        depths[work_queues.get(kind, kind)] += figures.ready + figures.retry + figures.ticketed
+        depths[work_queues.get(kind, kind)] += figures.ready + figures.retry
     family = GaugeMetricFamily("workqueue_depth", "Current depth of workqueue", labels=("name",))
     for name, depth in depths.items():
         family.add_metric([name], depth)

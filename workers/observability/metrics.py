@@ -301,12 +301,6 @@ class Metrics:
             "kind",
             "driver_name",
         )
-        self.tickets = self._counter(
-            "csi_fleet_tickets_total",
-            "Celery messages by kind of key and fate: taken or dropped.",
-            "kind",
-            "fate",
-        )
         self.malformed_messages = self._counter(
             "csi_fleet_malformed_messages_total",
             "Messages in Celery's lists that nobody could read and that were dropped.",

@@ -104,7 +104,7 @@ class CeleryKeys:
             return SCHEDULE_BYTES
         if _ANSWERS.fullmatch(name):
             return 0 if self._celery.ttl(name) == -1 else None
-        is_strange = name.startswith((*_STRANGE, names_of(self._client).ticket_lists))
+        is_strange = name.startswith((*_STRANGE, names_of(self._client).celery_lists))
         return 0 if is_strange else None
 
     def _check(self, name: str, most_bytes: int) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from workers.queue.limits import LaneLimits
     from workers.queue.scripts import Scripts
-    from workers.queue.tickets import Tickets
+    from workers.queue.wakeups import Wakeups
 
 _log = get_logger(__name__)
 
@@ -27,7 +27,7 @@ class Declared:
     Args:
         scripts: of the queue's Redis.
         heartbeats: the same for the thread of the heartbeat.
-        tickets: takes what a declaration admits.
+        wakeups: takes the lists that a declaration wakes.
         before: called with each lane before its limits are declared; may raise ApiError and may be
             slow: after a loss of Redis' data `declare` calls it, not `again`. None for nothing.
     """
@@ -36,12 +36,12 @@ class Declared:
         self,
         scripts: Scripts,
         heartbeats: Scripts,
-        tickets: Tickets,
+        wakeups: Wakeups,
         before: Callable[[str], None] | None,
     ) -> None:
         self._scripts = scripts
         self._heartbeats = heartbeats
-        self._tickets = tickets
+        self._wakeups = wakeups
         self._before = before
         self._limits: dict[str, LaneLimits] = {}
         self._undeclared: set[str] = set()
@@ -63,8 +63,8 @@ class Declared:
                 self._undeclared.update(lanes)
         # Together: leases are not renewed meanwhile, and there may be thousands of lanes.
         rows = [self._row(lane, lanes[lane]) for lane in lanes if lane not in self._undeclared]
-        for tickets in self._heartbeats.run_each("limits", rows):
-            self._tickets.hold(tickets)
+        for lists in self._heartbeats.run_each("limits", rows):
+            self._wakeups.hold(lists)
         self._in_new_life.difference_update(row[0] for row in rows)
 
     def declare(self) -> None:
@@ -80,7 +80,7 @@ class Declared:
                 if self._before is not None:
                     self._before(lane)
                 row = self._row(lane, self._limits[lane])
-                self._tickets.publish(self._scripts.run("limits", *row))
+                self._wakeups.publish(self._scripts.run("limits", *row))
                 self._in_new_life.discard(lane)
             except ApiError as error:
                 self._undeclared.add(lane)

@@ -16,14 +16,14 @@ from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.queue.keys import Key
 from workers.queue.leases import CatalogState, Lease, Session
-from workers.queue.locks import Lock
 from workers.queue.scripts import Scripts, text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from workers.queue.locks import Lock
     from workers.queue.marks import Remembered
-    from workers.queue.tickets import Tickets
+    from workers.queue.wakeups import Wakeups
 
 _log = get_logger(__name__)
 
@@ -44,7 +44,7 @@ class HeldLeases:
     Args:
         scripts: for the ends of leases.
         heartbeats: of a client of its own, for the heartbeat's thread.
-        tickets: takes what an end admits.
+        wakeups: takes the lists that an end wakes.
         ttl_ms: how long Redis keeps a lease nobody renews.
         clock: local seconds that go on while the process is stopped.
         on_lost: called after leases were lost.
@@ -56,7 +56,7 @@ class HeldLeases:
         self,
         scripts: Scripts,
         heartbeats: Scripts,
-        tickets: Tickets,
+        wakeups: Wakeups,
         *,
         ttl_ms: int,
         clock: Callable[[], float],
@@ -66,7 +66,7 @@ class HeldLeases:
     ) -> None:
         self._scripts = scripts
         self._heartbeats = heartbeats
-        self._tickets = tickets
+        self._wakeups = wakeups
         self._ttl_ms = ttl_ms
         self._clock = clock
         self._on_lost = on_lost
@@ -76,18 +76,16 @@ class HeldLeases:
         self.held: dict[str, Lease] = {}
         self._owed: deque[tuple[str, Lease, tuple[str | bytes | float, ...]]] = deque()
 
-    def take(self, key: Key, locks: Sequence[Lock], rules: str) -> Lease | Key | None:
-        """See `WorkQueue.take_any`; without rules no other key."""
+    def take(self, driver: str, kinds: Sequence[str], *, is_woken: bool) -> Lease | None:
+        """See `WorkQueue.take`."""
         token, started = uuid4().hex, self._clock()
-        owner = (self.session.process_id, token, self._ttl_ms)
         # If only the reply is lost nobody names the lease, and it runs out.
-        reply = self._scripts.run("take", key.text, *owner, rules, *(lock.text for lock in locks))
-        status, tickets, state = text(reply[0]), reply[1], reply[2]
-        self._tickets.publish(tickets)
+        owner = (self.session.process_id, token, self._ttl_ms)
+        reply = self._scripts.run("take", *owner, int(is_woken), driver, *kinds)
+        status, lists, state = text(reply[0]), reply[1], reply[2]
+        self._wakeups.publish(lists)
         if status == "new life":
             self._on_lost()
-        if status == "other":
-            return _parsed(state)
         return self._begun(state, token, started) if status == "taken" else None
 
     def _begun(self, state: list[Any], token: str, started: float) -> Lease | None:
@@ -96,13 +94,13 @@ class HeldLeases:
         key = _parsed(state[0])
         if key is None or self._clock() >= valid_until:
             return None
-        fence, started_ms, fails, memo, mark, waited_ms, *rest = state[2:]
+        fence, started_ms, fails, memo, mark, waited_ms, *rest = state[1:]
         epoch, versions, complete, seen, *records = rest
         kinds, counts = map(text, versions[::2]), (whole(one) or 0 for one in versions[1::2])
         numbers = dict(zip(kinds, counts, strict=True))
         lease = Lease(
             key=key,
-            locks=tuple(Lock.parse(text(lock)) for lock in state[1]),
+            locks=(),
             token=token,
             fence=int(fence),
             fails=whole(fails) or 0,
@@ -119,6 +117,18 @@ class HeldLeases:
         )
         self.held[token] = lease
         return lease
+
+    def enter(self, lease: Lease, locks: Sequence[Lock]) -> bool:
+        """See `WorkQueue.enter`."""
+        lists, status = self._scripts.run("enter", *owner_of(lease), *(lock.text for lock in locks))
+        if status != 1:
+            lease.is_released = True
+            self.held.pop(lease.token, None)
+        self._wakeups.publish(lists)
+        if status != 1:
+            return False
+        lease.locks = tuple(locks)
+        return True
 
     def drop_all(self) -> None:
         """The process ends: nothing more may be written."""
@@ -163,9 +173,9 @@ class HeldLeases:
                 leases += [slot, name, record]
         owner = (session.process_id, candidate, known, self._ttl_ms)
         asked_at = self._clock()
-        epoch, tickets, lost, now_ms = self._heartbeats.run("regain", *owner, *leases)
+        epoch, lists, lost, now_ms = self._heartbeats.run("regain", *owner, *leases)
         session.hear(int(now_ms), asked_at)
-        self._tickets.hold(tickets)
+        self._wakeups.hold(lists)
         if known:
             _log.warning("Redis began a new life", leases=len(held), lost=len(lost))
         declare(is_new_life=bool(known))
@@ -187,23 +197,20 @@ class HeldLeases:
         return has_lost
 
     def end(self, script: str, lease: Lease, *args: str | bytes | float) -> list[int]:
-        """Run a script that ends a lease; its reply without the tickets.
+        """Run a script that ends a lease; its reply without the lists.
 
         Raises:
             QueueUnavailable: the heartbeat repeats it until Redis confirms it.
         """
         lease.is_released = True
         owner, args = owner_of(lease), (*args, *trail.collected())
-        token, started = uuid4().hex, self._clock()
-        goes_on = f"{token} {self._ttl_ms}\n{lease.rules}" if lease.rules else ""
+        stays = int(lease.takes_next)
         try:
-            state, reply = self._settle(self._scripts, script, lease, (*owner, goes_on, *args))
+            return self._settle(self._scripts, script, lease, (*owner, stays, *args))
         except QueueUnavailable:
             # Repeated by the heartbeat, whose thread begins no work.
-            self._owed.append((script, lease, (*owner, "", *args)))
+            self._owed.append((script, lease, (*owner, 0, *args)))
             raise
-        lease.successor = self._begun(state, token, started) if state else None
-        return reply
 
     def _settle(
         self,
@@ -211,20 +218,20 @@ class HeldLeases:
         script: str,
         lease: Lease,
         args: tuple[str | bytes | float, ...],
-    ) -> tuple[list[Any] | None, list[int]]:
+    ) -> list[int]:
         """Write the end of a lease; safe to repeat.
 
         A lost lease changes nothing, but its key is added once more, and what it began is put back
         unless a newer owner's record is there: nobody else may know of it.
         """
-        publish = self._tickets.publish if scripts is self._scripts else self._tickets.hold
-        tickets, state, is_owner, *reply = scripts.run(script, *args)
-        publish(tickets)
+        publish = self._wakeups.publish if scripts is self._scripts else self._wakeups.hold
+        lists, is_owner, *reply = scripts.run(script, *args)
+        publish(lists)
         if not is_owner:
             records = [part for slot, written in lease.written.items() for part in (slot, *written)]
             publish(scripts.run("orphan", lease.key.text, *records))
         self.held.pop(lease.token, None)
-        return state, [int(value) for value in (is_owner, *reply)]
+        return [int(value) for value in (is_owner, *reply)]
 
     def _pay(self) -> None:
         """Repeat what Redis did not confirm; without effect where the lease is another's by now."""
@@ -234,7 +241,7 @@ class HeldLeases:
 
 
 def _parsed(key: bytes) -> Key | None:
-    """A ticketed key as it stands in Redis; None for what somebody's hand wrote there."""
+    """A key as it is stored in Redis; None for what somebody's hand wrote there."""
     try:
         return Key.parse(text(key))
     except ValueError as error:

@@ -42,7 +42,7 @@ _KEYS_PER_READ = 200
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Why a lane admits nothing; `until` in seconds since 1970, 0 = until resumed."""
+    """Why nothing of a lane is taken; `until` in seconds since 1970, 0 = until resumed."""
 
     kind: str
     reason: str
@@ -67,11 +67,10 @@ class KeyState:
         position: rank among the keys that wait in the same order, from 1; 0 = does not wait.
         waiting: keys that wait in the same order.
         is_retry: it waits among the retries.
-        ticket_at: when its Celery message was last published.
         lease: (process, started) while it is worked on.
         blocked_by: the key whose volume it waits for.
         due: when its next attempt comes.
-        in_use: tickets and leases of its lane.
+        in_use: leases of its lane, and calls of dead processes.
         limits: None when no worker declared any.
     """
 
@@ -81,7 +80,6 @@ class KeyState:
     waiting: int = 0
     is_retry: bool = False
     since: float = 0.0
-    ticket_at: float = 0.0
     lease: tuple[str, float] | None = None
     is_dirty: bool = False
     blocked_by: str = ""
@@ -99,7 +97,7 @@ class KeyState:
     @property
     def is_known(self) -> bool:
         """Whether the key waits, runs or has a retry planned."""
-        return bool(self.position or self.ticket_at or self.lease or self.blocked_by or self.due)
+        return bool(self.position or self.lease or self.blocked_by or self.due)
 
 
 class KnownKeys:
@@ -166,7 +164,7 @@ def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
         pipe = client.pipeline(transaction=False)
         ask_clock(client, pipe)
         for lane in lanes:
-            for family in ("ready", "retry", "ticketed", "leased", "ghosts"):
+            for family in ("ready", "retry", "leased", "ghosts"):
                 pipe.zcard(redis_key(client, family) + lane)
             pipe.hmget(redis_key(client, "limits") + lane, "concurrency", "rate", "burst")
             pipe.hmget(redis_key(client, "paused"), [f"{kind} {lane}" for kind in PAUSE_KINDS])
@@ -178,16 +176,15 @@ def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
         for key in wanted:
             for family in ("ready", "retry"):
                 pipe.zrank(redis_key(client, family) + key.lane, key.text)
-            pipe.zscore(redis_key(client, "ticketed") + key.lane, key.text)
             pipe.sismember(redis_key(client, "dirty"), key.text)
             for entry in ("delayed", "abandoned"):
                 pipe.zscore(redis_key(client, entry), key.text)
             pipe.lrange(redis_key(client, "trail") + trail_name(key), 0, -1)
         answers = iter(pipe.execute())
         clock = clock_of(*islice(answers, 2))
-        shared = {lane: tuple(islice(answers, 8)) for lane in lanes}
+        shared = {lane: tuple(islice(answers, 7)) for lane in lanes}
         columns = list(islice(answers, len(hashes) + 2))
-        rows = [(*column, *islice(answers, 7)) for column in zip(*columns, strict=True)]
+        rows = [(*column, *islice(answers, 6)) for column in zip(*columns, strict=True)]
         locks = {text(row[2]) for row in rows if row[2]}
         holders = {lock: _holder(client, lock) for lock in locks}
         records = [
@@ -211,9 +208,9 @@ def _state_of(
     holders: dict[str, str],
 ) -> KeyState:
     """One key's state from what its lane and it itself have in Redis."""
-    ready_count, retry_count, ticketed, running, ghosts, limits, pauses, operators = shared
+    ready_count, retry_count, running, ghosts, limits, pauses, operators = shared
     lease, news, blocked, since, fails, memo, intent, unsaved = row[:8]
-    ready, retry, ticket, dirty, due, abandoned, notes = row[8:]
+    ready, retry, dirty, due, abandoned, notes = row[8:]
     rank = ready if ready is not None else retry
     return KeyState(
         key=key,
@@ -222,7 +219,6 @@ def _state_of(
         waiting=ready_count if ready is not None else retry_count,
         is_retry=ready is None and retry is not None,
         since=_shown(clock, since),
-        ticket_at=_shown(clock, ticket),
         lease=_lease(clock, text(lease)) if lease else None,
         is_dirty=bool(dirty) or news is not None,
         blocked_by=holders[text(blocked)] if blocked else "",
@@ -230,7 +226,7 @@ def _state_of(
         fails=whole(fails) or 0,
         memo=text(content(memo)) if memo else "",
         abandoned_at=_shown(clock, abandoned),
-        in_use=ticketed + running + ghosts,
+        in_use=running + ghosts,
         limits=read_limits(limits),
         pauses=tuple(_pauses(clock, operators, pauses)),
         intent=intent,

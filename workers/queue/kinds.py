@@ -15,7 +15,7 @@ from workers.controllers import catalogue
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workers.spec import Spec
+    from workers.spec import Kind, Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class QueueKind:
         name: first part of its keys.
         calls_driver: its keys count for a driver's limit over all calls.
         has_trail: what happens to its keys is noted for `explain`.
-        apart: after the driver in the name of the list with their tickets, "" for none.
+        apart: after the driver in the name of the list that announces their work, "" for none.
     """
 
     name: str
@@ -40,21 +40,33 @@ APART: Final = "#"
 
 
 def apart(spec: Spec) -> str:
-    """What sets a controller's tickets and records apart from those of the catalogue's first.
+    """What sets a controller's list and records apart from those of the catalogue's first.
 
     Two workers of one driver may run different controllers, in a container each as sidecars are:
-    neither may fetch the other's tickets or write over its record.
+    neither may be woken for the other's keys or write over its record.
     """
     whole = spec.part_of or spec.name
     return "" if whole == catalogue.SPECS[0].name else f"{APART}{whole}"
 
 
 def place_of(driver: str, kind: str) -> str:
-    """Who fetches a key's ticket: its driver's workers with its controller; without one its kind's.
+    """Who is woken for a key: its driver's workers with its controller; without one its kind's.
 
     A kind without a driver has one place for all workers.
     """
     return f"{driver}{_APART.get(kind, '')}" if driver else f"system-{kind}"
+
+
+def kinds_of(place: str, kinds: Iterable[Kind]) -> tuple[str, tuple[str, ...]]:
+    """The driver of a place ("" for none), and which of some kinds of key belong there."""
+    driver = place.partition(APART)[0]
+    found: list[str] = []
+    for kind in kinds:
+        if place_of(driver if kind.has_driver else "", kind.name) == place:
+            if not kind.has_driver:
+                return "", (kind.name,)
+            found.append(kind.name)
+    return driver, tuple(found)
 
 
 def places(driver: str, specs: Iterable[Spec]) -> set[str]:

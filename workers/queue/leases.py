@@ -156,11 +156,9 @@ class Lease:
         asked_at: local time just before.
         seen: the newest resourceVersion of the key's object that an event told of, or a pass read
             or wrote, in the last minutes; 0 for none.
-        rules: under which its end goes on with another key, see `workers.queue.lockrules`; "": it
-            does not.
+        takes_next: after its end the caller takes the next key of the list; nobody else needs to be
+            woken for that.
         domain: the name of the key's record, see `Key.record_name`.
-        successor: the lease of that key, once this one has ended. Whoever set `rules` works on it
-            or gives it back.
     """
 
     key: Key
@@ -182,8 +180,7 @@ class Lease:
     started_ms: int = 0
     asked_at: float = 0.0
     seen: int = 0
-    rules: str = ""
-    successor: Lease | None = None
+    takes_next: bool = False
     domain: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -261,7 +258,7 @@ class Heartbeat:
     def __init__(self, queue: Renewable, *, interval_seconds: float = 1.0) -> None:
         self._queue = queue
         self._interval_seconds = interval_seconds
-        # A defect must not cost more leases than Redis being away: the process would take tickets
+        # A defect must not cost more leases than Redis being away: the process would take keys
         # and never work on them.
         backoff = Backoff(interval_seconds / 2, interval_seconds)
         self._loop = Loop("lease-heartbeat", self._step, limit_seconds=60.0, backoff=backoff)

@@ -36,7 +36,7 @@ class LaneLimits:
     """Limits of one lane.
 
     Args:
-        concurrency: tickets and leases together, over all workers.
+        concurrency: leases, over all workers.
         rate_per_second: admissions per second, 0 for no limit.
         burst: size of the token bucket, at least 1 when there is a rate.
         total: keys of all kinds that call the driver together, 0 for no such limit.
@@ -60,27 +60,35 @@ class LaneStats:
     """What waits and runs in one lane, for metrics and `status`.
 
     Args:
-        ready: first attempts waiting for admission; `retry`: later attempts.
-        ticketed: admitted, message out; `running`: leased; `delayed`: due later.
-        head_age_seconds: how long the next key to be admitted has been waiting.
-        oldest_ticket_seconds: age of the oldest message nobody took.
+        ready: first attempts waiting; `retry`: later attempts.
+        running: leased; `delayed`: due later.
+        head_age_seconds: how long the next key has been waiting.
         paused: reason by pause kind, empty when the lane runs.
         paused_until: end by pause kind, seconds since the epoch; none for a pause without an end.
-        limits: None when no worker declared any: nothing is admitted.
+        limits: None when no worker declared any: nothing is taken.
     """
 
     lane: str
     ready: int
     retry: int
-    ticketed: int
     running: int
     head_age_seconds: float
-    oldest_ticket_seconds: float
     limits: LaneLimits | None
     delayed: int = 0
     blocked: int = 0
     paused: dict[str, str] = field(default_factory=dict)
     paused_until: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def untaken_seconds(self) -> float:
+        """How long the next key has been waiting although its lane would allow it; else 0.
+
+        A lane with a rate, or that shares its driver's calls with others, may be right to wait.
+        """
+        limits = self.limits
+        if limits is None or self.paused or limits.rate_per_second or limits.total:
+            return 0.0
+        return self.head_age_seconds if self.running < limits.concurrency else 0.0
 
 
 def _seconds_since(now_ms: int, then: bytes | str | float | None) -> float:
@@ -194,16 +202,15 @@ def _lane_stats(client: redis.Redis, lanes: list[str], now_ms: int) -> list[Lane
     """Several lanes in two round trips."""
     pipe = client.pipeline(transaction=False)
     for lane in lanes:
-        for family in ("ready", "retry", "ticketed"):
+        for family in ("ready", "retry"):
             pipe.zcard(redis_key(client, family) + lane)
         pipe.zcard(redis_key(client, "leased") + lane)
         pipe.zrange(redis_key(client, "ready") + lane, 0, 0)
         pipe.zrange(redis_key(client, "retry") + lane, 0, 0)
-        pipe.zrange(redis_key(client, "ticketed") + lane, 0, 0, withscores=True)
         pipe.hmget(redis_key(client, "limits") + lane, "concurrency", "rate", "burst")
     answers = iter(pipe.execute())
-    rows = [(lane, *islice(answers, 8)) for lane in lanes]
-    heads = {row[0]: (row[5] or row[6])[0] for row in rows if row[5] or row[6]}
+    rows = [(lane, *islice(answers, 6)) for lane in lanes]
+    heads = {row[0]: (row[4] or row[5])[0] for row in rows if row[4] or row[5]}
     waits = client.hmget(redis_key(client, "since"), list(heads.values())) if heads else []
     since = dict(zip(heads, waits, strict=True))
     return [
@@ -211,11 +218,9 @@ def _lane_stats(client: redis.Redis, lanes: list[str], now_ms: int) -> list[Lane
             lane=lane,
             ready=ready,
             retry=retry,
-            ticketed=ticketed,
             running=running,
             head_age_seconds=_seconds_since(now_ms, since.get(lane)),
-            oldest_ticket_seconds=_seconds_since(now_ms, oldest[0][1]) if oldest else 0.0,
             limits=read_limits(limits),
         )
-        for lane, ready, retry, ticketed, running, _, _, oldest, limits in rows
+        for lane, ready, retry, running, _, _, limits in rows
     ]

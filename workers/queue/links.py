@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.records import encode
 from workers.queue.scripts import Scripts, text
-from workers.queue.tickets import Tickets
+from workers.queue.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
     import redis
-
-    from workers.queue.keys import Key
 
 RECOVERY_SECONDS: Final = 5.0
 """A lowered lane gets 2 % of its limit back, at least 1, this often."""
@@ -39,7 +37,7 @@ class Links:
 
     Args:
         client: of the queue's Redis.
-        publish: sends the tickets that a change admits.
+        publish: sends one message to each list that a change wakes.
         now_ms: tests only.
     """
 
@@ -47,12 +45,12 @@ class Links:
         self,
         client: redis.Redis,
         *,
-        publish: Callable[[list[Key]], None],
+        publish: Callable[[list[str]], None],
         now_ms: Callable[[], int] | None = None,
     ) -> None:
         self._client = client
         self._scripts = Scripts(client, now_ms)
-        self._tickets = Tickets(publish)
+        self._wakeups = Wakeups(publish)
         self.process_id = uuid.uuid4().hex
 
     def lost(self, driver: str, reason: str) -> None:
@@ -100,5 +98,5 @@ class Links:
 
     def _event(self, event: str, driver: str, argument: str | int) -> None:
         kinds = " ".join(DRIVER_KINDS)
-        tickets = self._scripts.run("link", event, driver, kinds, self.process_id, argument)
-        self._tickets.publish(tickets)
+        lists = self._scripts.run("link", event, driver, kinds, self.process_id, argument)
+        self._wakeups.publish(lists)

@@ -76,13 +76,15 @@ NAMES: Final = {
         _family("seen", "hash", "queue", "minute: key -> version of its newest event; 3 min"),
         RedisName("delayed", "zset", "queue", "key -> due ms; removed when due or taken"),
         RedisName("since", "hash", "queue", "waiting key -> ms of its first add; until taken"),
-        RedisName("lanes", "set", "queue", "lanes with ready, ticketed or running keys"),
+        RedisName("lanes", "set", "queue", "lanes with ready or running keys"),
         _family("ready", "zset", "queue", "lane: first attempts, score = virtual time"),
         _family("retry", "zset", "queue", "lane: retries, score = virtual time"),
-        _family("ticketed", "zset", "queue", "lane: key -> ms its ticket was last published"),
+        _family("ticketed", "zset", "queue", "lane: of the release before; the sweep empties it"),
+        _family("woken", "string", "queue", "Celery list: until when a message is on its way; PX"),
+        RedisName("turns", "hash", "queue", "driver or list -> number of the kind taken last"),
         _family("leased", "zset", "queue", "lane: leased key -> ms its lease runs out"),
         RedisName("lost", "zset", "queue", "token of a lease that was taken back -> ms; 10 min"),
-        _family("led_to", "string", "queue", "token: key that a take led to; 1 min"),
+        _family("took", "string", "queue", "token: key that a take led to; 1 min"),
         _family("ghosts", "zset", "queue", "lane: key a process died with -> ms its call ends"),
         _family("share", "hash", "queue", "lane: virtual times of tenants; gone when idle"),
         _family("share_retry", "hash", "queue", "lane: the same for retries"),
@@ -166,21 +168,21 @@ class Names:
         return family if family is not None and family.is_family else None
 
     @property
-    def ticket_lists(self) -> str:
-        """What the lists of tickets begin with; the usual cluster's are Celery's own names."""
+    def celery_lists(self) -> str:
+        """What the names of Celery lists begin with; the usual cluster's are Celery's own names."""
         return ("" if self.prefix == PREFIX else self.prefix) + CELERY_QUEUE_PREFIX
 
     def celery_queue(self, place: str) -> str:
-        """The Celery queue, and thereby the Redis list, with the tickets of one place (`place_of`).
+        """The Celery queue, a list in Redis, that announces work of one place (`place_of`).
 
-        The list must be in the same Redis database as our keys: the sweep reads its length.
+        The list must be in the same Redis database as our keys: scripts read its length.
         """
-        return self.ticket_lists + place
+        return self.celery_lists + place
 
     def lua_table(self) -> str:
         """The names as a Lua table `K`, put in front of every script."""
         fields = ", ".join(f"{name} = '{self.full(name)}'" for name in NAMES)
-        return f"local K = {{ {fields}, celery = '{self.ticket_lists}' }}\n"
+        return f"local K = {{ {fields}, celery = '{self.celery_lists}' }}\n"
 
 
 USUAL: Final = Names()
@@ -198,5 +200,5 @@ def redis_key(client: redis.Redis, name: str) -> str:
 
 
 def celery_queue(place: str) -> str:
-    """The usual cluster's list of tickets for one place."""
+    """The usual cluster's list for one place."""
     return USUAL.celery_queue(place)

@@ -8,7 +8,7 @@ first. A Redis before 7 has no functions and is refused.
 A key of ours with a wrong type (an operator's hand, another program) stops a script half-way; then
 the key is set aside under a name of its own, the whole queue state is dropped as if Redis had lost
 it, and the script runs once more. The watcher notices the changed epoch and adds everything again.
-A list of tickets with a wrong type only goes: the sweep publishes what was in it.
+A Celery list with a wrong type only goes: the sweep wakes its workers again.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def repair(client: redis.Redis) -> bool:
     Safe to run twice and by several processes at once. Intents, counters and limits stay.
     """
     names = names_of(client)
-    has_list = _drop_wrong_lists(client, names.ticket_lists)
+    has_list = _drop_wrong_lists(client, names.celery_lists)
     found = [text(key) for key in client.scan_iter(match=names.prefix + "*", count=500)]
     wrong = [key for key in found if _is_wrong(client, key)]
     for key in wrong:
@@ -267,7 +267,7 @@ def _drop_wrong_lists(client: redis.Redis, prefix: str) -> bool:
     for key in wrong:
         with suppress(NoPermissionError):  # a watcher deletes it (celerykeys.py)
             client.delete(key)
-            _log.error("a list of tickets had a wrong type and was deleted", redis_key=key)
+            _log.error("a Celery list had a wrong type and was deleted", redis_key=key)
     return bool(wrong)
 
 

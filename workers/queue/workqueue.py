@@ -1,10 +1,10 @@
 """Which key is worked on next, by whom, and what happens when nobody finishes it?
 
-client-go's workqueue over all processes (G1-G6, G10-G12), with admission. A key is ready (waits
-its turn), ticketed (a Celery message is out), running (leased), blocked (its volume is busy) or
-delayed. Ticketed plus running never exceed the lane's concurrency limit, so Celery never holds
-more messages than the limit and order is decided here alone. A Celery message is only a ticket:
-lost and doubled ones do no harm.
+client-go's workqueue over all processes (G1-G6, G10-G12), with limits. A key is ready (waits its
+turn), running (leased), blocked (its volume is busy) or delayed. A Celery message names no key: it
+says "work is due in this list", and one flag per list says that a message is on its way. Which key
+is next, and whether the limits allow one, is decided when a thread takes it. Lost and doubled
+messages do no harm.
 
 Every script may be repeated after a lost reply, and a delayed copy of one may arrive at any time.
 Redis may lose what it acknowledged at any point (a restart, a fail-over, a flush): the epoch
@@ -18,10 +18,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import LeaseLost
-from workers.queue.connection import redis_errors
 from workers.queue.declaring import Declared
 from workers.queue.holding import HeldLeases, owner_of
-from workers.queue.kinds import place_of
 from workers.queue.leases import (
     TTL_SECONDS,
     FailOutcome,
@@ -31,10 +29,9 @@ from workers.queue.leases import (
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
 from workers.queue.locks import Lock, Mode, lock_name
 from workers.queue.marks import Remembered
-from workers.queue.names import celery_queue
 from workers.queue.scripts import Scripts
 from workers.queue.seal import UNCHECKED
-from workers.queue.tickets import Tickets, ticket_key
+from workers.queue.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,8 +45,6 @@ if TYPE_CHECKING:
 _BATCH = 250
 # Keys one sweep moves at most; the next sweep takes the rest.
 _SWEEP_LIMIT = 500
-# A ticket this old whose message is not in the Celery list was lost.
-_REPUBLISH_AFTER_MS = 2000
 # Keys that are due one after the other are moved together.
 _LEAST_PUMP_SECONDS = 0.02
 # How often a sweep looks for records that somebody's hand broke.
@@ -64,7 +59,8 @@ class WorkQueue:
 
     Args:
         client: from `workers.queue.connection.connect`, in the Celery broker's database.
-        publish: sends one ticket per key; may raise QueueUnavailable (the sweep repeats it).
+        publish: sends one message to each Celery list; may raise QueueUnavailable (the sweep
+            repeats it).
         lease_ttl_seconds: a process silent for so long is dead and its keys are handed over.
         clock: local seconds for the lease deadline; must go on while the process is stopped.
         now_ms: tests only; overrides the clock of Redis.
@@ -81,7 +77,7 @@ class WorkQueue:
         self,
         client: redis.Redis,
         *,
-        publish: Callable[[list[Key]], None],
+        publish: Callable[[list[str]], None],
         lease_ttl_seconds: float = TTL_SECONDS,
         heartbeat_client: redis.Redis | None = None,
         clock: Callable[[], float] = suspend_aware_clock,
@@ -94,17 +90,17 @@ class WorkQueue:
         self.scripts = Scripts(client, now_ms)
         self._remembered = Remembered(client, seal)
         self._now_ms = now_ms
-        self._tickets = Tickets(publish)
+        self._wakeups = Wakeups(publish)
         self._ttl_ms = round(lease_ttl_seconds * 1000)
         self._clock = clock
         self._heartbeats = Scripts(heartbeat_client or client, now_ms)
-        self.declared = Declared(self.scripts, self._heartbeats, self._tickets, before_limits)
+        self.declared = Declared(self.scripts, self._heartbeats, self._wakeups, before_limits)
         self._lease_pauses: dict[str, tuple[str, float]] = {}
         self._declared_at = clock()
         self._leases = HeldLeases(
             self.scripts,
             self._heartbeats,
-            self._tickets,
+            self._wakeups,
             ttl_ms=self._ttl_ms,
             clock=clock,
             on_lost=on_lost,
@@ -128,7 +124,7 @@ class WorkQueue:
         """
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
-            self._tickets.publish(self.scripts.run("add", round(delay_seconds * 1000), *batch))
+            self._wakeups.publish(self.scripts.run("add", round(delay_seconds * 1000), *batch))
 
     def add_events(self, versions: Mapping[Key, str]) -> None:
         """Make keys dirty because of events: each event once, however many watchers tell of it.
@@ -144,7 +140,7 @@ class WorkQueue:
         """
         remaining = iter(versions.items())
         while batch := [part for key, one in islice(remaining, _BATCH) for part in (key.text, one)]:
-            self._tickets.publish(self.scripts.run("add_events", *batch))
+            self._wakeups.publish(self.scripts.run("add_events", *batch))
 
     def register_process(self) -> None:
         """Meet Redis; needed before `take`, not for `add`."""
@@ -168,48 +164,35 @@ class WorkQueue:
             self._declare_again(is_new_life=False)
         return has_lost
 
-    def take(self, key: Key, locks: Sequence[Lock] = ()) -> Lease | None:
-        """Start working on a ticketed key.
+    def take(self, driver: str, kinds: Sequence[str], *, is_woken: bool = False) -> Lease | None:
+        """The next due key of some kinds of a driver, under a lease without locks.
+
+        Which key it is, and whether limits, pauses and other drivers' turns allow one, is decided
+        here and nowhere before. `enter` comes next.
 
         Args:
-            key: from the ticket.
-            locks: all of them are held with the lease; intent and unsaved PV of the first one's
-                name come with it.
+            driver: queue name, "" for kinds without a driver.
+            kinds: share one Celery list.
+            is_woken: a message of that list led to the call.
 
         Returns:
-            None when there is nothing to do: the ticket was a duplicate, the lane is paused, or a
-            lock is busy (the key then becomes ready when that lock is released).
+            None when nothing is due.
         """
-        found = self._leases.take(key, locks, "")
-        return found if isinstance(found, Lease) else None
+        return self._leases.take(driver, kinds, is_woken=is_woken)
 
-    def take_any(self, key: Key, locks: Sequence[Lock], rules: str) -> Lease | Key | None:
-        """As `take`; if the key was begun without this ticket, start on another that waits.
+    def enter(self, lease: Lease, locks: Sequence[Lock]) -> bool:
+        """Lock what the pass over a taken key needs, all or nothing.
 
         Args:
-            key: from the ticket.
-            locks: of this key.
-            rules: which other keys, and their locks, see `workers.queue.lockrules`.
+            lease: from `take`.
+            locks: are held with the lease; intent and unsaved PV of the first one's name come with
+                them.
 
         Returns:
-            The lease, of whichever key; a key that is to be taken instead, because no rule says
-            its locks; None when there is nothing to do.
+            False when the lease is over: it was lost, or a lock is busy (the key becomes ready when
+            that lock is released).
         """
-        return self._leases.take(key, locks, rules)
-
-    def await_ticket(self, key: Key, seconds: float) -> Key | None:
-        """Wait for a message of the list with this key's tickets, as Celery's consumer does.
-
-        Returns:
-            The key that it names; None when none came, or what came is no ticket.
-
-        Raises:
-            QueueUnavailable: Redis does not answer.
-        """
-        name = celery_queue(place_of(key.driver, key.kind))
-        with redis_errors():
-            found: Any = self.scripts.client.brpop(name, timeout=seconds)
-        return ticket_key(found[1]) if found else None
+        return self._leases.enter(lease, locks)
 
     def acquire(self, lease: Lease, *locks: Lock) -> Lock | None:
         """Take more locks for a lease, all or none; they go with it.
@@ -241,7 +224,7 @@ class WorkQueue:
         """Give a lock back before the lease ends; its waiters go on."""
         reply = self.scripts.run("unlock", *owner_of(lease), lock_name(name))
         lease.locks = tuple(lock for lock in lease.locks if lock.name != name)
-        self._tickets.publish(reply[0])
+        self._wakeups.publish(reply[0])
 
     def mark(self, lease: Lease, record: Mapping[str, Any]) -> None:
         """Replace what is remembered of the lease's key until `forget`; {} removes it.
@@ -353,7 +336,7 @@ class WorkQueue:
         """
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
-            self._tickets.publish(self.scripts.run("ensure", *batch))
+            self._wakeups.publish(self.scripts.run("ensure", *batch))
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Objects are gone: drop their keys' failure counter, memo, mark and delayed entry."""
@@ -365,19 +348,18 @@ class WorkQueue:
         """Move what time has made due; returns the seconds until the next call, at most a period.
 
         Each call makes due delayed keys ready. Of all processes one per period does the rest: keys
-        of dead processes become ready, lost tickets are published again, every lane admits. Bounded
-        work per call; `period_seconds` 0 does it in any case.
+        of dead processes become ready, and lists are woken whose message was lost. Bounded work per
+        call; `period_seconds` 0 does it in any case.
         """
-        due, tickets = self.scripts.run(
+        due, lists = self.scripts.run(
             "sweep",
             round(period_seconds * 1000),
             _SWEEP_LIMIT,
-            _REPUBLISH_AFTER_MS,
             _CHECK_MS if period_seconds else 0,
             self._ttl_ms,
             _KEEP_LIMITS_MS,
         )
-        self._tickets.publish(tickets)
+        self._wakeups.publish(lists)
         due_seconds = int(due) / 1000
         if due_seconds < 0:
             return period_seconds
@@ -424,13 +406,13 @@ class WorkQueue:
         if kind == "lease":
             for lane in lanes:
                 self._lease_pauses.pop(lane, None)
-        self._tickets.publish(self.scripts.run("resume", kind, *lanes))
+        self._wakeups.publish(self.scripts.run("resume", kind, *lanes))
 
     def mirror_pauses(self, version: str, pauses: Mapping[str, str]) -> bool:
         """Take the operators' pauses of the API server; see `workers.queue.pauses`."""
         rows = (part for pair in pauses.items() for part in pair)
-        is_taken, *tickets = self.scripts.run("mirror", version, *rows)
-        self._tickets.publish(tickets)
+        is_taken, *lists = self.scripts.run("mirror", version, *rows)
+        self._wakeups.publish(lists)
         return bool(is_taken)
 
     def stats(self) -> dict[str, LaneStats]:
@@ -441,7 +423,7 @@ class WorkQueue:
         """Hand over the leases of this process at once. Safe to call twice."""
         self._leases.drop_all()
         process = self._leases.session.process_id
-        self._tickets.publish(self.scripts.run("unregister", process))
+        self._wakeups.publish(self.scripts.run("unregister", process))
 
     def _declare_again(self, *, is_new_life: bool) -> None:
         started = self._clock()

@@ -1,29 +1,29 @@
-"""The Celery tasks of a worker: one name per kind of key, shown by Flower with its key."""
+"""The Celery tasks of a worker: "work is due in this list", and beat's tick."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from workers.app import TASK_TICK
-from workers.controllers import catalogue
+from workers.app import TASK_TICK, TASK_WORK
 from workers.engine.frame import run
+from workers.queue.names import CELERY_QUEUE_PREFIX
 from workers.tasks.tick import tick
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from workers.app import FleetApp
+    from celery import Celery
+
     from workers.engine.context import Context
     from workers.engine.controller import Controller
     from workers.engine.periodic import Periodic
 
 
 def register(
-    app: FleetApp, context: Context, controllers: Mapping[str, Controller], periodic: Periodic
+    app: Celery, context: Context, controllers: Mapping[str, Controller], periodic: Periodic
 ) -> None:
-    """Adds the tasks of all kinds, and removes Celery's own tasks.
+    """Adds the tasks, and removes Celery's own tasks.
 
-    Kinds of controllers that do not run here get a task too: `frame.run` reports such keys.
     Celery's own tasks send whatever their message contains, so they would be a security risk.
 
     Args:
@@ -35,11 +35,12 @@ def register(
     app.finalize()
     for name in [one for one in app.tasks if one.startswith("celery.")]:
         app.tasks.unregister(name)
-    for kind in catalogue.kinds().values():
 
-        @app.task(name=kind.task, shared=False)
-        def sync(text: str) -> None:
-            run(context, controllers, text)
+    # Flower is shown each pass in place of the wake-ups.
+    @app.task(name=TASK_WORK, shared=False, bind=True, send_events=False)
+    def work(task: Any) -> None:
+        name = task.request.delivery_info["routing_key"]
+        run(context, controllers, name.removeprefix(CELERY_QUEUE_PREFIX))
 
     @app.task(name=TASK_TICK, shared=False)
     def system_tick() -> None:

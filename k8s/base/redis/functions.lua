@@ -1,6 +1,6 @@
-#!lua name=csifleet_273fac49395e6739
+#!lua name=csifleet_95c7cd2267da30e2
 local ARGV
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments', 'data-sources' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true, ['data-sources'] = true }
@@ -12,8 +12,7 @@ local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group
 -- Every script's first argument is the time in ms, "" outside of tests: then the clock below.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
-local FEW_TICKETS = 4          -- that no worker took: retries come no faster than they are taken
-local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
+local WOKEN_MS = 2000          -- a wake-up that nobody answered was lost
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
 local TIGHT_SHARE = 0.6        -- of Redis' memory; the rest is for what is worked on
@@ -39,8 +38,10 @@ local function tonumber(text)
   return math.max(-MOST, math.min(MOST, number))
 end
 
--- Of this call: the queue's time, that of Redis' host, both in ms, and the keys that it admits.
-local now, host_now, tickets
+-- Of this call: the queue's time, that of Redis' host, both in ms; the Celery lists for which the
+-- caller must publish one message each (and what `drop` found), and the list whose next key the
+-- caller takes itself.
+local now, host_now, lists, own_list
 
 -- The queue's clock, by which all that is kept here is stamped and compared. It has the pace of
 -- Redis' host, and only goes on: whoever sets the clock of that host, or promotes a replica on
@@ -74,7 +75,7 @@ local function read_clock()
 end
 
 local function begin_call()
-  tickets = {}
+  lists, own_list = {}, nil
   now = tonumber(ARGV[1])
   host_now = now
   if now then return end
@@ -110,7 +111,7 @@ local function life()
   return nil, epoch
 end
 
--- Nothing is admitted for one TTL of a life whose processes held leases in an earlier one: they
+-- Nothing is taken for one TTL of a life whose processes held leases in an earlier one: they
 -- restore them meanwhile.
 local function is_quiet() return now < (tonumber(redis.call('GET', K.quiet)) or 0) end
 
@@ -161,10 +162,10 @@ local function is_at_home(key, lane)
   return not string.find(key, '[%z\1-\31%%\127-\255]')
 end
 
--- What is not at home is gone, and reported once by whoever gets the tickets: this is no key.
+-- What is not at home is gone, and reported once by the caller of the script: this is no list.
 local function drop(member)
   redis.call('HDEL', K.since, member)
-  tickets[#tickets + 1] = '|' .. member
+  lists[#lists + 1] = '|' .. member
 end
 
 -- The namespace: 'namespace/name' is the object, or the last field is '@namespace'.
@@ -173,7 +174,7 @@ local function tenant_of(key)
   return string.match(object or '', '^([^/]*)/') or string.match(last or '', '^@(.*)') or ''
 end
 
--- The Celery list with the tickets of a lane, as `place_of` in kinds.py has it.
+-- The Celery list in which messages announce work of a lane, as `place_of` in kinds.py has it.
 local function celery_of(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
   if driver == '' then return K.celery .. 'system-' .. kind end
@@ -212,7 +213,7 @@ local function look_for_room()
 end
 
 -- The error of who would add to a Redis of which more than a share is used, nil while there is room.
--- Redis itself refuses too late: no ticket could be sent any more either, and nothing would drain.
+-- Redis itself refuses too late: no message could be sent any more either, and nothing would drain.
 local function refused(share)
   look_for_room()
   if used_share <= share then return nil end
@@ -279,7 +280,7 @@ local function is_paused(lane)
 end
 
 -- Start-time fair queueing: a tenant's n-th waiting key gets virtual time n, so tenants take turns.
--- `front` keys were admitted before and do not pay again.
+-- `front` keys were taken before and do not pay again.
 local function push(key, lane, front)
   local is_retry = redis.call('HEXISTS', K.fails, key) == 1
   local ready = (is_retry and K.retry or K.ready) .. lane
@@ -334,12 +335,11 @@ end
 
 -- Calls of dead processes count too, where a second call at once is forbidden (`hold`).
 local function busy(lane)
-  return redis.call('ZCARD', K.ticketed .. lane) + redis.call('ZCARD', K.leased .. lane)
+  return redis.call('ZCARD', K.leased .. lane)
     + redis.call('ZCOUNT', K.ghosts .. lane, '(' .. now, '+inf')
 end
 
--- A lease of a lane with a rate begins: its token goes now, not at admission, so that tickets that
--- were not fetched for a while are no burst. Admission looks ahead, so there may be a debt.
+-- A pass of a lane with a rate begins. A take looks ahead, so there may be a debt.
 local function charge(lane)
   local limits = K.limits .. lane
   local raw = redis.call('HMGET', limits, 'rate', 'burst', 'tokens', 'at')
@@ -349,71 +349,58 @@ local function charge(lane)
   end
 end
 
--- Ticket keys of a lane while its limits allow; the caller must publish `tickets`. With a limit
--- over all calls of the driver (`total`) the kinds take turns, beginning with the next one.
-local function admit(lane, is_turn)
-  local limits = K.limits .. lane
-  local raw = redis.call('HMGET', limits, 'concurrency', 'rate', 'burst', 'tokens', 'at', 'streak',
-    'total', 'cap', 'cap_at', 'cap_step', 'cap_gain')
-  local concurrency, rate, streak = tonumber(raw[1]), tonumber(raw[2]), tonumber(raw[6]) or 0
-  if not concurrency then return end
-  local total = tonumber(raw[7]) or 0
+-- What the limits of a lane say if one of its waiting keys may be taken now, else nil. `reserved` of
+-- the calls that the driver has left are other kinds' turns.
+local function open_lane(lane, reserved)
+  local first, retry = redis.call('ZCARD', K.ready .. lane), redis.call('ZCARD', K.retry .. lane)
+  if first + retry == 0 then return nil end
+  local raw = redis.call('HMGET', K.limits .. lane, 'concurrency', 'rate', 'burst', 'tokens', 'at',
+    'streak', 'total', 'cap', 'cap_at', 'cap_step', 'cap_gain')
+  local concurrency, rate, total = tonumber(raw[1]), tonumber(raw[2]), tonumber(raw[7]) or 0
+  if not concurrency then return nil end
+  local free = effective(concurrency, tonumber(raw[8]), tonumber(raw[9]), tonumber(raw[10]),
+    tonumber(raw[11])) - busy(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
-  if total > 0 and not is_turn and KIND_TURN[kind] then
-    for turn = 1, #CALL_KINDS do
-      local next_kind = CALL_KINDS[(KIND_TURN[kind] + turn - 1) % #CALL_KINDS + 1]
-      admit(next_kind .. '|' .. driver, true)
-    end
-    return
-  end
-  local ready, retry = K.ready .. lane, K.retry .. lane
-  local waiting_first, waiting_retry = redis.call('ZCARD', ready), redis.call('ZCARD', retry)
-  if waiting_first + waiting_retry == 0 then return end
-  concurrency = effective(concurrency, tonumber(raw[8]), tonumber(raw[9]), tonumber(raw[10]),
-    tonumber(raw[11]))
-  local free = concurrency - busy(lane)
   if total > 0 and KIND_TURN[kind] then
-    local all = 0
+    local all = reserved or 0
     for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
     free = math.min(free, total - all)
   end
-  -- Last: lanes that wait are mostly busy ones.
-  if free <= 0 or is_paused(lane) or is_quiet() then return end
-  local waiting = redis.call('ZCARD', K.ticketed .. lane)
+  if free <= 0 then return nil end
   local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
-  if tokens ~= math.huge then
-    tokens = tokens + rate * LOOK_AHEAD_SECONDS - waiting
+  if tokens ~= math.huge and tokens + rate * LOOK_AHEAD_SECONDS < 1 then return nil end
+  -- Last: lanes that wait are mostly busy ones.
+  if is_paused(lane) or is_quiet() then return nil end
+  return { first = first, retry = retry, streak = tonumber(raw[6]) or 0 }
+end
+
+-- One message for the list of a lane if something of the lane could be taken and none is on its way.
+local function wake_lane(lane)
+  local list = celery_of(lane)
+  if list == own_list then return end
+  local flag = K.woken .. list
+  -- The end is by the queue's clock: that of Redis' host may be set back.
+  if (tonumber(redis.call('GET', flag)) or 0) > now or not open_lane(lane) then return end
+  redis.call('SET', flag, string.format('%d', now + WOKEN_MS), 'PX', WOKEN_MS)
+  -- One that waits there means the same, also where nobody fetches any.
+  local waiting = redis.pcall('LLEN', list)
+  if type(waiting) ~= 'number' or waiting == 0 then lists[#lists + 1] = list end
+end
+
+-- Limits of a lane may allow more, or something came to it. A call of a driver with a limit over all
+-- of them (`total`) may be any kind's.
+local function wake(lane)
+  local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
+  if KIND_TURN[kind] and (tonumber(redis.call('HGET', K.limits .. lane, 'total')) or 0) > 0 then
+    for _, other in ipairs(CALL_KINDS) do wake_lane(other .. '|' .. driver) end
+  else
+    wake_lane(lane)
   end
-  local admitted = 0
-  while free > admitted and tokens >= 1 and #tickets < MAX_TICKETS do
-    local key
-    -- Tickets are a list, in which nobody takes turns: a flood of retries waits before it (SEC-4).
-    local is_turn_of_retry = streak >= FIRST_PER_RETRY
-      or waiting_first == 0 and waiting + admitted < FEW_TICKETS
-    if waiting_retry > 0 and is_turn_of_retry then
-      key, streak = pop(retry, K.share_retry .. lane), 0
-      waiting_retry = waiting_retry - 1
-    elseif waiting_first > 0 then
-      key, streak = pop(ready, K.share .. lane), math.min(streak + 1, FIRST_PER_RETRY)
-      waiting_first = waiting_first - 1
-    end
-    if not key then break end
-    if is_at_home(key, lane) then
-      redis.call('ZADD', K.ticketed .. lane, now, key)
-      tickets[#tickets + 1] = key
-      admitted = admitted + 1
-    else
-      drop(key)
-    end
-    tokens = tokens - 1
-  end
-  if admitted > 0 then redis.call('HSET', limits, 'streak', streak) end
 end
 
 local function is_waiting(key, lane)
   return redis.call('ZSCORE', K.ready .. lane, key)
     or redis.call('ZSCORE', K.retry .. lane, key)
-    or redis.call('ZSCORE', K.ticketed .. lane, key)
     or redis.call('HEXISTS', K.blocked, key) == 1
 end
 
@@ -481,9 +468,8 @@ local function park(key, lock, holder)
   trail(key, stamped('blocked ' .. holder))
 end
 
--- Make the waiters of a lock ready, all of them before any lane admits: else who came later would
--- take the place of the last ones. Those who still find it busy wait again.
-local function wake(name)
+-- Make the waiters of a lock ready. Those that still find it busy wait again.
+local function unpark(name)
   local prefix = name .. '\0'
   local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
   if #waiters == 0 then return end
@@ -495,14 +481,14 @@ local function wake(name)
     local lane = lane_of(waiter)
     if enqueue(waiter, lane, true) then lanes[#lanes + 1] = lane end
   end
-  for _, lane in ipairs(lanes) do admit(lane) end
+  for _, lane in ipairs(lanes) do wake(lane) end
 end
 
 local function free(key, lock)
   local mode, name = mode_and_name(lock)
   redis.call('ZREM', K.holders, name .. '\0' .. mode .. key)
   local others = { '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', 0, 1 }
-  if #redis.call('ZRANGEBYLEX', K.holders, unpack(others)) == 0 then wake(name) end
+  if #redis.call('ZRANGEBYLEX', K.holders, unpack(others)) == 0 then unpark(name) end
 end
 
 local function free_all(key, lease)
@@ -534,9 +520,10 @@ end
 
 -- End a lease: the slot and the dirty mark go; returns true when the key was dirty, by an event only
 -- if that is newer than version `known`, the last that the pass read or wrote ('' or nil: none).
--- The caller puts the key where it belongs, frees the locks and then admits its lane.
+-- The caller puts the key where it belongs, frees the locks and then wakes its lane.
 local function unlease(key, lane, known)
   redis.call('HDEL', K.leases, key)
+  redis.call('HDEL', K.since, key) -- of a key that no ENTER followed
   redis.call('ZREM', K.leased .. lane, key)
   local event = redis.call('HGET', K.news, key)
   if event then
@@ -601,14 +588,9 @@ local function take_back(key, lease)
     redis.call('ZADD', K.lost, now, lease.token)
     free_all(key, lease)
   end
-  admit(lane)
+  wake(lane)
 end
 -- Beginning to work on keys: functions shared by all scripts, after lib_leases.lua.
--- A message in a Celery list stands for any one ticketed key of its lanes, whichever key it names:
--- who ends a lease goes on with the oldest of them at once, and the message of that one is left for a
--- key that was admitted meanwhile. So a burst is worked off without making and reading messages.
-local FOLLOW_TRIES = 3         -- ticketed keys that turn out to wait for a lock
-local EACH_RULE = '(%S+) ?([^\n]*)' -- kind, locks
 
 -- The name of a claim's record, as `Key.record_name` in keys.py has it; nil for other kinds.
 local function record_name(key)
@@ -617,8 +599,8 @@ local function record_name(key)
   return driver and 'pvc-' .. uid .. (node and '@' .. node or '')
 end
 
--- A ticketed key -> running with all its locks. Returns 'taken' and the state of its lease, or why not.
-local function state_of(key, lease, waited)
+-- What comes with a lease, see TAKE.
+local function state_of(key, lease)
   local epoch = redis.call('GET', K.epoch) or ''
   local complete, flat = {}, redis.call('HGETALL', K.complete)
   for i = 1, #flat, 2 do
@@ -629,153 +611,70 @@ local function state_of(key, lease, waited)
     intent, unsaved = redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
     saved = redis.call('EXISTS', K.saved .. name)
   end
-  return { key, lease.locks, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
+  local waited = now - (tonumber(redis.call('HGET', K.since, key)) or now)
+  return { key, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
     redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
     string.format('%d', math.max(0, waited)), epoch,
     redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved }
 end
 
-local function take(key, process, token, ttl, locks)
-  local lane = lane_of(key)
-  local lease = lease_of(key)
-  if lease then
-    if lease.process == process and lease.token == token then
-      return 'taken', state_of(key, lease, 0)
+-- The next key of an open lane: first attempts in the order of their tenants' turns, and after five
+-- of them, or where there are none, one retry. nil where nothing but foreign members was left.
+local function pop_next(lane, open)
+  local key
+  repeat
+    local is_retry = open.retry > 0 and (open.streak >= FIRST_PER_RETRY or open.first == 0)
+    if is_retry then
+      key, open.streak = pop(K.retry .. lane, K.share_retry .. lane), 0
+      open.retry = open.retry - 1
+    elseif open.first > 0 then
+      key, open.streak = pop(K.ready .. lane, K.share .. lane), math.min(open.streak + 1, FIRST_PER_RETRY)
+      open.first = open.first - 1
+    else
+      return nil
     end
-    return 'running'
-  end
-  if not redis.call('ZSCORE', K.ticketed .. lane, key) then return 'none' end
-  if is_quiet() then return 'quiet' end
-  if is_paused(lane) then
-    redis.call('ZREM', K.ticketed .. lane, key)
-    push(key, lane, true)
-    return 'paused'
-  end
-  for _, lock in ipairs(locks) do
-    local holder = holder_against(key, lock)
-    if holder then
-      redis.call('ZREM', K.ticketed .. lane, key)
-      park(key, lock, holder)
-      admit(lane)
-      return 'busy'
+    if key and not is_at_home(key, lane) then
+      drop(key)
+      key = nil
+    end
+  until key
+  redis.call('HSET', K.limits .. lane, 'streak', open.streak)
+  return key
+end
+
+-- The next key of a driver's kinds (a set), and its lane. Kinds take turns, those of one list or, with
+-- a limit over all calls of the driver (`total`), all of them: an earlier turn of a kind that the
+-- caller does not work on keeps one call free.
+local function next_key(driver, wanted, any)
+  local has_total = (tonumber(redis.call('HGET', K.limits .. any .. '|' .. driver, 'total')) or 0) > 0
+  local field = has_total and driver or celery_of(any .. '|' .. driver)
+  local last, reserved = tonumber(redis.call('HGET', K.turns, field)) or 0, 0
+  for turn = 1, #KINDS do
+    local number = (last + turn - 1) % #KINDS + 1
+    local kind = KINDS[number]
+    local lane = kind .. '|' .. driver
+    if wanted[kind] then
+      local open = open_lane(lane, reserved)
+      local key = open and pop_next(lane, open)
+      if key then
+        redis.call('HSET', K.turns, field, number)
+        return key, lane
+      end
+    elseif has_total and KIND_TURN[kind] and open_lane(lane, reserved) then
+      reserved = reserved + 1
+      wake_lane(lane)
     end
   end
+  return nil
+end
+
+local function new_fence()
   local fence = redis.pcall('INCR', K.fence)
   if type(fence) ~= 'number' or fence <= 1 then
     fence = now
     redis.call('SET', K.fence, string.format('%d', fence))
   end
-  local since = tonumber(redis.call('HGET', K.since, key)) or now
-  redis.call('ZREM', K.ticketed .. lane, key)
-  redis.call('ZREM', K.delayed, key)
-  redis.call('HDEL', K.since, key)
-  redis.call('ZADD', K.leased .. lane, now + ttl, key)
-  charge(lane)
-  trail(key, stamped('taken ' .. process))
-  local new = { fence = string.format('%d', fence), process = process, token = token,
-    started = string.format('%d', now), locks = {} }
-  for _, lock in ipairs(locks) do hold(key, new, lock) end
-  write_lease(key, new)
-  admit(lane)
-  return 'taken', state_of(key, new, now - since)
-end
-
--- The locks of a key by its kind's rule: their spelling with \1 for the object and \2 for the uid.
--- nil where that cannot be said so: the key is then taken by who gets a message.
-local function locks_by(rule, key)
-  local object, uid = string.match(key, '^[^|]*|[^|]*|([^|]*)|([^|]*)$')
-  if rule == '-' or not object or string.find(object .. uid, '[^%w%.%-_/@]') then return nil end
-  local locks = {}
-  for lock in string.gmatch(rule, '%S+') do
-    if object == '' and string.find(lock, '\1') or uid == '' and string.find(lock, '\2') then
-      return nil
-    end
-    lock = string.gsub(lock, '\1', object)
-    locks[#locks + 1] = string.gsub(lock, '\2', uid)
-  end
-  return locks
-end
-
--- A key is not ticketed any more whose message nobody has read, so there is one too many: one less is
--- sent for what this call admits; if that is nothing, the oldest goes when more are left than keys.
-local function spare_message(key)
-  local lane = lane_of(key)
-  local list, found = celery_of(lane), nil
-  for i, ticket in ipairs(tickets) do
-    if string.sub(ticket, 1, 1) ~= '|' and celery_of(lane_of(ticket)) == list then found = i end
-    if ticket == key then break end
-  end
-  if found then
-    table.remove(tickets, found)
-    return
-  end
-  local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
-  local waiting = 0
-  for _, other in ipairs(KINDS) do
-    if other == kind or driver ~= '' and APART[other] == APART[kind] then
-      waiting = waiting + redis.call('ZCARD', K.ticketed .. other .. '|' .. driver)
-    end
-  end
-  local left = redis.pcall('LLEN', list)
-  if type(left) == 'number' and left > waiting then redis.call('RPOP', list) end
-end
-
--- Go on with the oldest ticketed key of the same driver. `rules` has a line for each kind: 'kind
--- lock...', the locks as `locks_by` reads them, or 'kind -' for none. `has_message`: a message was
--- read, which stands for the first key that is not ticketed any more after this.
--- Returns the state of its lease; nil for none, and then the key that has no rule.
-local function follow(lane, process, token, ttl, rules, has_message)
-  local driver = string.match(lane, '^[^|]*|(.*)$') or ''
-  for _ = 1, FOLLOW_TRIES do
-    local first, home, rule, since = nil, nil, nil, MOST
-    for kind, locks in string.gmatch(rules, EACH_RULE) do
-      local place = kind .. '|' .. driver
-      local oldest = redis.call('ZRANGE', K.ticketed .. place, 0, 0, 'WITHSCORES')
-      if oldest[1] and tonumber(oldest[2]) < since then
-        first, home, rule, since = oldest[1], place, locks, tonumber(oldest[2])
-      end
-    end
-    if not first then return nil end
-    local locks = locks_by(rule, first)
-    if not locks then
-      -- Another spelling, by somebody's hand, would be asked for again and again.
-      return nil, is_at_home(first, home) and first or nil
-    end
-    local status, state = take(first, process, token, ttl, locks)
-    if status ~= 'taken' and status ~= 'busy' and status ~= 'paused' then return nil end
-    if not has_message then spare_message(first) end
-    if state then return state end
-    has_message = false
-  end
-  return nil
-end
-
--- What an earlier copy of this call went on with: the state of its lease, nil for nothing.
-local function followed(lane, process, token, rules)
-  local driver = string.match(lane, '^[^|]*|(.*)$') or ''
-  for kind in string.gmatch(rules, EACH_RULE) do
-    for _, key in ipairs(redis.call('ZRANGE', K.leased .. kind .. '|' .. driver, 0, -1)) do
-      local lease = lease_of(key)
-      if lease and lease.process == process and lease.token == token then
-        return state_of(key, lease, 0)
-      end
-    end
-  end
-  return nil
-end
-
--- The reply of a script that ends a lease. With ARGV[6] its thread goes on with another key: with the
--- same one if the call is repeated because the first reply was lost, for only one of them is read.
--- ARGV[6] is 'token ttl_ms' and, each in a line of its own, rules.
-local function ended(lease, is_ok, lane, ...)
-  local state = nil
-  local token, ttl, rules = string.match(ARGV[6], '^(%S+) (%d+)\n(.*)$')
-  if token and lease and life() then
-    state = follow(lane, ARGV[3], token, tonumber(ttl), rules, false)
-  elseif token and is_ok then
-    state = followed(lane, ARGV[3], token, rules)
-  end
-  return { tickets, state or false, is_ok and 1 or 0, ... }
+  return string.format('%d', fence)
 end
 local scripts = {}
 scripts['acquire'] = function()
@@ -795,8 +694,8 @@ scripts['add'] = function()
 local full = refused(FULL_SHARE)
 if full then return full end
 -- ADD(delay_ms, key...): make keys dirty, at once or later. Idempotent.
--- Touches leases, dirty, ready/retry/ticketed of the lanes, blocked, delayed, since, share, limits.
--- Returns the tickets to publish.
+-- Touches leases, dirty, ready/retry of the lanes, blocked, delayed, since, share, limits.
+-- Returns the lists to wake.
 local wait_ms = tonumber(ARGV[2])
 local lanes = {}
 for i = 3, #ARGV do
@@ -808,15 +707,15 @@ for i = 3, #ARGV do
     if enqueue(key, lane, false) then lanes[lane] = true end
   end
 end
-for lane in pairs(lanes) do admit(lane) end
-return tickets
+for lane in pairs(lanes) do wake(lane) end
+return lists
 end
 scripts['add_events'] = function()
 local full = refused(FULL_SHARE)
 if full then return full end
 -- ADD_EVENTS(key, version, ...): make keys dirty, each version of their objects once.
 -- Touches seen:<minute> (hash, 3 min), news, and what ADD touches. Idempotent within a minute.
--- Returns the tickets to publish.
+-- Returns the lists to wake.
 local lanes = {}
 for i = 2, #ARGV, 2 do
   local key, version = ARGV[i], ARGV[i + 1]
@@ -829,8 +728,8 @@ for i = 2, #ARGV, 2 do
     end
   end
 end
-for lane in pairs(lanes) do admit(lane) end
-return tickets
+for lane in pairs(lanes) do wake(lane) end
+return lists
 end
 scripts['begin'] = function()
 -- BEGIN(domain, record, key, process, token, most): write the intent if the lease is still ours, and
@@ -849,11 +748,12 @@ if ARGV[4] ~= '' then trail(ARGV[4], stamped('intent')) end
 return 1
 end
 scripts['block'] = function()
--- BLOCK(key, process, token, epoch, next, lock, note...): end the lease and wait for a busy lock; if
+-- BLOCK(key, process, token, epoch, stays, lock, note...): end the lease and wait for a busy lock; if
 -- it got free meanwhile the key is ready at once. No counter changes.
--- Returns {tickets, state of the next lease (see TAKE), 1 = released (or before), 0 = lease was lost}.
+-- Returns {lists, 1 = released (or before), 0 = lease was lost}.
 local key, lane, lock = ARGV[2], lane_of(ARGV[2]), ARGV[7]
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
 if lease then
   trail_pass(key, 8, 'released 0')
   unlease(key, lane)
@@ -864,9 +764,9 @@ if lease then
   else
     enqueue(key, lane, true)
   end
-  admit(lane)
+  wake(lane)
 end
-return ended(lease, is_ok, lane)
+return { lists, is_ok and 1 or 0 }
 end
 scripts['catalog_complete'] = function()
 -- CATALOG_COMPLETE(epoch, kind...): the watcher has written everything it listed in this epoch.
@@ -991,11 +891,12 @@ redis.call('HSET', K.unsaved, ARGV[2], ARGV[4])
 return 1
 end
 scripts['done'] = function()
--- DONE(key, process, token, epoch, next, volume, known, note...): forget failures, release; with a
+-- DONE(key, process, token, epoch, stays, volume, known, note...): forget failures, release; with a
 -- volume's name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
--- Returns {tickets, state of the next lease (see TAKE), 1 = done (or done before), 0 = lease was lost}.
+-- Returns {lists, 1 = done (or done before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
 if lease then
   forget(key)
   if ARGV[7] ~= '' then
@@ -1009,9 +910,9 @@ if lease then
   if unlease(key, lane, known) then enqueue(key, lane, false) end
   if known ~= '' then is_news(key, known) end -- those that come late
   free_all(key, lease)
-  admit(lane)
+  wake(lane)
 end
-return ended(lease, is_ok, lane)
+return { lists, is_ok and 1 or 0 }
 end
 scripts['drivers_alive'] = function()
 -- DRIVERS_ALIVE(): drivers a worker serves now. Touches drivers, drivers_until; writes nothing.
@@ -1078,8 +979,8 @@ scripts['ensure'] = function()
 local full = refused(FULL_SHARE)
 if full then return full end
 -- ENSURE(key...): make those keys ready that no structure of the queue holds. Idempotent.
--- Touches leases, ready/retry/ticketed of the lanes, blocked, delayed, abandoned, since, share.
--- Returns the tickets to publish.
+-- Touches leases, ready/retry of the lanes, blocked, delayed, abandoned, since, share.
+-- Returns the lists to wake.
 local lanes = {}
 for i = 2, #ARGV do
   local key = ARGV[i]
@@ -1091,8 +992,36 @@ for i = 2, #ARGV do
     lanes[lane] = true
   end
 end
-for lane in pairs(lanes) do admit(lane) end
-return tickets
+for lane in pairs(lanes) do wake(lane) end
+return lists
+end
+scripts['enter'] = function()
+-- ENTER(key, process, token, epoch, lock...): all locks of a key that TAKE leased. If one is busy the
+-- lease ends, and the key waits for it; no counter changes. Repeatable.
+-- Touches leases, holders, since, limits; for a busy lock leased, blocked, waiters.
+-- Returns {lists, 1}; {lists, 0}: a lock is busy; {lists, -1}: the lease is lost.
+local key, lane = ARGV[2], lane_of(ARGV[2])
+local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if not lease then return { lists, -1 } end
+for i = 6, #ARGV do
+  local holder = holder_against(key, ARGV[i])
+  if holder then
+    local since = redis.call('HGET', K.since, key) or now
+    unlease(key, lane)
+    free_all(key, lease)
+    redis.call('HSET', K.since, key, since)
+    park(key, ARGV[i], holder)
+    wake(lane)
+    return { lists, 0 }
+  end
+end
+if redis.call('HDEL', K.since, key) == 1 then -- else a repeated call
+  charge(lane)
+  trail(key, stamped('taken ' .. lease.process))
+end
+for i = 6, #ARGV do hold(key, lease, ARGV[i]) end
+write_lease(key, lease)
+return { lists, 1 }
 end
 scripts['epoch'] = function()
 -- EPOCH(candidate, known, ttl_ms): the life of this Redis; the first comer names it.
@@ -1100,12 +1029,13 @@ scripts['epoch'] = function()
 return begin_life(ARGV[2], ARGV[3], tonumber(ARGV[4]))
 end
 scripts['fail'] = function()
--- FAIL(key, process, token, epoch, next, base_ms, cap_ms, min_ms, threshold, memo, note...): count,
+-- FAIL(key, process, token, epoch, stays, base_ms, cap_ms, min_ms, threshold, memo, note...): count,
 -- delay, release.
 -- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
--- Returns {tickets, state of the next lease (see TAKE), is owner, fails, delay_ms; -1 = given up}.
+-- Returns {lists, is owner, fails, delay_ms; -1 = given up}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
 local count = tonumber(redis.call('HGET', K.fails, key)) or 0
 local wait_ms = 0
 if lease then
@@ -1134,13 +1064,13 @@ if lease then
     delay(key, now + wait_ms)
   end
   free_all(key, lease)
-  admit(lane)
+  wake(lane)
 elseif redis.call('ZSCORE', K.abandoned, key) then
   wait_ms = -1
 else
   wait_ms = math.max(0, (tonumber(redis.call('ZSCORE', K.delayed, key) or now)) - now)
 end
-return ended(lease, is_ok, lane, count, wait_ms)
+return { lists, is_ok and 1 or 0, count, wait_ms }
 end
 scripts['finish'] = function()
 -- FINISH(domain, key, process, token): delete intent and unsaved PV unless the lease went to
@@ -1164,8 +1094,8 @@ for i = 2, #ARGV do
 end
 end
 scripts['limits'] = function()
--- LIMITS(lane, concurrency, rate, burst, total, hold_ms, is_new_life): declare, then admit. Returns
--- the tickets to publish. In a new life a call of a dead process may be lost from sight: a driver
+-- LIMITS(lane, concurrency, rate, burst, total, hold_ms, is_new_life): declare, then wake. Returns
+-- the lists to wake. In a new life a call of a dead process may be lost from sight: a driver
 -- that takes one at a time gets none before that one's deadline.
 -- Touches limits:<lane> (hash), declared, ghosts:<lane> (zsets); the bucket's level is kept.
 redis.call('HSET', K.limits .. ARGV[2], 'concurrency', ARGV[3], 'rate', ARGV[4], 'burst', ARGV[5],
@@ -1173,15 +1103,15 @@ redis.call('HSET', K.limits .. ARGV[2], 'concurrency', ARGV[3], 'rate', ARGV[4],
 redis.call('ZADD', K.declared, now, ARGV[2])
 redis.call('ZREMRANGEBYSCORE', K.ghosts .. ARGV[2], '-inf', now)
 if ARGV[8] == '1' then haunt('new life', ARGV[2]) end
-admit(ARGV[2])
-return tickets
+wake(ARGV[2])
+return lists
 end
 scripts['link'] = function()
 -- LINK(event, driver, kinds, ...): whether any process is connected to a driver.
 --   lost(process, reason)    the process has no connection; with the last one the driver's lanes
 --                            are paused, until a process is back or nobody has said `lost` again
 --   back(process, ttl_ms)    the process is connected, and knows the driver
--- Touches links:<driver> (zset), paused (hash), all lanes. Returns tickets.
+-- Touches links:<driver> (zset), paused (hash), all lanes. Returns the lists to wake.
 local event, driver, kinds, process = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local LOST_MS = 15000
 local links = K.links .. driver
@@ -1199,10 +1129,10 @@ for kind in string.gmatch(kinds, '%S+') do
     redis.call('HSET', K.paused, 'driver ' .. lane,
       string.format('%d %s', now + LOST_MS, ARGV[6]))
   elseif redis.call('HDEL', K.paused, 'driver ' .. lane) == 1 then
-    admit(lane)
+    wake(lane)
   end
 end
-return tickets
+return lists
 end
 scripts['mark'] = function()
 -- MARK(key, process, token, epoch, record): replace the key's mark, "" removes it. Repeatable.
@@ -1220,12 +1150,12 @@ return 1
 end
 scripts['mirror'] = function()
 -- MIRROR(version, name, pause, ...): make the operators' pauses those of the API server at that
--- resourceVersion, and admit what a resumed driver kept back. A name is 'driver NAME' or
+-- resourceVersion, and wake the lists of what a resumed driver kept back. A name is 'driver NAME' or
 -- 'class NAME', a pause 'until_ms reason' by the clock of Redis' host. An older version than the known
 -- one changes nothing. What was mirrored before keeps the end that it got then, 'end_ms until_ms
 -- reason', so that a step of that clock makes it neither longer nor shorter.
--- Touches pauses (hash), pauses_version (string), lanes (set) and what ADMIT touches. Idempotent.
--- Returns 1 when taken, else 0, and the tickets to publish.
+-- Touches pauses (hash), pauses_version (string), woken (flags). Idempotent.
+-- Returns 1 when taken, else 0, and the lists to wake.
 local version = ARGV[2]
 local known = redis.call('GET', K.pauses_version)
 if known and is_newer(known, version) then return { 0 } end
@@ -1247,19 +1177,19 @@ for name in pairs(before) do
 end
 if next(is_resumed) then
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-    if is_resumed['driver ' .. driver_of(lane)] then admit(lane) end
+    if is_resumed['driver ' .. driver_of(lane)] then wake(lane) end
   end
 end
-return { 1, unpack(tickets) }
+return { 1, unpack(lists) }
 end
 scripts['orphan'] = function()
 -- ORPHAN(key, (slot, name, record)...): a lost lease ended without an outcome. What it began is
 -- remembered, unless a newer owner's record is there, and the key is worked on again.
--- Touches the slots and everything of the queue. Returns the tickets to publish.
+-- Touches the slots and everything of the queue. Returns the lists to wake.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 for i = 3, #ARGV, 3 do redis.call('HSETNX', K[ARGV[i]], ARGV[i + 1], ARGV[i + 2]) end
-if enqueue(key, lane, false) then admit(lane) end
-return tickets
+if enqueue(key, lane, false) then wake(lane) end
+return lists
 end
 scripts['pace'] = function()
 -- PACE(lane): a call of a lane with a rate is about to begin and takes its place among all workers'.
@@ -1273,7 +1203,7 @@ redis.call('HSET', limits, 'calls', string.format('%.17g', tokens), 'calls_at', 
 return tokens < 0 and math.ceil(-tokens / rate * 1000) or 0
 end
 scripts['pause'] = function()
--- PAUSE(kind, span_ms, reason, lane...): nothing is admitted for the span, 0 = until resumed.
+-- PAUSE(kind, span_ms, reason, lane...): nothing is taken for the span, 0 = until resumed.
 -- Touches paused (hash).
 local kind, span, reason = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local pause = string.format('%d %s', span > 0 and now + span or 0, reason)
@@ -1289,7 +1219,7 @@ scripts['regain'] = function()
 -- REGAIN(process, candidate, known, ttl_ms, (key, fence, token, started, locks, n, (slot, name,
 -- record) x n)...): the process meets a new life of Redis, which may lack what it holds or know an
 -- older owner. The higher fence is the newer owner. Records are written as the owner knows them.
--- Touches everything of the queue. Returns {epoch, tickets, {tokens of lost leases...}, the time in ms}.
+-- Touches everything of the queue. Returns {epoch, lists, {tokens of lost leases...}, the time in ms}.
 local process, ttl = ARGV[2], tonumber(ARGV[5])
 local epoch = begin_life(ARGV[3], ARGV[4], ttl)
 if type(epoch) == 'table' then return epoch end
@@ -1335,7 +1265,6 @@ local function restore(key, mine)
   if not (is_same(present, mine) and table.concat(present.locks, ' ') == locks) then
     if redis.call('ZSCORE', K.lost, mine.token) or not make_room(key, mine) then return false end
     if is_waiting(key, lane) then redis.call('SADD', K.dirty, key) end
-    redis.call('ZREM', K.ticketed .. lane, key)
     for ready, share in pairs({ [K.ready] = K.share, [K.retry] = K.share_retry }) do
       redis.call('ZREM', ready .. lane, key)
       if redis.call('EXISTS', ready .. lane) == 0 then redis.call('DEL', share .. lane) end
@@ -1376,14 +1305,15 @@ while i <= #ARGV do
     i = i + 3
   end
 end
-return { epoch, tickets, lost, now }
+return { epoch, lists, lost, now }
 end
 scripts['release'] = function()
--- RELEASE(key, process, token, epoch, next, delay_ms, count, note...): put back without a back-off
+-- RELEASE(key, process, token, epoch, stays, delay_ms, count, note...): put back without a back-off
 -- step.
--- Returns {tickets, state of the next lease (see TAKE), 1 = released (or before), 0 = lease was lost}.
+-- Returns {lists, 1 = released (or before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
 if lease then
   local wait_ms = tonumber(ARGV[7])
   if ARGV[8] == '1' then
@@ -1396,9 +1326,9 @@ if lease then
     delay(key, now + wait_ms)
   end
   free_all(key, lease)
-  admit(lane)
+  wake(lane)
 end
-return ended(lease, is_ok, lane)
+return { lists, is_ok and 1 or 0 }
 end
 scripts['renew'] = function()
 -- RENEW(process, epoch, ttl_ms, (key, token)...): the leases that the process holds go on.
@@ -1422,22 +1352,20 @@ end
 return reply
 end
 scripts['resume'] = function()
--- RESUME(kind, lane...): end one kind of pause, then admit. Touches paused (hash) and what ADMIT
--- touches. Returns the tickets to publish.
+-- RESUME(kind, lane...): end one kind of pause, then wake. Touches paused (hash). Returns the lists to
+-- wake.
 local kind = ARGV[2]
 for i = 3, #ARGV do
   redis.call('HDEL', K.paused, kind .. ' ' .. ARGV[i])
-  admit(ARGV[i])
+  wake(ARGV[i])
 end
-return tickets
+return lists
 end
 scripts['sweep'] = function()
--- SWEEP(period_ms, limit, republish_after_ms, check_ms, ttl_ms, keep_limits_ms): what time has made
--- due.
--- Touches everything of the queue. Returns {ms until the next key is due or -1, tickets to publish}.
+-- SWEEP(period_ms, limit, check_ms, ttl_ms, keep_limits_ms): what time has made due.
+-- Touches everything of the queue. Returns {ms until the next key is due or -1, lists to wake}.
 local period, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
-local republish_after, check_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
-local ttl, keep_limits = tonumber(ARGV[6]), tonumber(ARGV[7])
+local check_ms, ttl, keep_limits = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
 -- Keys of a lane whose leases end until then. Another lane's would never go.
 local function leased(lane, most)
@@ -1456,24 +1384,24 @@ end
 -- What waits for a node that went for good goes too; returns whether none is left. With the node its
 -- objects' keys come back (its registration), and those of records in any case (recovery.py).
 local function clear(lane)
-  for _, family in ipairs({ K.ready, K.retry, K.ticketed }) do
+  for _, family in ipairs({ K.ready, K.retry }) do
     for _, key in ipairs(redis.call('ZRANGE', family .. lane, 0, limit - 1)) do
       redis.call('ZREM', family .. lane, key)
       redis.call('HDEL', K.since, key)
       forget(key)
     end
   end
-  if redis.call('EXISTS', K.ready .. lane, K.retry .. lane, K.ticketed .. lane) > 0 then return false end
+  if redis.call('EXISTS', K.ready .. lane, K.retry .. lane) > 0 then return false end
   redis.call('DEL', K.share .. lane, K.share_retry .. lane)
   return true
 end
 
 local function reply()
   local first = redis.call('ZRANGE', K.delayed, 0, 0, 'WITHSCORES')[2]
-  return { first and math.max(0, math.ceil(tonumber(first) - now)) or -1, tickets }
+  return { first and math.max(0, math.ceil(tonumber(first) - now)) or -1, lists }
 end
 
-if not life() then return { -1, tickets } end
+if not life() then return { -1, lists } end
 
 -- What is due does not wait for the period: a retry starts when its back-off says.
 local due_lanes, is_due = {}, {}
@@ -1487,7 +1415,7 @@ for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT'
   end
 end
 if not begins_period('sweep', period) then
-  for _, lane in ipairs(due_lanes) do admit(lane) end
+  for _, lane in ipairs(due_lanes) do wake(lane) end
   return reply()
 end
 
@@ -1514,6 +1442,11 @@ if is_check then
     for _, key in ipairs(leased(lane, '+inf')) do
       if not lease_of(key) then take_back(key) end
     end
+    -- What a release with a message per key had chosen for one. Not at once: its workers may be there.
+    for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.ticketed .. lane, '-inf', now - check_ms)) do
+      redis.call('ZREM', K.ticketed .. lane, key)
+      if is_at_home(key, lane) then enqueue(key, lane, true) else drop(key) end
+    end
     -- What comes late for a node that nobody declares goes an hour from now.
     if string.find(lane, '@', 1, true) and redis.call('EXISTS', K.limits .. lane) == 0 then
       redis.call('ZADD', K.declared, 'NX', now, lane)
@@ -1532,84 +1465,53 @@ if is_check then
     -- The first part: an earlier one of this loop may have woken it.
     local key, lock = flat[i], flat[i + 1]
     if redis.call('HGET', K.blocked, key) == lock and not holder_against(key, lock) then
-      wake(string.sub(lock, 3))
+      unpark(string.sub(lock, 3))
     end
   end
   local week_ago = now - 604800000
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.abandoned, '-inf', week_ago)) do forget(key) end
 end
 
-local lanes = redis.call('SMEMBERS', K.lanes)
-local out = {} -- tickets out by Celery list
-for _, lane in ipairs(lanes) do
-  local list = celery_of(lane)
-  out[list] = (out[list] or 0) + redis.call('ZCARD', K.ticketed .. lane)
-end
--- Those admitted above are not lost: their messages are sent after this script.
-for _, key in ipairs(tickets) do
-  local list = celery_of(lane_of(key))
-  out[list] = (out[list] or 0) - 1
-end
--- A different lane comes first each time, so that the bound on tickets starves none.
-local offset = #lanes > 0 and math.floor(now / 100) % #lanes or 0
-for i = 1, #lanes do
-  local lane = lanes[(i + offset) % #lanes + 1]
-  local ticketed, list = K.ticketed .. lane, celery_of(lane)
-  local old = redis.call('ZRANGEBYSCORE', ticketed, '-inf', now - republish_after, 'LIMIT', 0, limit)
-  if #old > 0 and not is_paused(lane) and not is_quiet() then
-    local missing = out[list] - redis.call('LLEN', list)
-    for n = 1, math.min(missing, #old, MAX_TICKETS - #tickets) do
-      if is_at_home(old[n], lane) then
-        redis.call('ZADD', ticketed, now, old[n])
-        tickets[#tickets + 1] = old[n]
-      else
-        redis.call('ZREM', ticketed, old[n])
-        drop(old[n])
-      end
-      out[list] = out[list] - 1
-    end
-  end
-  admit(lane)
-  if redis.call('EXISTS', ticketed, K.leased .. lane, K.ready .. lane, K.retry .. lane) == 0 then
+for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
+  wake(lane)
+  if redis.call('EXISTS', K.leased .. lane, K.ready .. lane, K.retry .. lane, K.ticketed .. lane) == 0 then
     redis.call('SREM', K.lanes, lane)
   end
 end
 return reply()
 end
 scripts['take'] = function()
--- TAKE(key, process, token, ttl_ms, rules, lock...): ticketed -> running with all its locks. A copy of
--- the call, known by its token, gets the same lease, the same name of another key, or none. If
--- somebody works on the key already, or has, the message is one for the oldest other key that has a
--- rule (see `follow`).
--- Touches leases, ticketed, leased, holders, blocked, waiters, delayed, since,
--- fence, led_to, and the Celery list.
--- Returns {status, tickets, state}; 'other', tickets and a key without a rule that is to be taken
--- instead; or 'taken', tickets and {key, locks, fence, started_ms, fails, memo, mark,
--- waited_ms, epoch, versions, complete kinds, newest version of its object, intent, unsaved PV, was
--- saved}, of which the last three are a claim's.
-local LED_TO_MS = 60000 -- longer than the client repeats
-local key, process, token, ttl, rules = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
-if not life() then return { 'new life', tickets, false } end
-local noted = K.led_to .. token
-local led_to = redis.call('GET', noted)
-if led_to then -- a copy of a call whose reply was lost, or that comes late
-  local lease = lease_of(led_to)
+-- TAKE(process, token, ttl_ms, is_woken, driver, kind...): the next due key of the driver's kinds, which
+-- share a Celery list, under a lease without locks; ENTER follows. `is_woken`: 1 = a message of the list
+-- led to this call. A copy of the call, known by its token, gets the same lease, or none.
+-- Touches leases, ready/retry of the lanes, leased, delayed, fence, took, turns, woken, limits.
+-- Returns {status, lists, state}: 'taken' and {key, fence, started_ms, fails, memo, mark, waited_ms,
+-- epoch, versions, complete kinds, newest version of its object, intent, unsaved PV, was saved}, of
+-- which the last three are a claim's; 'none'; 'new life'.
+local TOOK_MS = 60000 -- longer than the client repeats
+local process, token, ttl, driver = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
+if not life() then return { 'new life', lists, false } end
+local noted = K.took .. token
+local took = redis.call('GET', noted)
+if took then -- a copy of a call whose reply was lost, or that comes late
+  local lease = lease_of(took)
   local is_ours = lease and lease.process == process and lease.token == token
-  if is_ours then return { 'taken', tickets, state_of(led_to, lease, 0) } end
-  if led_to ~= key and redis.call('ZSCORE', K.ticketed .. lane_of(led_to), led_to) then
-    return { 'other', tickets, led_to }
-  end
-  return { 'none', tickets, false }
+  if is_ours then return { 'taken', lists, state_of(took, lease) } end
+  return { 'none', lists, false }
 end
-local status, state = take(key, process, token, ttl, { unpack(ARGV, 7) })
-led_to = key
-if (status == 'none' or status == 'running') and rules ~= '' then
-  local found, other = follow(lane_of(key), process, token, ttl, rules, true)
-  if other then status, state, led_to = 'other', other, other end
-  if found then status, state, led_to = 'taken', found, found[1] end
-end
-redis.call('SET', noted, led_to, 'PX', LED_TO_MS)
-return { status, tickets, state or false }
+local any, wanted = ARGV[7], {}
+for i = 7, #ARGV do wanted[ARGV[i]] = true end
+if ARGV[5] == '1' then redis.call('DEL', K.woken .. celery_of(any .. '|' .. driver)) end
+local key, lane = next_key(driver, wanted, any)
+if not key then return { 'none', lists, false } end
+local lease = { fence = new_fence(), process = process, token = token,
+  started = string.format('%d', now), locks = {} }
+write_lease(key, lease)
+redis.call('ZADD', K.leased .. lane, now + ttl, key)
+redis.call('ZREM', K.delayed, key)
+redis.call('SET', noted, key, 'PX', TOOK_MS)
+for kind in pairs(wanted) do wake_lane(kind .. '|' .. driver) end
+return { 'taken', lists, state_of(key, lease) }
 end
 scripts['throttle'] = function()
 -- THROTTLE(lane, step_ms, cooldown_ms): the driver answered "too much": half of it from now on.
@@ -1638,7 +1540,7 @@ return math.ceil(math.max(0, at - now - interval * (burst - 1)))
 end
 scripts['unlock'] = function()
 -- UNLOCK(key, process, token, epoch, name): one lock of the lease goes early. Repeatable.
--- Touches leases, holders and the places of the woken waiters. Returns {tickets, 1 = ours, 0 = lost}.
+-- Touches leases, holders and the places of the woken waiters. Returns {lists, 1 = ours, 0 = lost}.
 local key, name = ARGV[2], ARGV[6]
 local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
@@ -1651,10 +1553,10 @@ if lease then
     end
   end
 end
-return { tickets, lease and 1 or 0 }
+return { lists, lease and 1 or 0 }
 end
 scripts['unregister'] = function()
--- UNREGISTER(process): hand over its leases now. Returns the tickets to publish.
+-- UNREGISTER(process): hand over its leases now. Returns the lists to wake.
 -- Touches procs (zset) and all of the queue.
 redis.call('ZREM', K.procs, ARGV[2])
 local flat = redis.call('HGETALL', K.leases)
@@ -1662,7 +1564,7 @@ for i = 1, #flat, 2 do
   local lease = lease_of(flat[i])
   if lease and lease.process == ARGV[2] then take_back(flat[i], lease) end
 end
-return tickets
+return lists
 end
 local function run(_, args)
 ARGV = args
@@ -1670,5 +1572,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_273fac49395e6739', run)
-redis.register_function{ function_name = 'csifleet_273fac49395e6739_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_95c7cd2267da30e2', run)
+redis.register_function{ function_name = 'csifleet_95c7cd2267da30e2_always', callback = run, flags = { 'allow-oom' } }

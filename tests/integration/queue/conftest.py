@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import redis
 
+from tests.support.taking import due_keys, take
 from workers.queue.keys import Key
 from workers.queue.leases import Lease
 from workers.queue.locks import Lock
@@ -16,34 +17,49 @@ from workers.queue.workqueue import WorkQueue
 
 @dataclass
 class Bench:
-    """Processes of one fleet, their common clock and every ticket they published."""
+    """Processes of one fleet, their common clock and every list they woke."""
 
     client: redis.Redis
     now_ms: int = 1_700_000_000_000
-    tickets: list[Key] = field(default_factory=list)
+    woken: list[str] = field(default_factory=list)
 
     def process(self) -> WorkQueue:
         queue = WorkQueue(
             self.client,
-            publish=self.tickets.extend,
+            publish=self.woken.extend,
             clock=lambda: self.now_ms / 1000,
             now_ms=lambda: self.now_ms,
         )
         queue.register_process()
         return queue
 
+    @property
+    def due(self) -> list[Key]:
+        """The keys that wait for their turn, lane by lane."""
+        return due_keys(self.client)
+
     def advance(self, seconds: float) -> None:
         self.now_ms += round(seconds * 1000)
 
+    def take(self, queue: WorkQueue, key: Key, *locks: Lock | str) -> Lease | None:
+        """The next key of this key's lane, which must be this one; None where none is due."""
+        return take(queue, key, *locks)
+
+    def may_take(self, queue: WorkQueue, *kinds: str) -> bool:
+        """Whether one of these kinds' keys of driver `d`, or a claim, may be taken now."""
+        lease = queue.take("d", kinds or ["claims"])
+        return lease is not None and queue.release(lease)
+
     def run_next(self, queue: WorkQueue, *locks: Lock | str) -> Lease:
-        """Take the oldest ticket; a lock given by its name is exclusive."""
-        wanted = [Lock(lock) if isinstance(lock, str) else lock for lock in locks]
-        lease = queue.take(self.tickets.pop(0), wanted)
+        """Take the first due key; a lock given by its name is exclusive."""
+        key = self.due[0]
+        lease = queue.take(key.driver, [key.kind])
         assert lease is not None
+        assert queue.enter(lease, [Lock(one) if isinstance(one, str) else one for one in locks])
         return lease
 
     def hand_over(self, one: WorkQueue, two: WorkQueue, *locks: Lock | str) -> tuple[Lease, Lease]:
-        """The oldest ticket's key goes from `one`, which is silent for too long, to `two`."""
+        """The first due key goes from `one`, which is silent for too long, to `two`."""
         old = self.run_next(one, *locks)
         self.advance(4.1)
         two.heartbeat()

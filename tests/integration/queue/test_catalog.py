@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
+from tests.support.taking import take
 from workers.errors import CatalogIncomplete
 from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.keys import claim_key
@@ -131,15 +132,14 @@ def test_tombstones_are_pruned_though_their_versions_were_lost(redis_client, wri
 
 def test_lease_state_saves_the_round_trip_until_something_changes(redis_client, writer, reader):
     """Architecture 7: TAKE carries the versions, so an unchanged catalog is not asked for."""
-    tickets: list = []
-    queue = WorkQueue(redis_client, publish=tickets.extend)
+    queue = WorkQueue(redis_client, publish=lambda _: None)
     queue.register_process()
     queue.set_limits("claims|d", 5)
     writer.write("classes", [("fast", "1", {"v": 1})])
 
     def state():
         queue.add([claim_key("d", "ns", "a", "u")])
-        lease = queue.take(tickets.pop())
+        lease = take(queue, claim_key("d", "ns", "a", "u"))
         queue.done(lease)
         return lease.catalog
 

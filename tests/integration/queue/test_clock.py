@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from tests.support.redis_server import RedisServer
+from tests.support.taking import take
 from tests.support.waiting import wait_until
 from tests.support.wallclock import WallClock
 from workers.kube.pauserecord import Recorded
@@ -56,21 +57,20 @@ class Fleet:
 
     client: redis.Redis
     clock: WallClock
-    tickets: list[Key] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.one, self.two = self.process(), self.process()
 
     def process(self) -> WorkQueue:
-        queue = WorkQueue(self.client, publish=self.tickets.extend)
+        queue = WorkQueue(self.client, publish=self.messages.extend)
         queue.register_process()
         queue.set_limits(LANE, 10)
         return queue
 
     def take(self, queue: WorkQueue, name: str):
-        self.tickets.remove(claim(name))
-        lease = queue.take(claim(name), [Lock(f"pvc-{name}")])
+        lease = take(queue, claim(name), f"pvc-{name}")
         assert lease is not None
         return lease
 
@@ -78,11 +78,15 @@ class Fleet:
         """What processes do all the time; `two` begins whatever there is."""
         self.two.heartbeat()
         self.two.pump()
-        while self.tickets:
-            lease = self.two.take(self.tickets.pop(0))
-            if lease is not None:
-                self.begun.append(lease.key.object.partition("/")[2])
-                self.two.done(lease)
+        while self.messages:
+            self.messages.pop(0)
+            is_woken = True
+            while (lease := self.two.take("d", ["claims"], is_woken=is_woken)) is not None:
+                is_woken = False
+                name = lease.key.object.partition("/")[2]
+                if self.two.enter(lease, [Lock(f"pvc-{name}")]):
+                    self.begun.append(name)
+                    self.two.done(lease)
         time.sleep(0.02)
 
     def begins(self, name: str) -> float:
@@ -157,9 +161,9 @@ def test_the_lease_of_the_living_stays(fleet, step):
     assert fleet.one.done(lease)
 
 
-def test_a_lost_ticket_is_sent_again(fleet, step):
+def test_a_lost_message_is_sent_again(fleet, step):
     fleet.one.add([claim("lost")])
-    fleet.tickets.clear()
+    fleet.messages.clear()
     step()
     fleet.begins("lost")
 
@@ -167,8 +171,7 @@ def test_a_lost_ticket_is_sent_again(fleet, step):
 def test_a_key_that_waits_for_a_dead_one_s_lock_comes(fleet, step):
     fleet.one.add([claim("holder"), claim("waiter")])
     fleet.take(fleet.one, "holder")
-    fleet.tickets.clear()
-    assert fleet.two.take(claim("waiter"), [Lock("pvc-holder")]) is None
+    assert take(fleet.two, claim("waiter"), "pvc-holder") is None
     step()
     fleet.begins("waiter")
 
@@ -207,9 +210,9 @@ def test_the_pause_of_a_class_lasts_as_long_as_he_said(fleet, step):
 
 def test_a_lost_driver_gets_calls_again(fleet, step):
     """Its pause ends by itself when nobody says any more that it is lost."""
-    Links(fleet.client, publish=fleet.tickets.extend).lost("d", "socket is gone")
+    Links(fleet.client, publish=fleet.messages.extend).lost("d", "socket is gone")
     fleet.one.add([claim("held")])
-    assert fleet.tickets == []
+    assert fleet.messages == []
     paused = NAMES["paused"].full
     for lane, text in fleet.client.hgetall(paused).items():  # not 15 s
         fleet.client.hset(paused, lane, b"%d gone" % (int(text.split()[0]) - 13_000))
@@ -227,17 +230,18 @@ def test_a_lane_with_a_rate_gets_its_tokens(fleet, step):
 
 
 def test_a_throttled_lane_grows_again(fleet, step):
-    Links(fleet.client, publish=fleet.tickets.extend).throttle(LANE)
+    Links(fleet.client, publish=fleet.messages.extend).throttle(LANE)
     limits = NAMES["limits"].full + LANE
     fleet.client.hset(limits, mapping={"cap": 1, "cap_step": 1000})
     step()
     fleet.one.add([claim("a"), claim("b")])
-    fleet.tickets.clear()  # the lane's only place
+    fleet.take(fleet.one, "a")  # the lane's only place
 
     def has_room() -> bool:
+        fleet.one.heartbeat()
         fleet.two.heartbeat()
         fleet.two.pump()
-        return bool(fleet.tickets)
+        return take(fleet.two, claim("b")) is not None
 
     wait_until(has_room, SLOW, "the lane takes more than one")
 

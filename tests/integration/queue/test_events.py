@@ -21,7 +21,7 @@ def test_the_other_watchers_copy_changes_nothing_while_the_key_runs(bench, queue
     queue.add_events({KEY: "5"})
     queue.fail(lease, base_seconds=100, cap_seconds=100)
     queue.pump(period_seconds=0)
-    assert bench.tickets == []
+    assert bench.due == []
 
 
 def test_the_other_watchers_copy_changes_nothing_after_the_pass(bench, queue):
@@ -30,7 +30,7 @@ def test_the_other_watchers_copy_changes_nothing_after_the_pass(bench, queue):
     queue.done(bench.run_next(queue))
     for version in ("4", "5"):
         queue.add_events({KEY: version})
-    assert bench.tickets == []
+    assert bench.due == []
 
 
 @pytest.mark.parametrize("when", ["running", "retry planned", "done"])
@@ -45,7 +45,7 @@ def test_a_newer_event_is_worked_on_whenever_it_comes(bench, queue, when):
     queue.add_events({KEY: "10"})
     if when == "running":
         queue.done(lease)
-    assert bench.tickets == [KEY]
+    assert bench.due == [KEY]
 
 
 def test_an_add_for_another_reason_is_no_copy(bench, queue):
@@ -53,7 +53,7 @@ def test_an_add_for_another_reason_is_no_copy(bench, queue):
     queue.add_events({KEY: "5"})
     queue.done(bench.run_next(queue))
     queue.add([KEY])
-    assert bench.tickets == [KEY]
+    assert bench.due == [KEY]
 
 
 def test_events_are_remembered_for_a_minute_at_least_and_not_for_ever(bench, queue, redis_client):
@@ -62,12 +62,12 @@ def test_events_are_remembered_for_a_minute_at_least_and_not_for_ever(bench, que
     queue.done(bench.run_next(queue))
     bench.advance(59)
     queue.add_events({KEY: "5"})
-    assert bench.tickets == []
+    assert bench.due == []
     (name,) = redis_client.keys("*:seen:*")
     assert 0 < redis_client.ttl(name) <= 180
     bench.advance(120)
     queue.add_events({KEY: "5"})
-    assert bench.tickets == [KEY]
+    assert bench.due == [KEY]
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["while it runs", "after it"])
@@ -85,7 +85,7 @@ def test_the_event_of_a_pass_own_write_leads_to_no_further_pass(
     queue.done(lease, known="10")
     if is_late:
         queue.add_events({KEY: event})
-    assert bench.tickets == [KEY] * passes
+    assert bench.due == [KEY] * passes
 
 
 def test_an_add_for_another_reason_counts_whatever_the_pass_knows(bench, queue):
@@ -95,7 +95,7 @@ def test_an_add_for_another_reason_counts_whatever_the_pass_knows(bench, queue):
     queue.add([KEY])
     queue.add_events({KEY: "9"})
     queue.done(lease, known="10")
-    assert bench.tickets == [KEY]
+    assert bench.due == [KEY]
 
 
 @pytest.mark.parametrize("end", ["fail", "release"])
@@ -108,7 +108,7 @@ def test_a_pass_that_does_not_end_well_knows_nothing(bench, queue, end):
         queue.fail(lease, base_seconds=100, cap_seconds=100)
     else:
         queue.release(lease, delay_seconds=100)
-    assert bench.tickets == [KEY]
+    assert bench.due == [KEY]
 
 
 def test_an_event_is_not_lost_with_its_process(bench, queue, start_queue):
@@ -118,9 +118,9 @@ def test_an_event_is_not_lost_with_its_process(bench, queue, start_queue):
     queue.add_events({KEY: "6"})
     queue.close()
     other = start_queue()
-    assert bench.tickets == [KEY]
+    assert bench.due == [KEY]
     other.done(bench.run_next(other))
-    assert bench.tickets == []
+    assert bench.due == []
 
 
 # What a lease says is known of its object: who begins with it reads nothing older.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.taking import take
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key, volume_key
@@ -24,7 +25,7 @@ def taken(queue, key):
     """The lease of a key of one node's driver, whichever keys have tickets beside."""
     queue.set_limits(key.lane, 1)
     queue.add([key])
-    lease = queue.take(key, [Lock("pvc-u")])
+    lease = take(queue, key, Lock("pvc-u"))
     assert lease is not None
     return lease
 

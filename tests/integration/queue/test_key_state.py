@@ -46,16 +46,14 @@ RECORDS = {
         {"position": 1, "waiting": 1}),
     "others wait": ([("zadd", "ready", LANE, scores(OTHER))], {}),
     "other retries wait": ([("zadd", "retry", LANE, scores(OTHER, THIRD))], {"waiting": 2}),
-    "ticket": (
-        [("zadd", "ticketed", LANE, {KEY.text: 5000})], {"ticket_at": 5.0, "in_use": 1}),
     "lease": (
         [("hset", "leases", "", KEY.text, "7 host:1:x token 9000 x:pv")],
         {"lease": ("host:1:x", 9.0)}),
     "broken lease": ([("hset", "leases", "", KEY.text, "7")], {"lease": ("", 0.0)}),
     "all that uses the lane": (
-        [("zadd", "ticketed", LANE, scores(OTHER)), ("zadd", "leased", LANE, scores(OTHER, THIRD)),
+        [("zadd", "leased", LANE, scores(OTHER, THIRD)),
          ("zadd", "ghosts", LANE, scores(OTHER, THIRD, KEY))],
-        {"in_use": 6}),
+        {"in_use": 5}),
     "added while it runs": ([("sadd", "dirty", "", KEY.text)], {"is_dirty": True}),
     "an event while it runs": ([("hset", "news", "", KEY.text, "5")], {"is_dirty": True}),
     "blocked": (
@@ -96,7 +94,7 @@ RECORDS = {
         {"trail": (Note(1.0, "queued", ""), Note(2.5, "rpc", "Create Volume"))}),
 }  # fmt: skip
 KNOWN = {
-    *("first attempt", "retry", "both: the first attempt counts", "ticket", "lease"),
+    *("first attempt", "retry", "both: the first attempt counts", "lease"),
     *("broken lease", "blocked", "blocked by nobody any more", "planned", "planned for ever"),
 }
 
@@ -248,8 +246,6 @@ def test_a_lane_is_told_with_all_that_waits_in_it(redis_client):
     redis_client.zadd(NAMES["retry"].full + LANE, scores(KEY, OTHER))
     redis_client.zadd(NAMES["ready"].full + lane, scores(THIRD))
     redis_client.hset(NAMES["since"].full, mapping={KEY.text: 4000, OTHER.text: 1})
-    redis_client.zadd(NAMES["ticketed"].full + LANE, {OTHER.text: 7500, THIRD.text: 9000})
-    redis_client.zadd(NAMES["ticketed"].full + lane, {OTHER.text: float("-inf")})
     redis_client.zadd(NAMES["leased"].full + LANE, scores(*(KEY, OTHER, THIRD)))
     redis_client.sadd(NAMES["lanes"].full, LANE, lane)
     redis_client.hset(NAMES["blocked"].full, mapping={KEY.text: "x:p", OTHER.text: "x:p"})
@@ -261,10 +257,10 @@ def test_a_lane_is_told_with_all_that_waits_in_it(redis_client):
     assert all(found[name].paused for name in found if name.endswith("|d")), "all of the driver"
     assert {name: found[name] for name in (LANE, lane)} == {
         LANE: LaneStats(
-            LANE, 0, 2, 2, 3, 6.0, 2.5, None, delayed=3, blocked=2,
+            LANE, 0, 2, 3, 6.0, None, delayed=3, blocked=2,
             paused={"operator": "why", "lease": "held"}, paused_until={"lease": 10.001},
         ),
-        lane: LaneStats(lane, 1, 0, 1, 0, 0.0, 0.0, None),
+        lane: LaneStats(lane, 1, 0, 0, 0.0, None),
     }  # fmt: skip
 
 

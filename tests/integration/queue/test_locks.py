@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.taking import take, take_all
 from workers.errors import LeaseLost, RecordTooLarge
 from workers.queue.inspect import read_key
 from workers.queue.keys import Key, claim_key
@@ -26,16 +27,14 @@ def queue(start_queue):
 
 
 def start(bench, queue, name: str, *locks: Lock):
-    """Add a key and take its ticket."""
+    """Add a key and take it."""
     queue.add([key(name)])
-    return queue.take(bench.tickets.pop(), locks)
+    return take(queue, key(name), *locks)
 
 
 def ready(bench) -> list[str]:
-    """Objects whose tickets are out, oldest first; forgets them."""
-    found = [one.object.removeprefix("ns/") for one in bench.tickets]
-    bench.tickets.clear()
-    return found
+    """Objects whose keys wait for their turn, the next one first."""
+    return [one.object.removeprefix("ns/") for one in bench.due]
 
 
 def test_shared_holders_stand_side_by_side_an_exclusive_one_alone(bench, queue):
@@ -47,7 +46,7 @@ def test_shared_holders_stand_side_by_side_an_exclusive_one_alone(bench, queue):
     assert ready(bench) == [], "one holder is left"
     queue.done(second)
     assert ready(bench) == ["x"]
-    assert queue.take(key("x"), [PV])
+    assert take(queue, key("x"), PV)
     assert start(bench, queue, "c", SHARED) is None
 
 
@@ -57,7 +56,7 @@ def test_all_locks_of_a_take_or_none(bench, queue):
     assert start(bench, queue, "c", PV), "a key that waits holds nothing"
     queue.done(holder)
     assert ready(bench) == ["b"]
-    assert queue.take(key("b"), [PV, HANDLE]) is None
+    assert take(queue, key("b"), PV, HANDLE) is None
 
 
 def test_a_key_that_was_woken_waits_for_what_it_found_busy_next(bench, queue):
@@ -66,7 +65,7 @@ def test_a_key_that_was_woken_waits_for_what_it_found_busy_next(bench, queue):
     assert start(bench, queue, "b", PV) is None
     queue.done(first)
     assert ready(bench) == ["b"]
-    assert queue.take(key("b"), [PV, HANDLE]) is None
+    assert take(queue, key("b"), PV, HANDLE) is None
     queue.done(start(bench, queue, "d", PV))
     assert ready(bench) == []
     queue.done(second)
@@ -83,7 +82,7 @@ def test_only_a_holder_keeps_others_out(bench, queue):
     assert ready(bench) == []
     queue.done(publish)
     assert ready(bench) == ["deletion"]
-    assert queue.take(key("deletion"), [PV])
+    assert take(queue, key("deletion"), PV)
 
 
 def test_a_waiter_that_asked_inside_its_pass_keeps_nobody_out(bench, queue):
@@ -104,11 +103,12 @@ def test_a_woken_waiter_whose_driver_is_paused_keeps_nobody_out(bench, queue):
     assert start(bench, queue, "deletion", PV) is None
     queue.pause("claims|d", "by hand")
     queue.done(first)
-    assert ready(bench) == []
+    assert ready(bench) == ["deletion"]
+    assert take_all(queue, "d", "claims") == []
     other = Key("attachments", "d", "va-1", "uid-va")
     queue.set_limits(other.lane, 1)
     queue.add([other])
-    assert queue.take(bench.tickets.pop(), [SHARED])
+    assert take(queue, other, SHARED)
 
 
 def test_of_several_exclusive_waiters_none_is_forgotten(bench, queue):
@@ -118,11 +118,11 @@ def test_of_several_exclusive_waiters_none_is_forgotten(bench, queue):
     queue.done(first)
     queue.done(second)
     assert sorted(ready(bench)) == ["x", "y"]
-    lease = queue.take(key("x"), [PV])
-    assert queue.take(key("y"), [PV]) is None
+    lease = take(queue, key("x"), PV)
+    assert take(queue, key("y"), PV) is None
     queue.done(lease)
     assert ready(bench) == ["y"]
-    assert queue.take(key("y"), [PV])
+    assert take(queue, key("y"), PV)
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -177,7 +177,7 @@ def test_busy_lock_inside_a_pass_takes_none_and_names_it(bench, queue):
     assert start(bench, queue, "c", PV), "it gave back what it held"
     queue.done(other)
     assert ready(bench) == ["a"]
-    assert queue.take(key("a"), [PV]) is None
+    assert take(queue, key("a"), PV) is None
 
 
 def test_lock_that_got_free_meanwhile_lets_the_key_go_on_at_once(bench, queue):
@@ -186,7 +186,7 @@ def test_lock_that_got_free_meanwhile_lets_the_key_go_on_at_once(bench, queue):
     queue.done(other)
     queue.block(lease, HANDLE)
     assert ready(bench) == ["a"]
-    again = queue.take(key("a"), [PV])
+    again = take(queue, key("a"), PV)
     assert again.fails == 0, "waiting for a lock counts no failure"
 
 
@@ -218,7 +218,7 @@ def test_lock_given_back_early_wakes_its_waiters(bench, queue):
     queue.unlock(lease, "never held")
     assert lease.locks == (PV,)
     assert ready(bench) == ["b"]
-    assert queue.take(key("b"), [HANDLE])
+    assert take(queue, key("b"), HANDLE)
     lease.check()
 
 
@@ -231,8 +231,8 @@ def test_locks_of_a_dead_process_go_with_its_leases(bench, start_queue):
     two.heartbeat()
     two.pump(period_seconds=0)
     assert sorted(ready(bench)) == ["a", "b"]
-    assert two.take(key("b"), [HANDLE])
-    assert two.take(key("a"), [PV])
+    assert take(two, key("b"), HANDLE)
+    assert take(two, key("a"), PV)
     for lost in (lambda: one.acquire(lease, Lock("more")), lambda: one.mark(lease, {"a": 1})):
         with pytest.raises(LeaseLost):
             lost()
@@ -259,7 +259,7 @@ def test_redis_itself_refuses_locks_and_marks_of_a_lost_lease(bench, start_queue
     bench.advance(4.1)
     two.heartbeat()
     two.pump(period_seconds=0)
-    assert two.take(bench.tickets.pop(), [PV])
+    assert take(two, bench.due.pop(), PV)
     lease.valid_until += 60
     lease.check()
     with pytest.raises(LeaseLost):
@@ -310,14 +310,10 @@ def test_large_mark_is_refused_and_a_broken_one_set_aside(bench, queue, caplog):
 
 
 def test_work_without_a_driver_has_limits_and_a_queue_of_its_own(bench, queue):
-    """Keys of snapshot-controller: lane `<kind>|`, tickets in `drv.system-<kind>`."""
+    """Keys of snapshot-controller: lane `<kind>|`, announced in `drv.system-<kind>`."""
     keys = [Key("snapshots", "", f"ns/{i}", str(i)) for i in range(3)]
     queue.add(keys)
-    assert bench.tickets == []
+    assert take_all(queue, "", "snapshots") == []
     queue.set_limits(keys[0].lane, 2)
-    assert bench.tickets == keys[:2]
-    bench.client.lpush("drv.system-snapshots", "message of the second")
-    bench.tickets.clear()
-    bench.advance(2.1)
-    queue.pump(period_seconds=0)
-    assert bench.tickets == keys[:1], "one message was lost"
+    assert bench.woken == ["drv.system-snapshots"]
+    assert [lease.key for lease in take_all(queue, "", "snapshots")] == keys[:2]

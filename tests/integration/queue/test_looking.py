@@ -45,9 +45,10 @@ class Clock:
 
 def test_the_queue_s_clock_has_fractions(redis_client, at):
     assert clock.read_clock(redis_client).shown_now == NOW
-    redis_client.zadd(NAMES["ticketed"].full + LANE, {"claims|d|ns/a|u": NOW_MS - 2500})
+    redis_client.zadd(NAMES["ready"].full + LANE, {"claims|d|ns/a|u": 0})
+    redis_client.hset(NAMES["since"].full, "claims|d|ns/a|u", NOW_MS - 2500)
     redis_client.sadd(NAMES["lanes"].full, LANE)
-    assert read_stats(redis_client)[LANE].oldest_ticket_seconds == 2.5
+    assert read_stats(redis_client)[LANE].head_age_seconds == 2.5
 
 
 def test_who_is_alive_says_so_for_a_while(redis_client, at):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.taking import take
 from workers.queue.holding import HeldLeases
 from workers.queue.keys import claim_key
 from workers.queue.limits import LaneLimits
@@ -55,7 +56,7 @@ def test_the_next_look_comes_when_something_is_due(bench, due_ms, period, second
     queue = bench.process()
     sent = Sent(queue, {"sweep": [due_ms, []]})
     assert queue.pump(period_seconds=period) == seconds
-    ((period_ms, _, _, check_ms, ttl_ms, _),) = sent.of("sweep")
+    ((period_ms, _, check_ms, ttl_ms, _),) = sent.of("sweep")
     assert (period_ms, ttl_ms) == (period * 1000, 4000)
     assert check_ms == (5000 if period else 0), "asked for at once: all of it"
 
@@ -74,7 +75,7 @@ def test_a_lease_whose_answer_took_too_long_is_not_used(bench, took, is_ours):
         return reply
 
     queue.scripts.run = slow
-    lease = queue.take(KEY)
+    lease = take(queue, KEY)
     assert (lease is not None) is is_ours
     assert bool(queue._leases.held) is is_ours
 
@@ -177,19 +178,19 @@ def test_a_lock_that_is_shared_is_taken_shared(bench, start_queue):
     assert queue.acquire(two, Lock("alone", Mode.SHARED)) == Lock("alone", Mode.SHARED)
 
 
-def test_tickets_of_a_new_life_are_left_to_others():
+def test_wake_ups_of_a_new_life_are_left_to_others():
     """The heartbeat's thread must not wait for the broker."""
     held, sent = [], []
-    replies = {"regain": [b"e", [b"ticket"], [], 5]}
+    replies = {"regain": [b"e", [b"drv.d"], [], 5]}
     scripts = SimpleNamespace(new_life=lambda: "e", run=lambda name, *_: replies[name])
-    tickets = SimpleNamespace(hold=held.extend, publish=sent.extend)
+    wakeups = SimpleNamespace(hold=held.extend, publish=sent.extend)
     leases = HeldLeases(
-        scripts, scripts, tickets, ttl_ms=4000, clock=lambda: 0.0,
+        scripts, scripts, wakeups, ttl_ms=4000, clock=lambda: 0.0,
         on_lost=lambda: None, remembered=None,
     )  # fmt: skip
     told = []
     assert not leases.heartbeat(lambda *, is_new_life: told.append(is_new_life))
-    assert (held, sent, told, leases.session.epoch) == ([b"ticket"], [], [False], "e")
+    assert (held, sent, told, leases.session.epoch) == ([b"drv.d"], [], [False], "e")
     replies["renew"] = [0]
     leases.heartbeat(lambda *, is_new_life: told.append(is_new_life))
     assert told == [False, True]
@@ -197,8 +198,9 @@ def test_tickets_of_a_new_life_are_left_to_others():
 
 def test_a_queue_without_a_clock_of_its_own_takes_redis_time(redis_client):
     with_time = WorkQueue(redis_client, publish=lambda _: None, now_ms=lambda: 5000)
-    redis_client.zadd(NAMES["ticketed"].full + LANE, {KEY.text: 1000})
+    redis_client.zadd(NAMES["ready"].full + LANE, {KEY.text: 0})
+    redis_client.hset(NAMES["since"].full, KEY.text, 1000)
     redis_client.sadd(NAMES["lanes"].full, LANE)
-    assert with_time.stats()[LANE].oldest_ticket_seconds == 4
+    assert with_time.stats()[LANE].head_age_seconds == 4
     without = WorkQueue(redis_client, publish=lambda _: None)
-    assert without.stats()[LANE].oldest_ticket_seconds > 1e9
+    assert without.stats()[LANE].head_age_seconds > 1e9

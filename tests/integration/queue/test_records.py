@@ -253,7 +253,7 @@ def test_m010_who_gets_the_key_back(bench, start_queue, intent, unsaved, is_adde
         if record is not None:
             bench.client.hset(NAMES[name].full, "pvc-u", encode(record))
     assert Recovery(bench.client, queue).run(keys_of_volume)
-    assert bench.tickets == ([KEY] if is_added else [])
+    assert bench.due == ([KEY] if is_added else [])
 
 
 def test_the_bytes_of_each_namespace_are_counted_anew(bench, start_queue):

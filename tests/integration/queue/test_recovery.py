@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.taking import take
 from workers.errors import ProvisionerError, QueueUnavailable
 from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key
@@ -47,10 +48,10 @@ def test_take_without_reply_leaves_no_lease_behind(bench, start_queue, arrives):
     """A living process renews all its leases, so one that nobody knows would stay for ever."""
     queue = start_queue()
     queue.add([KEY])
-    ticket = bench.tickets.pop()
+    ticket = bench.due.pop()
     Cut(queue, "take", arrives=arrives)
     with pytest.raises(QueueUnavailable):
-        queue.take(ticket, [Lock("pvc-u")])
+        take(queue, ticket, Lock("pvc-u"))
     for _ in range(4):
         bench.advance(1)
         queue.heartbeat()
@@ -72,15 +73,14 @@ def test_end_that_redis_did_not_confirm_is_written_later(bench, start_queue, end
     queue.heartbeat()
     assert not queue.scripts.client.exists(NAMES["leases"].full)
     assert bool(queue.scripts.client.zscore(NAMES["delayed"].full, KEY.text)) == (end == "fail")
-    ticketed = NAMES["ticketed"].full + KEY.lane
-    assert bool(queue.scripts.client.zscore(ticketed, KEY.text)) == (end == "release")
+    assert bench.due == [KEY] * (end == "release")
 
 
 def test_m010_record_whose_key_is_nowhere_gets_it_back(bench, start_queue, redis_client):
     queue, store = start_queue(), IntentStore(redis_client)
     store.put("pvc-u", RECORD)
     assert Recovery(redis_client, queue).run(keys_of_volume)
-    assert bench.tickets == [KEY]
+    assert bench.due == [KEY]
 
 
 def test_m010_unsaved_volume_without_intent_gets_its_key_back(bench, start_queue, redis_client):
@@ -88,7 +88,7 @@ def test_m010_unsaved_volume_without_intent_gets_its_key_back(bench, start_queue
     store.created("pvc-u", RECORD, PV)
     store.delete("pvc-u")
     assert Recovery(redis_client, queue).run(keys_of_volume)
-    assert bench.tickets == [KEY]
+    assert bench.due == [KEY]
 
 
 @pytest.mark.parametrize("where", ["ready", "running", "delayed"])
@@ -100,9 +100,9 @@ def test_m010_record_in_progress_is_left_alone(bench, start_queue, redis_client,
     if where == "delayed":
         queue.fail(lease, base_seconds=100, cap_seconds=100)
     store.put("pvc-u", RECORD)
-    before = list(bench.tickets)
+    before = list(bench.due)
     Recovery(redis_client, queue).run(keys_of_volume)
-    assert bench.tickets == before
+    assert bench.due == before
     assert not redis_client.exists(NAMES["dirty"].full)
 
 
@@ -120,4 +120,4 @@ def test_unreadable_records_are_skipped(bench, start_queue, redis_client):
     store.delete("no-claim")
     store.put("pvc-u", RECORD)
     Recovery(redis_client, queue).run(keys_of_volume)
-    assert bench.tickets == [KEY]
+    assert bench.due == [KEY]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.taking import take
 from workers.queue.holding import owner_of
 from workers.queue.keys import Key, claim_key
-from workers.queue.locks import Lock
 from workers.queue.names import NAMES
 from workers.queue.scripts import Scripts
 
@@ -41,42 +41,16 @@ def test_a_failure_that_is_told_twice_counts_once(bench, start_queue, scripts, h
     lease = bench.run_next(queue)
     bench.client.hset(NAMES["fails"].full, claim("a").text, 2)
     args, reply = FAILS[how]
-    assert scripts.run("fail", *owner_of(lease), 0, *args)[2:] == reply
-    assert scripts.run("fail", *owner_of(lease), 0, *args)[2:] == reply
+    assert scripts.run("fail", *owner_of(lease), 0, *args)[1:] == reply
+    assert scripts.run("fail", *owner_of(lease), 0, *args)[1:] == reply
     bench.now_ms += 400
     left = reply[2] - 400 if reply[2] > 0 else -1
-    assert scripts.run("fail", *owner_of(lease), 0, *args)[2:] == [*reply[:2], left]
+    assert scripts.run("fail", *owner_of(lease), 0, *args)[1:] == [*reply[:2], left]
     is_given_up = how == "given up"
     assert bench.client.zscore(NAMES["abandoned"].full, claim("a").text) == (
         NOW if is_given_up else None
     )
     assert bench.client.zcard(NAMES["delayed"].full) == (0 if is_given_up else 1)
-
-
-@pytest.mark.parametrize(
-    ("how", "args"),
-    [
-        ("done", ("", "")),
-        ("fail", (1000, 9000, 0, 0, "")),
-        ("release", (1000, 0)),
-        ("block", ("x:held",)),
-    ],
-)
-def test_an_end_that_is_told_twice_goes_on_with_the_same_key(
-    bench, start_queue, scripts, how, args
-):
-    """Else that key is held by nobody for a TTL, and a driver of one call at a time for longer."""
-    queue = start_queue()
-    queue.add([claim("a"), claim("b"), claim("c")])
-    lease = bench.run_next(queue)
-    ask = (how, *owner_of(lease), "token 4000\nclaims x:pvc-\2", *args)
-    first = scripts.run(*ask)[1]
-    bench.now_ms += 300
-    again = scripts.run(*ask)[1]
-    assert first is not None
-    assert again[:4] == first[:4]
-    assert scripts.run(how, *owner_of(lease), "other 4000\nclaims x:pvc-\2", *args)[1] is None
-    assert bench.client.hlen(NAMES["leases"].full) == 1
 
 
 def test_a_failure_of_a_key_that_is_ready_again_waits_for_nothing(bench, start_queue, scripts):
@@ -85,7 +59,7 @@ def test_a_failure_of_a_key_that_is_ready_again_waits_for_nothing(bench, start_q
     lease = bench.run_next(queue)
     queue.add([claim("a")])
     for _ in range(2):
-        assert scripts.run("fail", *owner_of(lease), 0, 1000, 9000, 0, 0, "")[2:] == [1, 1, 0]
+        assert scripts.run("fail", *owner_of(lease), 0, 1000, 9000, 0, 0, "")[1:] == [1, 1, 0]
     assert not bench.client.exists(NAMES["delayed"].full)
 
 
@@ -97,7 +71,7 @@ def test_a_given_up_key_that_got_dirty_runs_once_more(bench, start_queue):
     bench.client.hset(NAMES["fails"].full, claim("a").text, 2)
     queue.add([claim("a")])
     queue.fail(lease, base_seconds=1, cap_seconds=1, threshold=2)
-    assert bench.tickets == [claim("a")]
+    assert bench.due == [claim("a")]
 
 
 def test_a_failure_without_a_memo_drops_the_one_before(bench, start_queue):
@@ -121,7 +95,7 @@ def test_only_the_lease_itself_ends_the_lease(bench, start_queue, scripts):
     queue.done(old)
     queue.add([claim("a")])
     new = bench.run_next(queue, "pv")
-    assert scripts.run("done", *owner_of(old), 0, "", "")[2:] == [1]
+    assert scripts.run("done", *owner_of(old), 0, "", "")[1:] == [1]
     assert scripts.run("acquire", *owner_of(old), "x:more") == -1
     assert scripts.run("unlock", *owner_of(old), "pv") == [[], 0]
     assert scripts.run("mark", *owner_of(old), "{}") == 0
@@ -135,8 +109,8 @@ def test_only_the_lease_itself_ends_the_lease(bench, start_queue, scripts):
 def test_the_first_busy_lock_is_named_by_its_place(bench, start_queue, scripts, busy):
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
-    assert bench.run_next(queue, f"pv-{busy}", "pv-3")
-    lease = bench.run_next(queue)
+    assert take(queue, claim("a"), f"pv-{busy}", "pv-3" if busy < 3 else "pv-4")
+    lease = take(queue, claim("b"))
     assert scripts.run("acquire", *owner_of(lease), "x:pv-1", "x:pv-2", "x:pv-3") == busy
 
 
@@ -147,19 +121,21 @@ def test_what_is_under_way_is_added_again_by_nobody(bench, start_queue):
     assert bench.run_next(queue, "pv")
     queue.set_limits("claims|d", 2)
     queue.add([claim("blocked")])
-    assert queue.take(bench.tickets.pop(), [Lock("pv")]) is None
-    queue.add([claim("ticketed"), claim("ready")])
+    assert take(queue, claim("blocked"), "pv") is None
+    queue.add([claim("ready")])
     queue.add([claim("delayed")], delay_seconds=60)
     bench.client.zadd(NAMES["abandoned"].full, {claim("given-up").text: NOW})
     bench.client.zadd(NAMES["retry"].full + "claims|d", {claim("retry").text: 0})
-    bench.tickets.clear()
-    names = ("a", "blocked", "ticketed", "ready", "delayed", "given-up", "retry", "nowhere")
+    names = ("a", "blocked", "ready", "delayed", "given-up", "retry", "nowhere")
     before = bench.client.zrange(NAMES["ready"].full + "claims|d", 0, -1)
     queue.ensure([claim(name) for name in names])
     after = bench.client.zrange(NAMES["ready"].full + "claims|d", 0, -1)
-    assert (before, bench.tickets) == ([claim("ready").text.encode()], [])
+    assert before == [claim("ready").text.encode()]
     assert after == [*before, claim("nowhere").text.encode()]
     assert not bench.client.exists(NAMES["dirty"].full)
+
+
+TAKE = ("take", "process", "token", 4000, 0, "d", "claims")
 
 
 def test_a_lease_that_is_asked_for_twice_is_one(bench, start_queue, scripts):
@@ -167,91 +143,50 @@ def test_a_lease_that_is_asked_for_twice_is_one(bench, start_queue, scripts):
     start_queue().add([claim("a")])
     bench.client.hset(NAMES["complete"].full, mapping={"nodes": "earlier", "classes": "x"})
     bench.client.hset(NAMES["complete"].full, "classes", bench.client.get(NAMES["epoch"].full))
-    ask = ("take", claim("a").text, "process")
-    first = scripts.run(*ask, "token", 4000, "", "x:pv")
+    first = scripts.run(*TAKE)
     bench.now_ms += 300
-    again = scripts.run(*ask, "token", 4000, "", "x:pv")
-    assert first[0] == b"taken"
-    assert again == first
+    again = scripts.run(*TAKE)
+    assert first[0] == again[0] == b"taken"
     state = first[2]
-    assert state[:2] == [claim("a").text.encode(), [b"x:pv"]]
-    assert state[3] == str(NOW).encode()
-    assert state[10] == [b"classes"], "what is complete in this life"
-    assert scripts.run(*ask, "another", 4000, "", "x:pv") == [b"running", [], None]
+    waited = 6
+    assert again[2][:waited] == state[:waited]
+    assert state[0] == claim("a").text.encode()
+    assert state[2] == str(NOW).encode()
+    assert state[9] == [b"classes"], "what is complete in this life"
+    assert scripts.run("take", "process", "another", 4000, 0, "d", "claims") == [b"none", [], None]
     assert bench.client.zscore(NAMES["leased"].full + "claims|d", claim("a").text) == NOW + 4000
 
 
-def test_a_message_that_stands_for_another_key_leads_to_one_however_often_it_is_told(
-    bench, start_queue, scripts
-):
-    """Else each copy would hold a key that nobody works on; one that comes late holds none."""
-    queue = start_queue()
-    queue.add([claim("a"), claim("b"), claim("c")])
-    queue.done(bench.run_next(queue))
-    rules = "claims x:pvc-\2\nvolumes x:\1"
-    ask = ("take", claim("a").text, "process", "token", 4000, rules, "x:pvc-uid-a")
-    first = scripts.run(*ask)
-    bench.now_ms += 300
-    again = scripts.run(*ask)
-    assert first[0] == again[0] == b"taken"
-    assert first[2][0] == claim("b").text.encode()
-    assert again[2][:4] == first[2][:4]
-    assert scripts.run("done", claim("b").text, "process", "token", first[2][8], "", "", "")[2] == 1
-    assert scripts.run(*ask) == [b"none", [], None]
-    assert bench.client.hlen(NAMES["leases"].full) == 0
-    assert 59_000 < bench.client.pttl(NAMES["led_to"].full + "token") <= 60_000
-
-
-@pytest.mark.parametrize("rules", ["claims x:pvc-\2", ""], ids=["with rules", "without"])
-@pytest.mark.parametrize("answer", ["busy", "paused", "none", "running", "taken"])
-def test_a_copy_of_a_call_that_comes_late_leads_to_no_other_key(
-    bench, start_queue, scripts, answer, rules
-):
+def test_a_copy_of_a_take_that_comes_late_takes_no_other_key(bench, start_queue, scripts):
     """It would hold one that nobody works on (found by the model)."""
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
-    other = bench.run_next(queue, "pv")
-    key, locks = claim("b"), ["x:pv" if answer == "busy" else "x:pvc-uid-b"]
-    if answer == "paused":
-        queue.pause("claims|d", "why")
-    elif answer == "running":
-        key = other.key
-        scripts.run("take", claim("b").text, "one", "more", 4000, "", *locks)
-    elif answer == "none":
-        key = claim("unknown")
-        scripts.run("take", claim("b").text, "one", "more", 4000, "", *locks)
-    ask = ("take", key.text, "process", "token", 4000, rules, *locks)
-    found = scripts.run(*ask)
-    assert found[0] == answer.encode()
-    if answer == "taken":
-        scripts.run("done", key.text, "process", "token", found[2][8], "", "", "")
-    queue.resume("claims|d")
-    queue.add([claim("c"), *[key] * (answer == "taken")])
-    held = bench.client.hkeys(NAMES["leases"].full)
-    assert [scripts.run(*ask)[2] for _ in range(2)] == [None, None]
-    assert bench.client.hkeys(NAMES["leases"].full) == held
-    again = ("take", key.text, "process", "another", 4000, "claims x:pvc-\2", *locks)
-    assert scripts.run(*again)[2] is not None
+    taken = scripts.run(*TAKE)[2]
+    key, epoch = taken[0], taken[7]
+    assert scripts.run("done", key, "process", "token", epoch, 0, "", "")[1] == 1
+    queue.add([claim("a"), claim("b")])
+    for _ in range(2):
+        assert scripts.run(*TAKE) == [b"none", [], None]
+    assert bench.client.hlen(NAMES["leases"].full) == 0
+    assert 59_000 < bench.client.pttl(NAMES["took"].full + "token") <= 60_000
 
 
-def test_a_copy_of_a_call_that_named_a_key_without_a_rule_leads_to_none(
-    bench, start_queue, scripts
-):
-    """The caller takes that one by a call of its own; a late copy is about neither."""
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_locks_that_are_asked_for_twice_are_one_answer(bench, start_queue, scripts, is_busy):
+    """Held once, or waited for once: the lease is over then."""
     queue = start_queue()
-    volume = Key.parse("volumes|d|pv-x|u")
-    queue.add([claim("a"), volume, claim("b")])
-    scripts.run("take", claim("a").text, "one", "some", 4000, "", "x:a")
-    bench.client.zadd(NAMES["ticketed"].full + "volumes|d", {volume.text: bench.now_ms - 100})
-    rules = "claims x:pvc-\2\nvolumes -"
-    ask = ("take", claim("a").text, "process", "token", 4000, rules, "x:pvc-uid-a")
-    named = scripts.run(*ask)
-    assert named == [b"other", [], volume.text.encode()]
-    assert scripts.run(*ask) == named, "the reply was lost"
-    assert scripts.run("take", volume.text, "process", "more", 4000, rules, "x:v")[0] == b"taken"
-    held = bench.client.hkeys(NAMES["leases"].full)
-    assert scripts.run(*ask) == [b"none", [], None]
-    assert bench.client.hkeys(NAMES["leases"].full) == held
+    queue.add([claim("b")])
+    assert take(queue, claim("b"), "pv" if is_busy else "other")
+    queue.add([claim("a")])
+    state = scripts.run(*TAKE)[2]
+    ask = ("enter", claim("a").text, "process", "token", state[7], "x:pv", "x:more")
+    first, again = scripts.run(*ask), scripts.run(*ask)
+    assert first[1] == (0 if is_busy else 1)
+    assert again[1] == (-1 if is_busy else 1)
+    assert bench.client.hkeys(NAMES["blocked"].full) == [claim("a").text.encode()] * is_busy
+    if not is_busy:
+        lease = bench.client.hget(NAMES["leases"].full, claim("a").text)
+        assert lease.split()[4:] == [b"x:pv", b"x:more"]
 
 
 def test_records_come_by_the_keys_own_name(bench, start_queue, scripts):
@@ -262,10 +197,9 @@ def test_records_come_by_the_keys_own_name(bench, start_queue, scripts):
     bench.client.hset(NAMES["intents"].full, name, "intent")
     bench.client.hset(NAMES["unsaved"].full, "more", "volume")
     bench.client.set(NAMES["saved"].full + name, 1, ex=600)
-    _, _, found = scripts.run("take", claim("a").text, "p", "t1", 4000, "", "x:pv", "x:more")
-    assert found[12:] == [b"intent", None, 1]
-    _, _, found = scripts.run("take", claim("b").text, "p", "t2", 4000, "")
-    assert found[12:] == [None, None, 0]
+    for token, found in (("t1", [b"intent", None, 1]), ("t2", [None, None, 0])):
+        state = scripts.run("take", "p", token, 4000, 0, "d", "claims")[2]
+        assert state[11:] == found
 
 
 def test_locks_that_come_and_go_are_written_into_the_lease(bench, start_queue, scripts):

@@ -35,9 +35,9 @@ OF_SCRIPTS = {
         [
             b"taken",
             [],
-            [KEY.text.encode(), [], *[b"1", b"1", b"0", b"", b"", b"0", b"e", [b"nodes"], [], b""]],
+            [KEY.text.encode(), b"1", b"1", b"0", b"", b"", b"0", b"e", [b"nodes"], [], b""],
         ],
-        lambda s: WorkQueue(s.client, publish=lambda _: None).take(KEY),
+        lambda s: WorkQueue(s.client, publish=lambda _: None).take("d", ["claims"]),
     ),
     "entries of the catalog": (
         [b"e", [b"nodes", 1, b"1", 1, [b"name"]]],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.taking import take
 from workers.queue.holding import owner_of
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key
@@ -75,7 +76,7 @@ def test_the_way_back_after_a_failure_is_a_retry(bench, queue):
 def test_a_key_that_finds_its_lock_busy_tells_who_holds_it(bench, queue):
     queue.add([claim("a"), claim("b")])
     assert bench.run_next(queue, "pv")
-    assert queue.take(claim("b"), [Lock("pv")]) is None
+    assert take(queue, claim("b"), Lock("pv")) is None
     assert told(bench, "b") == [f"{START} queued", f"{START} blocked {claim('a').text}"]
 
 

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
+from tests.support.taking import take_all
 from workers.errors import LeaseLost
 from workers.queue.inspect import read_key
 from workers.queue.keys import Key, claim_key, volume_key
-from workers.queue.locks import Lock
 from workers.queue.names import NAMES, PREFIX
 
 BACKOFF = {"base_seconds": 1, "cap_seconds": 300}
@@ -51,18 +51,18 @@ def test_c041_add_while_running_runs_exactly_once_more_and_never_in_parallel(ben
     lease = bench.run_next(queue)
     queue.add([claim("a")])
     queue.add([claim("a")])
-    assert bench.tickets == []
+    assert bench.due == []
     queue.done(lease)
-    assert bench.tickets == [claim("a")]
+    assert bench.due == [claim("a")]
     queue.done(bench.run_next(queue))
-    assert bench.tickets == []
+    assert bench.due == []
 
 
 def test_c042_hundred_adds_while_waiting_are_one_sync(bench, start_queue):
     queue = start_queue()
     for _ in range(100):
         queue.add([claim("a")])
-    assert bench.tickets == [claim("a")]
+    assert bench.due == [claim("a")]
 
 
 def test_c043_update_during_a_long_delay_is_synced_at_once(bench, start_queue):
@@ -74,7 +74,7 @@ def test_c043_update_during_a_long_delay_is_synced_at_once(bench, start_queue):
     bench.advance(300)
     queue.heartbeat()
     queue.pump(period_seconds=0)
-    assert bench.tickets == [], "take removed the delayed wake-up"
+    assert bench.due == [], "take removed the delayed wake-up"
 
 
 def test_fail_of_a_dirty_key_counts_and_is_ready_at_once(bench, start_queue):
@@ -111,7 +111,7 @@ def test_threshold_gives_up_and_keeps_the_counter(bench, start_queue):
         bench.advance(5)
         queue.heartbeat()
         queue.pump(period_seconds=0)
-    assert bench.tickets == []
+    assert bench.due == []
     queue.add([claim("a")])
     assert queue.fail(bench.run_next(queue), **BACKOFF, threshold=2).delay_seconds is None
     bench.advance(8 * 24 * 3600)
@@ -120,12 +120,12 @@ def test_threshold_gives_up_and_keeps_the_counter(bench, start_queue):
     assert bench.client.hlen(NAMES["fails"].full) == 0, "M-015: forgotten after a week"
 
 
-def test_c149_two_workers_with_the_same_ticket_one_works(bench, start_queue):
+def test_c149_two_workers_with_the_same_message_one_works(bench, start_queue):
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
-    lease = one.take(claim("a"), [Lock("pvc-a")])
+    lease = bench.take(one, claim("a"), "pvc-a")
     assert lease is not None
-    assert two.take(claim("a"), [Lock("pvc-a")]) is None
+    assert bench.take(two, claim("a"), "pvc-a") is None
     lease.check()
 
 
@@ -162,14 +162,13 @@ def test_claim_and_volume_of_one_name_never_run_together(bench, start_queue):
     queue = start_queue(concurrency=1)
     queue.add([claim("a")])
     queue.add([volume_key("d", "pvc-a"), volume_key("d", "pvc-b")])
-    assert bench.tickets == [claim("a"), volume_key("d", "pvc-a")]
     lease = bench.run_next(queue, "pvc-a")
-    assert queue.take(bench.tickets.pop(0), [Lock("pvc-a")]) is None
-    assert bench.tickets == [volume_key("d", "pvc-b")], "a blocked key occupies no slot"
+    assert bench.take(queue, volume_key("d", "pvc-a"), "pvc-a") is None
+    assert bench.due == [volume_key("d", "pvc-b")], "a blocked key occupies no slot"
     queue.done(bench.run_next(queue, "pvc-b"))
-    assert bench.tickets == []
+    assert bench.due == []
     queue.done(lease)
-    assert bench.tickets == [volume_key("d", "pvc-a")]
+    assert bench.due == [volume_key("d", "pvc-a")]
 
 
 def test_flooding_tenant_does_not_delay_another(bench, start_queue):
@@ -187,29 +186,28 @@ def test_flooding_tenant_does_not_delay_another(bench, start_queue):
     ]  # fmt: skip
 
 
-def test_retries_of_a_flood_wait_where_tenants_take_turns(bench, start_queue):
-    """G12, SEC-4: however many may run, few stand in the list of tickets, which has no turns."""
+def test_a_flood_of_retries_does_not_delay_another_tenant(bench, start_queue):
+    """G12, SEC-4: however many may run, a first attempt waits for one retry at most."""
     queue = start_queue(concurrency=200)
     queue.add([claim(f"flood{i:03}", "loud") for i in range(100)])
-    for _ in range(100):
-        queue.fail(bench.run_next(queue), **BACKOFF)
+    for lease in take_all(queue, "d", "claims"):
+        queue.fail(lease, **BACKOFF)
     bench.advance(1)
     queue.heartbeat()
     queue.pump(period_seconds=0)
-    assert len(bench.tickets) == 4
-    bench.run_next(queue)
+    assert queue.take("d", ["claims"]).key.tenant == "loud"
     queue.add([claim("one", "calm")])
-    order = [bench.run_next(queue).key.tenant for _ in range(100)]
-    assert order.index("calm") == 4
-    assert bench.tickets == []
+    order = [lease.key.tenant for lease in take_all(queue, "d", "claims")]
+    assert len(order) == 100
+    assert order.index("calm") <= 1
 
 
 def test_retries_get_a_sixth_and_never_starve_first_attempts(bench, start_queue):
     """G12, SNQ-010: so a snapshot's deletion does not wait behind looks at uploads that hang."""
     queue = start_queue(concurrency=40)
     queue.add([claim(f"bad{i}") for i in range(40)])
-    for _ in range(40):
-        queue.fail(bench.run_next(queue), **BACKOFF)
+    for lease in take_all(queue, "d", "claims"):
+        queue.fail(lease, **BACKOFF)
     queue.set_limits("claims|d", 1)
     bench.advance(2)
     queue.heartbeat()
@@ -217,7 +215,7 @@ def test_retries_get_a_sixth_and_never_starve_first_attempts(bench, start_queue)
     queue.pump(period_seconds=0)
     kinds: Counter[str] = Counter()
     for _ in range(24):
-        lease = bench.run_next(queue)
+        lease = queue.take("d", ["claims"])
         kinds[lease.key.object[3:6]] += 1
         queue.done(lease)
     assert kinds == {"new": 20, "bad": 4}
@@ -227,15 +225,15 @@ def test_limit_holds_over_processes_and_through_a_death(bench, start_queue):
     """G11, I-8: keys of a killed process count until its lease is over."""
     one, two = start_queue(concurrency=2), start_queue(concurrency=2)
     one.add([claim(str(i)) for i in range(5)])
-    assert len(bench.tickets) == 2
     bench.run_next(one), bench.run_next(two)
     bench.advance(3)
     two.heartbeat()
     two.pump(period_seconds=0)
-    assert bench.tickets == []
+    assert two.take("d", ["claims"]) is None
     bench.advance(1.1)
     two.pump(period_seconds=0)
-    assert bench.tickets == [claim("0")], "handed over, in front of those never admitted"
+    assert bench.take(two, claim("0")), "handed over, in front of those never taken"
+    assert two.take("d", ["claims"]) is None
 
 
 def test_clean_exit_hands_over_at_once(bench, start_queue):
@@ -254,25 +252,23 @@ def test_rate_limit_is_a_bucket_over_all_processes(bench, start_queue):
     two = start_queue(concurrency=100, rate_per_second=2, burst=3)
     started = 0
 
-    def take_all() -> int:
+    def take_more() -> int:
         nonlocal started
         for queue in (one, two):
             queue.heartbeat()
         two.pump(period_seconds=0)
-        while bench.tickets:
-            bench.run_next(one if started % 2 else two)
-            started += 1
+        started += len(take_all(one if started % 2 else two, "d", "claims"))
         return started
 
     one.add([claim(str(i)) for i in range(20)])
-    assert take_all() == 3
+    assert take_more() == 3
     bench.advance(1)
-    assert take_all() == 5
+    assert take_more() == 5
     bench.advance(60)
-    assert take_all() == 8, "never more than the burst"
+    assert take_more() == 8, "never more than the burst"
 
 
-def test_tickets_nobody_fetched_are_no_burst(bench, start_queue):
+def test_time_in_which_nobody_took_is_no_burst(bench, start_queue):
     """Workers that were busy or away start no more at once than the burst."""
     queue = start_queue(concurrency=100, rate_per_second=10, burst=2)
     queue.add([claim(str(i)) for i in range(50)])
@@ -280,8 +276,7 @@ def test_tickets_nobody_fetched_are_no_burst(bench, start_queue):
         bench.advance(1)
         queue.heartbeat()
         queue.pump(period_seconds=0)
-    assert len(set(bench.tickets)) <= 2 + 10 * 0.25
-    assert queue.stats()["claims|d"].ticketed == len(set(bench.tickets))
+    assert len(take_all(queue, "d", "claims")) <= 2 + 10 * 0.25
 
 
 def test_one_call_at_a_time_holds_over_the_death_of_its_worker(bench, start_queue):
@@ -293,16 +288,16 @@ def test_one_call_at_a_time_holds_over_the_death_of_its_worker(bench, start_queu
     bench.advance(4.1)
     two.heartbeat()
     two.pump(period_seconds=0)
-    assert bench.tickets == []
+    assert two.take("d", ["claims"]) is None
     assert read_key(bench.client, claim("a")).in_use == 1
     bench.advance(9.8)
     two.heartbeat()
     two.pump(period_seconds=0)
-    assert bench.tickets == []
+    assert two.take("d", ["claims"]) is None
     bench.advance(0.3)
     two.heartbeat()
     two.pump(period_seconds=0)
-    assert bench.tickets == [claim("a")]
+    assert bench.take(two, claim("a"))
 
 
 def test_larger_limits_are_handed_over_at_once(bench, start_queue):
@@ -312,19 +307,7 @@ def test_larger_limits_are_handed_over_at_once(bench, start_queue):
     bench.run_next(one)
     bench.advance(4.1)
     two.pump(period_seconds=0)
-    assert bench.tickets == [claim("a")]
-
-
-def test_sweep_repeats_no_ticket_that_is_still_in_celery(bench, start_queue):
-    """A key freed in the same sweep has no message yet; another one's is not lost by that."""
-    one, two = start_queue(), start_queue()
-    one.add([claim("a"), claim("b")])
-    bench.run_next(one)
-    bench.tickets.clear()
-    bench.client.lpush("drv.d", "message of b")
-    bench.advance(4.1)
-    two.pump(period_seconds=0)
-    assert bench.tickets == [claim("a")]
+    assert bench.due == [claim("a")]
 
 
 def test_paused_lane_starts_nothing_and_parked_keys_keep_their_counter(bench, start_queue):
@@ -333,58 +316,107 @@ def test_paused_lane_starts_nothing_and_parked_keys_keep_their_counter(bench, st
     lease = bench.run_next(queue)
     queue.pause("claims|d", "socket is gone", kind="driver", seconds=30)
     assert queue.release(lease)
-    assert queue.take(bench.tickets.pop(0)) is None
+    assert queue.take("d", ["claims"]) is None
     queue.add([claim("c")])
     queue.resume("claims|d", kind="lease")
-    assert bench.tickets == [], "the end of another pause is not that of a lost driver"
+    assert queue.take("d", ["claims"]) is None, (
+        "the end of another pause is not that of a lost driver"
+    )
     bench.advance(29.999)
     queue.heartbeat()
     queue.pump(period_seconds=0)
     assert queue.stats()["claims|d"].paused == {"driver": "socket is gone"}
-    assert bench.tickets == []
+    assert queue.take("d", ["claims"]) is None
     bench.advance(0.001)
     assert queue.stats()["claims|d"].paused == {}, "over for the eyes as for the scripts"
     queue.pump(period_seconds=0)
-    assert sorted(key.object for key in bench.tickets) == ["ns/a", "ns/b", "ns/c"]
-    assert bench.run_next(queue).fails == 0
+    leases = take_all(queue, "d", "claims")
+    assert sorted(lease.key.object for lease in leases) == ["ns/a", "ns/b", "ns/c"]
+    assert {lease.fails for lease in leases} == {0}
 
 
 def test_lane_without_declared_limits_waits_in_redis(bench):
     queue = bench.process()
     queue.add([claim("a")])
-    assert bench.tickets == []
+    assert bench.woken == []
+    assert queue.take("d", ["claims"]) is None
     queue.set_limits("claims|d", 1)
-    assert bench.tickets == [claim("a")]
+    assert bench.woken == ["drv.d"]
+    assert bench.take(queue, claim("a"))
 
 
-def test_lost_ticket_is_published_again_and_a_waiting_one_is_not(bench, start_queue):
+def forget_wake_up(bench) -> None:
+    """The time goes by after which nobody waits for an answer to a wake-up."""
+    bench.client.delete(NAMES["woken"].full + "drv.d")
+    bench.woken.clear()
+
+
+def test_one_message_announces_all_work_of_a_list(bench, start_queue):
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
-    bench.client.lpush("drv.d", "message of a", "message of b")
-    bench.tickets.clear()
-    bench.advance(2.1)
+    queue.add([claim("c"), volume_key("d", "pvc-a")])
+    assert bench.woken == ["drv.d"]
+    assert queue.take("d", ["claims", "volumes"], is_woken=True)
+    assert bench.woken == ["drv.d"] * 2, "an idle thread joins as long as there is work"
+    assert queue.take("d", ["claims", "volumes"])
+    assert bench.woken == ["drv.d"] * 2, "one is on its way"
+    assert queue.take("d", ["claims", "volumes"], is_woken=True)
+    assert queue.take("d", ["claims", "volumes"], is_woken=True)
+    assert bench.woken == ["drv.d"] * 3, "nothing is left to announce"
+
+
+def test_lost_message_is_sent_again_and_a_waiting_one_is_not(bench, start_queue):
+    queue = start_queue()
+    queue.add([claim("a"), claim("b")])
     queue.pump(period_seconds=0)
-    assert bench.tickets == []
+    assert bench.woken == ["drv.d"]
+    forget_wake_up(bench)
+    bench.client.lpush("drv.d", "one that nobody fetches")
+    queue.pump(period_seconds=0)
+    assert bench.woken == []
     bench.client.rpop("drv.d")
+    forget_wake_up(bench)
     queue.pump(period_seconds=0)
-    assert len(bench.tickets) == 1
-    bench.client.rpop("drv.d")
-    bench.advance(1)
-    queue.pump(period_seconds=0)
-    assert sorted(bench.tickets) == [claim("a"), claim("b")], "each at most once in two seconds"
+    assert bench.woken == ["drv.d"]
+    assert 0 < bench.client.pttl(NAMES["woken"].full + "drv.d") <= 2000
+
+
+def test_a_thread_that_takes_the_next_key_itself_wakes_nobody(bench, start_queue):
+    queue = start_queue(concurrency=1)
+    queue.add([claim("a"), claim("b"), claim("c")])
+    for takes_next, woken in ((True, []), (False, ["drv.d"])):
+        lease = queue.take("d", ["claims"], is_woken=True)
+        forget_wake_up(bench)
+        lease.takes_next = takes_next
+        queue.done(lease)
+        assert bench.woken == woken
+
+
+def test_keys_that_an_older_release_had_chosen_are_taken(bench, start_queue):
+    """After a roll-out: its sets of admitted keys become ready again."""
+    queue = start_queue()
+    queue.add([claim("b")])
+    bench.client.zadd(NAMES["ticketed"].full + "claims|d", {claim("a").text: bench.now_ms})
+    queue.add([claim("a")])
+    bench.client.zrem(NAMES["ready"].full + "claims|d", claim("a").text)
+    bench.advance(6)
+    queue.heartbeat()
+    queue.pump()
+    assert bench.client.keys(NAMES["ticketed"].full + "*") == []
+    assert {lease.key for lease in take_all(queue, "d", "claims")} == {claim("a"), claim("b")}
 
 
 def test_one_sweep_per_period_over_all_processes(bench, start_queue):
     queue = start_queue()
     queue.add([claim("a")])
-    bench.tickets.clear()  # lost on its way
     queue.pump(period_seconds=30)
+    forget_wake_up(bench)
     bench.advance(20)
     queue.heartbeat()
     queue.pump(period_seconds=30)
-    assert bench.tickets == []
+    assert bench.woken == []
     queue.pump(period_seconds=0)
-    assert bench.tickets == [claim("a")]
+    assert bench.woken == ["drv.d"]
 
 
 def test_a_retry_starts_when_it_is_due_not_with_the_next_sweep(bench, start_queue):
@@ -394,10 +426,10 @@ def test_a_retry_starts_when_it_is_due_not_with_the_next_sweep(bench, start_queu
     queue.add([claim("a")], delay_seconds=1)
     queue.add([claim("b")], delay_seconds=1.2)
     assert queue.pump(period_seconds=30) == 1
-    assert bench.tickets == []
+    assert bench.due == []
     bench.advance(1)
     assert queue.pump(period_seconds=30) == pytest.approx(0.2)
-    assert bench.tickets == [claim("a")]
+    assert bench.due == [claim("a")]
     bench.advance(0.199)
     assert queue.pump(period_seconds=30) == 0.02, "not one round trip per key"
 
@@ -418,8 +450,8 @@ def test_stats_count_and_age_what_waits(bench, start_queue):
     bench.run_next(queue)
     bench.advance(1.5)
     stats = queue.stats()["claims|d"]
-    assert (stats.ready, stats.ticketed, stats.running, stats.delayed) == (3, 1, 1, 1)
-    assert stats.head_age_seconds == stats.oldest_ticket_seconds == 1.5
+    assert (stats.ready, stats.running, stats.delayed) == (4, 1, 1)
+    assert stats.head_age_seconds == stats.untaken_seconds == 1.5
     assert stats.limits is not None
     assert stats.limits.concurrency == 2
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.support.taking import take
 from workers.errors import QueueUnavailable
 from workers.queue.keys import Key, claim_key
 from workers.queue.names import NAMES, PREFIX, celery_queue
-from workers.queue.scripts import text
+from workers.queue.scripts import repair, text
 from workers.queue.workqueue import WorkQueue
 
 BACKOFF = {"base_seconds": 1, "cap_seconds": 300}
@@ -23,23 +24,21 @@ def test_wiped_redis_gets_leases_and_limits_back(bench, start_queue):
     """Architecture 1: no operator step; who works goes on, nobody else begins it again."""
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
-    old, old_epoch = bench.run_next(queue, "pvc-a"), queue.epoch
+    old, old_epoch = take(queue, claim("a"), "pvc-a"), queue.epoch
     bench.client.flushall()
-    bench.tickets.clear()
     queue.add([claim("a"), claim("b")])
-    assert queue.take(claim("a")) is None
+    assert take(queue, claim("a")) is None
     assert not queue.heartbeat()
     assert queue.epoch != old_epoch
     old.check()
-    assert bench.tickets == [], "nothing is admitted until all processes spoke"
+    assert take(queue, claim("b")) is None, "nothing is taken until all processes spoke"
     bench.advance(4.1)
     queue.heartbeat()
     queue.pump(period_seconds=0)
-    assert bench.tickets == [claim("b")]
+    assert bench.due == [claim("b")]
     assert queue.done(old)
-    assert bench.tickets == [claim("b"), claim("a")], "it was added while it ran"
-    bench.tickets.pop(0)
-    assert bench.run_next(queue, "pvc-a").fence > old.fence
+    assert bench.due == [claim("b"), claim("a")], "it was added while it ran"
+    assert take(queue, claim("a"), "pvc-a").fence > old.fence
 
 
 def test_take_in_a_new_life_wakes_the_heartbeat(bench):
@@ -47,17 +46,17 @@ def test_take_in_a_new_life_wakes_the_heartbeat(bench):
     woken = []
     queue = WorkQueue(
         bench.client,
-        publish=bench.tickets.extend,
+        publish=bench.woken.extend,
         now_ms=lambda: bench.now_ms,
         on_lost=lambda: woken.append("now"),
     )
     queue.register_process()
     queue.set_limits("claims|d", 1)
     queue.add([claim("a")])
-    assert queue.take(claim("a")) is not None
+    assert take(queue, claim("a")) is not None
     assert woken == []
     bench.client.flushall()
-    assert queue.take(claim("a")) is None
+    assert queue.take("d", ["claims"]) is None
     assert woken == ["now"]
 
 
@@ -71,21 +70,21 @@ def test_lease_whose_deadline_was_deleted_ends_all_the_same(bench, start_queue):
     bench.advance(4.1)
     two.heartbeat()
     two.pump(period_seconds=0)
-    assert bench.tickets == [claim("a")]
+    assert bench.due == [claim("a")]
 
 
-def test_broken_tickets_channel_is_repaired_by_the_sweep(bench, start_queue):
+def test_a_wake_up_that_could_not_be_sent_is_repeated_by_the_sweep(bench, start_queue):
     """Pitfalls 2.4: a failed publish after ADD is harmless."""
     start_queue()
 
-    def refuse(_: list[Key]) -> None:
+    def refuse(_: list[str]) -> None:
         raise QueueUnavailable("broker is away")
 
     broken = WorkQueue(bench.client, publish=refuse, now_ms=lambda: bench.now_ms)
     broken.add([claim("a")])
-    bench.advance(2.1)
+    bench.client.delete(NAMES["woken"].full + celery_queue("d"))  # two seconds go by
     bench.process().pump(period_seconds=0)
-    assert bench.tickets == [claim("a")]
+    assert bench.woken == [celery_queue("d")]
 
 
 @pytest.mark.parametrize(
@@ -103,31 +102,25 @@ def test_wrong_typed_key_is_set_aside_and_the_queue_goes_on(bench, start_queue, 
         bench.client.set(wrong, "x")
     is_done = False
     for _ in range(5):
-        bench.tickets.clear()
         queue.add([claim("a"), claim("b"), claim("c")])
         bench.advance(3)
         queue.heartbeat()
         queue.pump(period_seconds=0)
-        lease = queue.take(bench.tickets[0]) if bench.tickets else None
+        lease = queue.take("d", ["claims"])
         is_done = lease is not None and queue.done(lease)
     assert is_done
     errors = [r for r in caplog.records if r.levelname == "ERROR"]
     assert [r.fields["redis_key"] for r in errors] == [wrong]
 
 
-def test_a_wrong_typed_list_of_tickets_stops_no_other_driver(bench, start_queue, caplog):
-    """Each driver's worker may write to all lists of tickets; the sweep reads their lengths."""
+def test_a_wrong_typed_celery_list_stops_no_other_driver(bench, start_queue, caplog):
+    """Each driver's worker is allowed to write to all of them; their lengths are read."""
     queue = start_queue()
     queue.set_limits("claims|e", 1)
-    queue.add([claim("a"), claim_key("e", "ns", "b", "uid-b")])
-    lost = set(bench.tickets)
-    bench.tickets.clear()
     bench.client.set(celery_queue("d"), "somebody's")
-    bench.advance(2.1)
-    queue.pump(period_seconds=0)
-    bench.advance(2.1)
-    queue.pump(period_seconds=0)
-    assert set(bench.tickets) == lost
+    queue.add([claim("a"), claim_key("e", "ns", "b", "uid-b")])
+    assert set(bench.woken) == {celery_queue("d"), celery_queue("e")}
+    assert repair(bench.client)
     assert not bench.client.exists(celery_queue("d"))
     errors = [r for r in caplog.records if r.levelname == "ERROR"]
     assert [r.fields["redis_key"] for r in errors] == [celery_queue("d")]
@@ -139,7 +132,7 @@ def test_unreadable_lease_is_dropped_and_its_key_runs_again(bench, start_queue, 
     queue.add([claim("a")])
     bench.run_next(queue)
     bench.client.hset(NAMES["leases"].full, claim("a").text, value)
-    assert queue.take(claim("a")) is None
+    assert take(queue, claim("a")) is None
     bench.advance(1)
     queue.pump(period_seconds=0)
     assert bench.run_next(queue).key == claim("a")
@@ -156,7 +149,7 @@ STRAYS = {
 }
 
 
-@pytest.mark.parametrize("family", ["ready", "retry", "ticketed", "leased"])
+@pytest.mark.parametrize("family", ["ready", "retry", "leased"])
 @pytest.mark.parametrize("member", STRAYS.values(), ids=STRAYS)
 def test_a_member_that_no_worker_can_take_is_named_once_and_costs_no_slot(
     bench, start_queue, caplog, family, member
@@ -169,13 +162,12 @@ def test_a_member_that_no_worker_can_take_is_named_once_and_costs_no_slot(
         bench.advance(3)
         queue.heartbeat()
         queue.pump(period_seconds=0)
-    lease = queue.take(claim("a"))
-    assert lease is not None
+    lease = queue.take("d", ["claims"])
+    assert lease.key == claim("a")
     queue.done(lease)
-    bench.advance(3)
-    queue.pump(period_seconds=0)
+    assert queue.take("d", ["claims"]) is None
     found = queue.stats()["claims|d"]
-    assert (found.ready, found.retry, found.ticketed, found.running) == (0, 0, 0, 0)
+    assert (found.ready, found.retry, found.running) == (0, 0, 0)
     named = [r.fields["key"] for r in caplog.records if "unreadable key" in r.getMessage()]
     assert named == [text(member)]
 
@@ -200,12 +192,13 @@ def is_canonical(member: bytes) -> bool:
 )
 @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=2), max_size=6).map(b"".join))
 def test_redis_knows_the_one_spelling_of_a_key_as_we_do(redis_client, rest):
-    """What is ticketed comes back from a worker as it was."""
+    """What is taken comes back from a worker as it was."""
     redis_client.flushall()
     queue = WorkQueue(redis_client, publish=lambda _: None)
     queue.register_process()
     member = b"claims|d|" + rest + b"|u"
     redis_client.zadd(NAMES["ready"].full + "claims|d", {member: 0})
     queue.set_limits("claims|d", 1)
-    is_ticketed = redis_client.zscore(NAMES["ticketed"].full + "claims|d", member) is not None
-    assert is_ticketed == is_canonical(member)
+    lease = queue.take("d", ["claims"])
+    assert (lease is not None) == is_canonical(member)
+    assert lease is None or lease.key.text.encode() == member

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.support.queue_ends import ENDS
-from tests.support.queue_following import Following, Messages, follow
 from tests.support.queue_keys import (
+    DRIVER,
     KEYS,
+    KINDS_OF,
     LANES,
     LISTS,
     LOCKS,
     NAMES_OF_LOCKS,
-    rules_beside,
-    tickets_of,
+    list_of,
 )
 from tests.support.queue_model import TTL_MS, Held, LossyScripts, QueueModel, modes
-from tests.support.queue_state import check, scores
+from tests.support.queue_state import check
 from workers.errors import LeaseLost
 from workers.queue.keys import Key
 from workers.queue.leases import Lease
@@ -46,7 +46,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.client.flushall()
         self.now = 1_700_000_000_000
         self.model = QueueModel()
-        self.published: list[Key] = []
+        self.is_swept = True  # since flags went with the time
         self.leases: list[Lease] = []
         self.replica: tuple[QueueModel, dict[bytes, bytes], set[str]] | None = None
         # Nobody who knew an earlier life had spoken when the present one began.
@@ -59,7 +59,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.model.limits[lane] = 2
         self.add(KEYS[::2], 0, False)  # by chance alone hardly a history comes to ended leases
         for process in range(4):
-            self.deliver_ticket(process % 3, "run", False)
+            self.deliver_message(process % 3, "run", False)
 
     def _start_process(self) -> WorkQueue:
         queue = WorkQueue(
@@ -93,10 +93,9 @@ class QueueMachine(RuleBasedStateMachine):
             is_same=session.epoch == epoch,
         )
 
-    def _publish(self, keys: list[Key]) -> None:
-        self.published += keys
-        for key in keys:
-            self.client.lpush(tickets_of(key.text), key.text)
+    def _publish(self, lists: list[str]) -> None:
+        for name in lists:
+            self.client.lpush(name, "work is due")
 
     # -- rules ---------------------------------------------------------------------------------
 
@@ -113,43 +112,56 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(
         process=st.integers(0, 2),
-        fate=st.sampled_from(["run", "run", "run", "doubled", "lost"]),
+        fate=st.sampled_from(["run", "run", "run", "doubled", "lost", "unlocked"]),
         replay=st.booleans(),
-        goes_on=st.booleans(),
     )
-    def deliver_ticket(self, process: int, fate: str, replay: bool, goes_on: bool = False) -> None:
+    def deliver_message(self, process: int, fate: str, replay: bool) -> None:
         lists = LISTS[process % 2 :] + LISTS[: process % 2]
-        raw = next(filter(None, map(self.client.rpop, lists)), None)
-        if raw is None or fate == "lost":
+        name = next((name for name in lists if self.client.rpop(name)), None)
+        if name is None or fate == "lost":
             return
         if fate == "doubled":
-            self.client.lpush(tickets_of(raw.decode()), raw)
-        key = Key.parse(raw.decode())
-        queue, locks = self.queues[process], LOCKS[key.text]
-        is_begun = key.text in self.model.leases or key.text not in self.model.ticketed
-        process_id = queue._leases.session.process_id
-        expected = self.model.take(process_id, key.text, modes(locks), self.now)
-        if goes_on and is_begun and self.model.is_alive:
-            found: list[Lease | Key | None] = []
-            self._do(
-                process,
-                replay,
-                lambda queue: found.append(queue.take_any(key, locks, rules_beside(key))),
-                following=Following(queue, key, lambda: found[0], has_message=True),
-            )
-            self._work_on(found[0])
+            self.client.lpush(name, "work is due")
+        self._take(process, name, replay, is_woken=True, is_locked=fate != "unlocked")
+
+    def _take(
+        self,
+        process: int,
+        name: str,
+        replay: bool,
+        *,
+        is_woken: bool = False,
+        is_locked: bool = True,
+    ) -> None:
+        queue = self.queues[process]
+        open_lanes = [
+            lane for lane in LANES if list_of(lane) == name and self.model.may_take(lane, self.now)
+        ]
+        lease = self._do(
+            process, replay, lambda queue: queue.take(DRIVER, KINDS_OF[name], is_woken=is_woken)
+        )
+        assert (lease is not None) == bool(open_lanes), f"{open_lanes} are open"
+        if lease is None:
+            self._is_announced()
             return
-        rules = rules_beside(key) if goes_on else ""
-        lease = self._do(process, replay, lambda queue: queue.take_any(key, locks, rules))
-        assert (lease is not None) == expected
+        key = lease.key.text
+        self.model.taken(queue._leases.session.process_id, key, self.now)
+        self.model.leases[key].token = lease.token
+        self.model.leases[key].fence = lease.fence
+        self._is_announced()
+        if is_locked:  # else the process hangs here
+            expected = self.model.enter(key, modes(LOCKS[key]))
+            entered = self._do(process, replay, lambda queue: queue.enter(lease, LOCKS[key]))
+            assert entered == expected
+            self._is_announced()
+            if not entered:
+                return
         self._work_on(lease)
 
     def _work_on(self, lease: Any) -> None:
         if lease is None:
             return
         key = lease.key.text
-        held = self.model.leases[key]
-        held.token, held.fence = lease.token, lease.fence
         self._nobody_else_works_on(lease)
         assert lease.fails == self.model.fails.get(key, 0)
         assert lease.mark.get("text", "") == self.model.marks.get(key, "")
@@ -177,10 +189,7 @@ class QueueMachine(RuleBasedStateMachine):
         if not is_owner:
             self.model.enqueue(key)  # it is put back, for nobody else may know of it
         process = [one._leases.session for one in self.queues].index(lease.session)
-        following = None
-        if goes_on and is_owner:
-            lease.rules = rules_beside(lease.key)
-            following = Following(self.queues[process], lease.key, lambda: lease.successor)
+        lease.takes_next = goes_on
         in_model, for_real = ENDS[how]
         if is_owner:
             in_model(self.model, key, self.now, lock or Lock(""))
@@ -188,12 +197,13 @@ class QueueMachine(RuleBasedStateMachine):
             process,
             replay,
             lambda queue: for_real(queue, lease, lock or Lock("")),
-            following=following,
         )
         assert ended == is_owner
         if not is_owner or how != "done":
             self.owed.add(key)
-        self._work_on(lease.successor)
+        if goes_on:
+            self._take(process, list_of(key), replay)
+        self._is_announced()
 
     @rule(
         which=st.integers(0, 99),
@@ -254,6 +264,10 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(step=st.sampled_from([50, 700, 2100, 5000]))
     def time_passes(self, step: int) -> None:
         self.now += step
+        if step > 2000:  # of a wake-up that nobody answered
+            for name in LISTS:
+                self.client.delete(NAMES["woken"].full + name)
+            self.is_swept = False
 
     @rule(process=st.integers(0, 2), replay=st.booleans())
     def heartbeat(self, process: int, replay: bool) -> None:
@@ -262,14 +276,16 @@ class QueueMachine(RuleBasedStateMachine):
             expected = self._expect_heartbeat(queue)
         self.model.limits |= dict.fromkeys(LANES, 2)
         # What the heartbeat leaves to the next pump is sent with it.
-        lost, _ = self._do(process, replay, lambda q: (q.heartbeat(), q._tickets.publish([])))
+        lost, _ = self._do(process, replay, lambda q: (q.heartbeat(), q._wakeups.publish([])))
         assert lost == bool(expected)
         assert {lease.token for lease in self.leases if lease.is_lost} >= expected
 
     @rule()
     def pump(self) -> None:
         self.model.sweep(self.now)
-        self._do(0, False, lambda queue: queue.pump(period_seconds=0), is_sweep=True)
+        self._do(0, False, lambda queue: queue.pump(period_seconds=0))
+        self.is_swept = True
+        self._is_announced()
 
     @rule(process=st.integers(0, 2), is_killed=st.booleans())
     def process_ends(self, process: int, is_killed: bool) -> None:
@@ -344,45 +360,25 @@ class QueueMachine(RuleBasedStateMachine):
             self.model.add(key.text, self.now, 0)
         self._do(0, False, lambda queue: queue.add(again))
 
-    def _do(
-        self,
-        process: int,
-        replay: bool,
-        action: Callable[[WorkQueue], Any],
-        *,
-        is_sweep: bool = False,
-        following: Following | None = None,
-    ) -> Any:
-        queue, model = self.queues[process], self.model
-        messages = Messages(self.client, model)
-        self.published.clear()
+    def _do(self, process: int, replay: bool, action: Callable[[WorkQueue], Any]) -> Any:
+        queue = self.queues[process]
         scripts = queue.scripts
         assert isinstance(scripts, LossyScripts)
         scripts.loses_reply = replay
         result = action(queue)
         scripts.loses_reply = False
-        admitted, published = self._admitted(), {key.text for key in self.published}
-        model.admitted(admitted, self.now)
-        consumed: list[str] = []
-        if following is not None:
-            consumed = follow(self.client, model, following, LOCKS, self.now)
-        model.check_limits(admitted - set(consumed))
-        if is_sweep:
-            repeated = published - admitted
-            messages.check_repeated(repeated, self.now)
-            model.ticketed |= dict.fromkeys(repeated, self.now)
-        else:
-            assert published <= admitted
-        if not replay and not is_sweep:
-            messages.check_spared(admitted, consumed)
-        assert scores(self.client, "ticketed", LANES) == model.ticketed
-        model.check_admission()
+        for name in LISTS:  # its time is ours, not this machine's
+            self.client.persist(NAMES["woken"].full + name)
         return result
 
-    def _admitted(self) -> set[str]:
-        """What was ready before this step is not any more."""
-        still = set(scores(self.client, "ready", LANES)) | set(scores(self.client, "retry", LANES))
-        return set(self.model.ready) - still
+    def _is_announced(self) -> None:
+        """Work that may be taken is announced, or the next sweep after a pause of time does it."""
+        if self.model.may_idle or not self.is_swept:
+            return
+        for lane in LANES:
+            name = list_of(lane)
+            is_told = self.client.exists(NAMES["woken"].full + name, name)
+            assert is_told or not self.model.may_take(lane, self.now), f"{lane} idles"
 
     def _nobody_else_works_on(self, lease: Lease) -> None:
         """I-1, G1: one holder per volume, by the holders' own word, and higher fences are newer.
@@ -404,6 +400,10 @@ class QueueMachine(RuleBasedStateMachine):
     def redis_matches_the_model(self) -> None:
         check(self.client, self.model, LANES)
 
+    @invariant()
+    def work_is_announced(self) -> None:
+        self._is_announced()
+
     def teardown(self) -> None:
         """G4, I-6: after any history, everything owed is worked on and all sets end empty."""
         for lane in LANES:
@@ -417,7 +417,8 @@ class QueueMachine(RuleBasedStateMachine):
             while self.leases:
                 self.end_lease(0, "done", False, None)
             for process in range(3):
-                self.deliver_ticket(process, "run", False)
+                for name in LISTS:
+                    self._take(process, name, False)
             self.now += 1000
             self.pump()
             self.redis_matches_the_model()
@@ -425,7 +426,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _is_anything_left(self) -> bool:
         one = self.model
-        return any((one.ready, one.ticketed, one.blocked, one.leases, one.delayed))
+        return any((one.ready, one.blocked, one.leases, one.delayed))
 
 
 def test_scripts_behave_like_the_model(redis_client: redis.Redis) -> None:

@@ -6,11 +6,12 @@ import pytest
 import redis
 
 from tests.support.redis_server import RedisServer
+from tests.support.taking import take
 from tests.support.waiting import let_pass, wait_until
 from workers.errors import QueueUnavailable
 from workers.queue.connection import connect
 from workers.queue.keys import Key, claim_key
-from workers.queue.leases import Heartbeat
+from workers.queue.leases import Heartbeat, Lease
 from workers.queue.names import NAMES
 from workers.queue.workqueue import WorkQueue
 
@@ -26,25 +27,24 @@ def test_c147_hard_restart_keeps_keys_counters_and_delays(redis_binary, tmp_path
     server = RedisServer(redis_binary, tmp_path, appendonly=True).start()
     client = connect(server.url)
     try:
-        tickets: list[Key] = []
-        queue = WorkQueue(client, publish=tickets.extend)
+        queue = WorkQueue(client, publish=lambda _: None)
         queue.register_process()
         queue.set_limits("claims|d", 1000)
         queue.add([claim(str(i)) for i in range(1000)])
-        for key in tickets[:200]:
-            lease = queue.take(key)
+        for number in range(200):
+            lease = take(queue, claim(str(number)))
             assert lease is not None
             queue.fail(lease, **BACKOFF)
-        running = queue.take(tickets[500])
+        running = take(queue, claim("500"))
         assert running is not None
         server.kill()
         server.start()
-        assert queue.take(tickets[600]) is None, "its scripts remember nothing of the earlier run"
+        assert take(queue, claim("600")) is None, "its scripts remember nothing of the earlier run"
         assert not queue.heartbeat()
         running.check()
         assert queue.done(running)
         stats = queue.stats()["claims|d"]
-        assert stats.delayed + stats.ticketed + stats.retry + stats.ready == 999
+        assert stats.delayed + stats.retry + stats.ready == 999
         assert client.hlen(NAMES["fails"].full) == 200
     finally:
         client.close()
@@ -59,11 +59,10 @@ def test_unreachable_redis_is_one_clear_error(tmp_path):
 
 
 def test_heartbeat_thread_keeps_a_lease_and_registers_again(redis_client: redis.Redis):
-    tickets: list[Key] = []
     beats: list[Heartbeat] = []
     queue = WorkQueue(
         redis_client,
-        publish=tickets.extend,
+        publish=lambda _: None,
         lease_ttl_seconds=1,
         on_lost=lambda: beats[0].wake(),  # noqa: PLW0108 - it does not exist yet
     )
@@ -73,7 +72,7 @@ def test_heartbeat_thread_keeps_a_lease_and_registers_again(redis_client: redis.
     beats[0].start()
     try:
         queue.add([claim("a")])
-        lease = queue.take(tickets.pop())
+        lease = take(queue, claim("a"))
         assert lease is not None
         let_pass(1.2)  # longer than one TTL
         lease.check()
@@ -84,9 +83,9 @@ def test_heartbeat_thread_keeps_a_lease_and_registers_again(redis_client: redis.
         assert queue.done(lease)
         queue.add([claim("b")])
 
-        def admitted() -> list[Key]:
+        def admitted() -> Lease | None:
             queue.pump()
-            return tickets
+            return take(queue, claim("b"))
 
         wait_until(admitted, 5, "limits are declared again")
     finally:
@@ -105,4 +104,4 @@ def test_ten_thousand_waiting_keys_cost_less_than_20_mb(redis_client: redis.Redi
     )
     used = redis_client.info("memory")["used_memory"] - before
     assert used < 20_000_000
-    assert queue.stats()["claims|csi.example.com"].ready == 9_990
+    assert queue.stats()["claims|csi.example.com"].ready == 10_000

@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from tests.support.redis_server import RedisServer
+from tests.support.taking import due_keys, take
 from tests.support.waiting import wait_until
 from watcher.run import Watcher
 from workers.kube import paths
@@ -97,13 +98,12 @@ def cluster(kubeconfig):
 
 
 class Scene:
-    """One Redis, any number of watchers, and the tickets they published."""
+    """One Redis, any number of watchers, and the keys they added."""
 
     def __init__(self, kubeconfig, redis_client, cluster):
         self.cluster = cluster
         self.redis = redis_client
-        self.tickets = []
-        self.queue = WorkQueue(redis_client, publish=self.tickets.extend)
+        self.queue = WorkQueue(redis_client, publish=lambda _: None)
         self.intents = IntentStore(redis_client)
         self.registry = DriverRegistry(redis_client)
         self.catalog = CatalogReader(redis_client)
@@ -119,7 +119,7 @@ class Scene:
     def start_watcher(self, queue_type=WorkQueue, **options):
         watcher = Watcher(
             KubeClient.from_settings(self._kubeconfig),
-            queue=queue_type(self.redis, publish=self.tickets.extend),
+            queue=queue_type(self.redis, publish=lambda _: None),
             catalog=CatalogWriter(self.redis),
             registry=self.registry,
             intents=self.intents,
@@ -131,22 +131,22 @@ class Scene:
         wait_until(lambda: watcher.is_synced, 30, "watcher is synced")
         return watcher
 
-    def tickets_for(self, text):
-        return [key for key in list(self.tickets) if text in key.text]
+    def due_for(self, text):
+        return [key for key in due_keys(self.redis) if text in key.text]
 
-    def wait_for_ticket(self, text, timeout_seconds=10):
+    def wait_until_due(self, text, timeout_seconds=10):
         return wait_until(
-            lambda: self.tickets_for(text),
+            lambda: self.due_for(text),
             timeout_seconds,
-            f"ticket for {text}",
+            f"{text} is due",
             interval_seconds=0.01,
         )[0]
 
     def finish(self, key):
-        """Take and end a ticketed key, as a worker does."""
-        worker = WorkQueue(self.redis, publish=self.tickets.extend)
+        """Take and end a key, as a worker does."""
+        worker = WorkQueue(self.redis, publish=lambda _: None)
         worker.register_process()
-        lease = worker.take(key)
+        lease = take(worker, key)
         assert lease is not None
         worker.done(lease)
         worker.close()

@@ -66,4 +66,4 @@ def test_a_kind_that_comes_later_is_followed_then(scene, cluster):
 
     wait_until(is_followed, 20, "widgets are followed", interval_seconds=0.2)
     cluster.create(widgets, "w1")
-    scene.wait_for_ticket("widgets|d|w1|")
+    scene.wait_until_due("widgets|d|w1|")

@@ -40,7 +40,7 @@ def knows(watcher, name):
     )
 
 
-def test_immediate_claim_becomes_a_ticket_at_once(scene, cluster):
+def test_immediate_claim_is_due_at_once(scene, cluster):
     """Architecture 12: well under 100 ms at rest (bound is loose for loaded machines)."""
     scene.register()
     scene.start_watcher()
@@ -49,7 +49,7 @@ def test_immediate_claim_becomes_a_ticket_at_once(scene, cluster):
     claim = cluster.claim("c1", storage_class)
     annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
     started = time.monotonic()
-    key = scene.wait_for_ticket(claim_text(cluster, "c1"))
+    key = scene.wait_until_due(claim_text(cluster, "c1"))
     assert key.uid == claim["metadata"]["uid"]
     assert time.monotonic() - started < 2
 
@@ -63,9 +63,9 @@ def test_c016_late_binding_claim_waits_for_its_node(scene, cluster):
     uid = cluster.claim("c1", storage_class)["metadata"]["uid"]
     annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
     wait_until(lambda: knows(watcher, uid), 10, "claim seen")
-    assert scene.tickets_for(cluster.namespace) == []
+    assert scene.due_for(cluster.namespace) == []
     annotate(cluster, "c1", **{ANN_SELECTED_NODE: "node-1"})
-    scene.wait_for_ticket(claim_text(cluster, "c1"))
+    scene.wait_until_due(claim_text(cluster, "c1"))
 
 
 def test_driver_registered_later_gets_its_claims(scene, cluster):
@@ -73,9 +73,9 @@ def test_driver_registered_later_gets_its_claims(scene, cluster):
     uid = cluster.claim("c1", cluster.storage_class("fast"))["metadata"]["uid"]
     annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
     wait_until(lambda: knows(watcher, uid), 10, "claim seen")
-    assert scene.tickets_for(cluster.namespace) == []
+    assert scene.due_for(cluster.namespace) == []
     scene.register()
-    scene.wait_for_ticket(claim_text(cluster, "c1"))
+    scene.wait_until_due(claim_text(cluster, "c1"))
 
 
 def test_static_volume_is_added_when_its_policy_needs_the_finalizer_off(scene, cluster):
@@ -90,7 +90,7 @@ def test_static_volume_is_added_when_its_policy_needs_the_finalizer_off(scene, c
     assert not knows(watcher, name)
     uid = volume["metadata"]["uid"]
     cluster.api.add_volume_finalizer(name, FINALIZER_VOLUME, uid=uid)
-    scene.wait_for_ticket(f"volumes|{cluster.driver}|{name}|")
+    scene.wait_until_due(f"volumes|{cluster.driver}|{name}|")
     cluster.api.remove_volume_finalizer(name, FINALIZER_VOLUME, uid=uid)
     wait_until(lambda: not knows(watcher, name), 10, "volume settled")
 
@@ -105,7 +105,7 @@ def test_deleted_clone_source_is_added(scene, cluster):
         path, {"metadata": {"finalizers": [FINALIZER_CLONE_SOURCE]}}, MERGE_PATCH
     )
     cluster.api.client.delete(path)
-    scene.wait_for_ticket(f"cloning|{cluster.driver}|{cluster.namespace}/src|")
+    scene.wait_until_due(f"cloning|{cluster.driver}|{cluster.namespace}/src|")
 
 
 def test_topology_and_attachments_reach_the_catalog(scene, cluster):
@@ -144,7 +144,7 @@ def test_c148_flushed_redis_is_filled_again(scene, cluster):
     storage_class = cluster.storage_class("fast")
     cluster.claim("c1", storage_class)
     annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
-    scene.wait_for_ticket(claim_text(cluster, "c1"))
+    scene.wait_until_due(claim_text(cluster, "c1"))
     lost = f"claims|{cluster.driver}|{cluster.namespace}/deleted|u-lost"
     cluster.create(
         paths.CONFIG_MAPS,
@@ -152,11 +152,10 @@ def test_c148_flushed_redis_is_filled_again(scene, cluster):
         metadata={"labels": {LABEL_INTENT: "true"}},
         data={FIELD_RECORD: json.dumps({"key": lost, "stage": "calling"})},
     )
-    scene.tickets.clear()
     scene.redis.flushall()
     scene.register()
-    scene.wait_for_ticket(claim_text(cluster, "c1"))
-    scene.wait_for_ticket(lost)
+    scene.wait_until_due(claim_text(cluster, "c1"))
+    scene.wait_until_due(lost)
     assert scene.intents.get("pvc-u-lost") == {"key": lost, "stage": "calling"}
     wait_until(lambda: storage_class in scene.catalog.all("classes"), 10, "class is back")
 
@@ -169,31 +168,30 @@ def test_c150_restarted_watcher_adds_only_undecided_objects(scene, cluster):
     for name in ("settled", "waiting"):
         cluster.claim(name, storage_class)
         annotate(cluster, name, **{ANN_STORAGE_PROVISIONER: cluster.driver})
-        scene.finish(scene.wait_for_ticket(claim_text(cluster, name)))
+        scene.finish(scene.wait_until_due(claim_text(cluster, name)))
     path = paths.CLAIMS.path("settled", namespace=cluster.namespace)
     cluster.api.client.patch(path, {"spec": {"volumeName": "some-pv"}}, MERGE_PATCH)
     first.stop()
-    scene.tickets.clear()
     scene.start_watcher()
-    scene.wait_for_ticket(claim_text(cluster, "waiting"))
-    assert scene.tickets_for(claim_text(cluster, "settled")) == []
+    scene.wait_until_due(claim_text(cluster, "waiting"))
+    assert scene.due_for(claim_text(cluster, "settled")) == []
 
 
-def test_two_watchers_cause_one_ticket(scene, cluster):
+def test_two_watchers_cause_one_key(scene, cluster):
     """G3: active and active; an add of a waiting key changes nothing."""
     scene.register()
     storage_class = cluster.storage_class("fast")
     watchers = [scene.start_watcher(), scene.start_watcher()]
     uid = cluster.claim("c1", storage_class)["metadata"]["uid"]
     annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
-    scene.wait_for_ticket(claim_text(cluster, "c1"))
+    scene.wait_until_due(claim_text(cluster, "c1"))
     for watcher in watchers:
         wait_until(
             lambda watcher=watcher: knows(watcher, uid) and watcher.outbox.is_idle,
             10,
             "both watchers saw the claim",
         )
-    assert len(scene.tickets_for(claim_text(cluster, "c1"))) == 1
+    assert len(scene.due_for(claim_text(cluster, "c1"))) == 1
 
 
 @pytest.mark.parametrize("keeps_data", [True, False])
@@ -216,7 +214,7 @@ def test_c147_restarted_redis_gets_what_happened_meanwhile(
     own_redis.start()
     if not keeps_data:
         wait_until(lambda: scene.register() is None, 10, "driver registered again")
-    scene.wait_for_ticket(claim_text(cluster, "c1"), timeout_seconds=20)
+    scene.wait_until_due(claim_text(cluster, "c1"), timeout_seconds=20)
 
 
 def test_stop_is_quick_while_watches_are_open(scene):

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.support.taking import due_keys
 from tests.support.versioned_api import VersionedApi
 from tests.support.waiting import wait_until
 from watcher import history, keeper
@@ -39,13 +40,12 @@ def _often(monkeypatch):
 
 
 class Scene:
-    """One API server, one Redis, watchers that come and go, and a worker that takes tickets."""
+    """One API server, one Redis, watchers that come and go, and a worker that takes keys."""
 
     def __init__(self, api, redis_client):
         self.api = api
         self.redis = redis_client
-        self.tickets = []
-        self.worker = WorkQueue(redis_client, publish=self.tickets.extend)
+        self.worker = WorkQueue(redis_client, publish=lambda _: None)
         self.worker.register_process()
         record = {
             "name": DRIVER,
@@ -62,7 +62,7 @@ class Scene:
     def start(self, *, is_synced=True):
         watcher = Watcher(
             KubeClient.from_settings(master=self.api.url),
-            queue=WorkQueue(self.redis, publish=self.tickets.extend),
+            queue=WorkQueue(self.redis, publish=lambda _: None),
             catalog=CatalogWriter(self.redis),
             registry=DriverRegistry(self.redis),
             intents=IntentStore(self.redis),
@@ -125,10 +125,10 @@ class Scene:
             return CatalogReader(self.redis).all(kind)
         return None
 
-    def has_ticket(self, name):
+    def is_due(self, name):
         self.worker.heartbeat()
         self.worker.pump()
-        return any(name in key.text for key in list(self.tickets))
+        return any(name in key.text for key in due_keys(self.redis))
 
     def wait_for_attachment(self, volume, expected):
         wait_until(lambda: self.attachment(volume) == expected, 20, f"{volume}: {expected}")
@@ -149,7 +149,6 @@ def test_no_key_is_sent_before_each_kind_it_rests_on_was_listed(scene, plural):
     for _ in range(2):
         scene.start()
     scene.stop_all()
-    scene.tickets.clear()
     scene.attach("va-1", "pv-1")
     scene.volume("pv-1", "Released")
     scene.api.held[plural].clear()
@@ -165,9 +164,9 @@ def test_no_key_is_sent_before_each_kind_it_rests_on_was_listed(scene, plural):
             "all other kinds are listed",
         )
         wait_until(lambda watcher=watcher: watcher.outbox.is_idle, 10, "all else is sent")
-    assert not scene.has_ticket("pv-1")
+    assert not scene.is_due("pv-1")
     scene.api.held[plural].set()
-    wait_until(lambda: scene.has_ticket("pv-1"), 20, "the volume's key is ticketed")
+    wait_until(lambda: scene.is_due("pv-1"), 20, "the volume's key is due")
     assert scene.attachment("pv-1") == {"va-1": "node-a"}
 
 
@@ -177,7 +176,7 @@ def test_one_watcher_that_lists_slowly_holds_back_nobody_else(scene):
     scene.api.held["volumeattachments"].clear()
     scene.start(is_synced=False)
     scene.volume("pv-1", "Released")
-    wait_until(lambda: scene.has_ticket("pv-1"), 20, "the volume's key is ticketed")
+    wait_until(lambda: scene.is_due("pv-1"), 20, "the volume's key is due")
 
 
 def test_a_catalog_that_nobody_follows_proves_nothing(scene):
@@ -257,7 +256,7 @@ def test_what_was_learnt_of_a_future_that_is_gone_is_forgotten(scene, goes_on):
         "a later change is seen",
     )
     scene.volume("pv-2", "Released")
-    wait_until(lambda: scene.has_ticket("pv-2"), 60, "a key of the present")
+    wait_until(lambda: scene.is_due("pv-2"), 60, "a key of the present")
 
 
 def test_two_watchers_end_one_history_once(scene):

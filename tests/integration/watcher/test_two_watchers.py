@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.support.taking import take
 from tests.support.waiting import wait_until
 from workers.constants import ANN_STORAGE_PROVISIONER
 from workers.kube import paths
@@ -71,18 +72,17 @@ def test_cor15_an_event_told_late_for_the_second_time_is_no_second_pass(
     cluster.claim("c1", ABSENT)
     gate.clear()
     claim = annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
-    key = scene.wait_for_ticket(claim_text(cluster))
-    worker = WorkQueue(scene.redis, publish=scene.tickets.extend)
+    key = scene.wait_until_due(claim_text(cluster))
+    worker = WorkQueue(scene.redis, publish=lambda _: None)
     worker.register_process()
-    lease = worker.take(key)
+    lease = take(worker, key)
     if end == "failed":
         worker.fail(lease, base_seconds=300, cap_seconds=300)
     else:
         worker.done(lease)
-    scene.tickets.clear()
     let_catch_up(late, gate, claim["metadata"]["resourceVersion"])
     worker.pump(period_seconds=0)
-    assert scene.tickets_for(claim_text(cluster)) == []
+    assert scene.due_for(claim_text(cluster)) == []
     worker.close()
 
 
@@ -95,7 +95,7 @@ def test_the_lagging_watcher_alone_loses_nothing(scene, cluster, gate, lagging):
     quick.stop()
     claim = annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
     let_catch_up(late, gate, claim["metadata"]["resourceVersion"])
-    scene.wait_for_ticket(claim_text(cluster))
+    scene.wait_until_due(claim_text(cluster))
 
 
 def test_a_change_after_the_pass_is_told_by_whoever_sees_it_first(scene, cluster, gate, lagging):
@@ -106,10 +106,8 @@ def test_a_change_after_the_pass_is_told_by_whoever_sees_it_first(scene, cluster
     cluster.claim("c1", ABSENT)
     gate.clear()
     annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
-    scene.finish(scene.wait_for_ticket(claim_text(cluster)))
-    scene.tickets.clear()
+    scene.finish(scene.wait_until_due(claim_text(cluster)))
     claim = annotate(cluster, "c1", note="changed")
-    scene.finish(scene.wait_for_ticket(claim_text(cluster)))
-    scene.tickets.clear()
+    scene.finish(scene.wait_until_due(claim_text(cluster)))
     let_catch_up(late, gate, claim["metadata"]["resourceVersion"])
-    assert scene.tickets_for(claim_text(cluster)) == []
+    assert scene.due_for(claim_text(cluster)) == []

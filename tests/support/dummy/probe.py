@@ -73,7 +73,7 @@ def main() -> None:
                 "record": announcing.record(driver),  # type: ignore[arg-type]
                 "record_at": announcing.place("d"),
                 "places": sorted(kinds.places("d", [SPEC]) | kinds.places("", [SPEC])),
-                "tasks": sorted(name for name in app.tasks if name.endswith(".sync")),
+                "tasks": sorted(app.tasks),
                 "work_queue": catalogue.work_queues()["echoes"],
                 "operation": catalogue.lanes()["list-volumes"],
                 "lua": library()[1].splitlines()[:8],

@@ -28,7 +28,7 @@ SUITES = {
     "workers/engine/": (
         "tests/unit/engine",
         "tests/unit/controllers",
-        "tests/integration/test_tickets.py",
+        "tests/integration/test_messages.py",
         "tests/integration/test_beat.py",
     ),
     "workers/controllers/": ("tests/unit/controllers", "tests/integration/controllers"),

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from celery.worker import state as worker_state
 from celery.worker.consumer import consumer as celery_consumer
-from kombu.transport.redis import Channel
 
 from workers.app import SYSTEM_QUEUE, make_app
 from workers.cli.consumers import ASK_SECONDS, HELD_SECONDS, CeleryConsumers, ThreadsConsumer
 from workers.config.settings import Settings
+from workers.engine.outcome import done, retry
 from workers.queue.keys import claim_key
 
 
@@ -45,9 +45,8 @@ class Consumer:
         self.timer = Timer()
         self.hub = SimpleNamespace(on_tick={"a connection of before"})
         self.task_consumer = self
-        self.channel = SimpleNamespace(qos=SimpleNamespace(can_consume=lambda: self.has_free))
+        self.channel = SimpleNamespace()
         self.pool = SimpleNamespace(on_end=None)
-        self.has_free = True
         self.names = {SYSTEM_QUEUE}
         self.task_buckets = {}
         self.event_dispatcher = None
@@ -193,14 +192,6 @@ def test_none_is_begun_between_the_end_of_celerys_consumer_and_the_next(consumer
     assert consumers.fetches(KEY)
 
 
-@pytest.mark.parametrize("asking", [Channel._in_poll, None])
-def test_a_channel_that_does_not_ask_ends_too(consumers, serving, asking):
-    """kombu's own value before it first asks is False: Redis went again, or SIGTERM came, then."""
-    serving.task_consumer.channel = SimpleNamespace(_in_poll=asking)
-    consumers.ending(serving)
-    assert serving.hub.on_tick == set()
-
-
 def test_none_is_begun_past_a_rate_that_somebody_set(consumers, serving):
     """Celery keeps it, by the tickets that it fetches."""
     serving.task_buckets["claims.sync"] = None
@@ -221,28 +212,43 @@ class Watchers:
         self.sent.append((what, fields))
 
 
-def test_who_watches_tasks_sees_a_pass_that_no_message_led_to(consumers, serving):
-    """As one of Celery's own: name, arguments, start, end and how long it took."""
+def test_who_watches_tasks_sees_each_pass(consumers, serving):
+    """As a task of Celery's: name, arguments, start, end and how long it took."""
     watchers = serving.event_dispatcher = Watchers()
-    before = worker_state.total_count["claims.sync"], worker_state.all_total_count[0]
-    with consumers.shown("claims.sync", KEY):
+    with consumers.shown("claims.sync", KEY) as ended:
         assert [what for what, _ in watchers.sent] == ["task-received", "task-started"]
+        ended(done("provisioned"))
     (_, received), (_, started), (what, succeeded) = watchers.sent
     assert what == "task-succeeded"
     assert received["name"] == "claims.sync"
     assert (received["args"], received["kwargs"]) == ("ns/c a", "{}")
     assert received["uuid"] == received["root_id"] == started["uuid"] == succeeded["uuid"]
     assert succeeded["runtime"] >= 0
-    after = worker_state.total_count["claims.sync"], worker_state.all_total_count[0]
-    assert after == (before[0] + 1, before[1] + 1)
+    assert succeeded["result"] == "'provisioned'"
 
 
-def test_each_such_pass_is_another_task(consumers, serving):
+def test_who_watches_tasks_sees_why_a_pass_failed(consumers, serving):
+    watchers = serving.event_dispatcher = Watchers()
+    with consumers.shown("claims.sync", KEY) as ended:
+        ended(retry("no space"))
+    what, failed = watchers.sent[-1]
+    assert (what, failed["exception"]) == ("task-failed", "no space")
+
+
+def test_each_pass_is_another_task(consumers, serving):
     watchers = serving.event_dispatcher = Watchers()
     for _ in range(2):
         with consumers.shown("claims.sync", KEY):
             pass
     assert len({fields["uuid"] for _, fields in watchers.sent}) == 2
+
+
+def test_a_thread_that_gets_free_makes_celerys_loop_look(consumers, serving):
+    """Else a message would wait for the loop's next round, up to a second."""
+    rounds = []
+    serving.call_soon = rounds.append
+    serving.pool.on_end()
+    assert len(rounds) == 1
 
 
 @pytest.mark.parametrize(

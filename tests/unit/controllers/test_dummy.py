@@ -10,6 +10,8 @@ import ast
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from tests.support.crash_world import CrashWorld
-from tests.support.dummy.echo.controller import CONTROLLER
+from tests.support.dummy.echo.controller import EchoController
 from tests.support.dummy.echo.spec import SPEC
 from watcher.hosted import Hosted
 from workers.controllers import catalogue
@@ -28,6 +30,7 @@ from workers.explain import generic
 from workers.explain.nouns import Noun
 from workers.kube import paths
 from workers.queue.keys import Key
+from workers.queue.kinds import place_of
 
 ROOT = Path(__file__).parents[3]
 # Where a kind's name may stand: where it is built, and the rest is told in KNOWN.
@@ -64,9 +67,9 @@ def test_its_flags_settings_and_command_appear(told):
     assert told["command"][1] == ["--controllers=echo", "--loudness=1"]
 
 
-def test_its_keys_have_lanes_tickets_and_tasks(told):
+def test_its_keys_have_lanes_and_lists(told):
     assert told["lanes"] == {"echoes|d": 2}
-    assert {"echoes.sync", "silences.sync"} <= set(told["tasks"])
+    assert told["tasks"] == ["system.tick", "system.work"], "a kind costs Celery nothing"
     assert told["places"] == ["d#echo", "system-silences"]
     assert any("echoes" in line and "CALL_KINDS" in line for line in told["lua"])
     assert any("['echoes'] = '#echo'" in line for line in told["lua"])
@@ -115,24 +118,32 @@ def test_metrics_limits_explain_completion_and_lease_know_it(told):
 
 @pytest.mark.parametrize(
     ("key", "waiting"),
-    [(Key("echoes", "d", "a/b", "u"), "a/b d"), (Key("silences", "", "x"), "x nobody")],
+    [(Key("claims", "d", "a/b", "u"), "a/b d"), (Key("bindings", "", "x"), "x nobody")],
 )
-def test_a_ticket_becomes_a_pass_with_or_without_a_driver(redis_client, key, waiting):
-    """The frame takes the controller's locks, runs it and releases the key."""
+def test_a_message_becomes_a_pass_with_or_without_a_driver(redis_client, key, waiting):
+    """The frame takes the controller's locks, runs it and releases the key.
+
+    Its kinds have the names of known ones here: the scripts of this process know no others.
+    """
     world = CrashWorld(redis_client)
     owner = world.owner()
     context = owner.runtime
-    controllers = {kind.name: CONTROLLER for kind in CONTROLLER.spec.kinds}
+    names = ("claims", "bindings")
+    kinds = tuple(replace(kind, name=name) for kind, name in zip(SPEC.kinds, names, strict=True))
+    echo = EchoController()
+    echo.spec = replace(SPEC, kinds=kinds)
+    controllers = dict.fromkeys(names, echo)
     context.driver_of = lambda _: SimpleNamespace(name="d", settings=world.settings)
     owner.queue.set_limits(key.lane, 1)
     owner.queue.add([key])
-    run(context, controllers, key.text)
-    assert context.metrics.tickets.labels(key.kind, "echoed")._value.get() == 1
-    work_queue = next(one.work_queue for one in SPEC.kinds if one.name == key.kind)
+    outcomes = []
+    context.shown = lambda task, key: nullcontext(outcomes.append)
+    run(context, controllers, place_of(key.driver, key.kind))
+    assert [outcome.reason for outcome in outcomes] == [waiting]
+    work_queue = next(one.work_queue for one in kinds if one.name == key.kind)
     shown = generate_latest(context.metrics.registry).decode()
     assert f'workqueue_adds_total{{name="{work_queue}"}} 1.0' in shown
     assert owner.queue.stats()[key.lane].running == 0
-    assert owner.queue.stats()[key.lane].ticketed == 0
 
 
 def test_explain_tells_what_the_queue_knows(redis_client):

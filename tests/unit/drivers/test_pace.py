@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
+from workers.cpuslots import CpuSlots
 
 from csi_client import errors
 from csi_client.client import CsiClient
 from csi_client.errors import CsiError
-from workers.cpuslots import CpuSlots
 from workers.drivers.pace import SharedPace, WatchedClient
 from workers.drivers.seats import Seats, default_seats
 

@@ -1,4 +1,4 @@
-"""One process around the frame of passes: a queue in memory that gives one lease, a driver `d`."""
+"""One process around the frame of passes: a queue in memory that gives leases, a driver `d`."""
 
 from __future__ import annotations
 
@@ -12,35 +12,50 @@ from workers.engine.context import Context
 from workers.engine.frame import AWAY_SECONDS
 from workers.observability import trail
 from workers.queue.keys import Key
+from workers.queue.kinds import place_of
 from workers.queue.leases import CURRENT
 from workers.spec import Kind, Spec
 
-WORK, LOOSE = Key("work", "d", "a/b", "u"), Key("loose", "", "a/b", "u")
+WORK, LOOSE = Key("claims", "d", "a/b", "u"), Key("bindings", "", "a/b", "u")
 KINDS = (
-    Kind("work", "t", "work-queue", noun="pvc"),
-    Kind("loose", "t", "loose-queue", has_driver=False),
+    Kind("claims", "t", "work-queue", noun="pvc"),
+    Kind("bindings", "t", "loose-queue", has_driver=False),
 )
 SPEC = Spec("one", "", KINDS, (), dict, part_of="whole")
-NEXT = Key("work", "d", "a/next", "v")
 # Nothing of the key has failed (G5).
 NOT_BEGUN = ("release", {"delay_seconds": AWAY_SECONDS, "count": False})
 
 
+def lease_of(key=WORK):
+    lease = FakeLease(key, fails=0, memo="", mark={})
+    lease.waited_seconds = 3.0
+    return lease
+
+
 class Queue:
-    """Gives one lease and notes what becomes of it; `broken` is raised at the end of a lease."""
+    """Gives its `due` leases and notes what becomes of them.
+
+    `broken` is raised at the end of a lease, `refused` by `take` or `enter`, by their names.
+    """
 
     def __init__(self):
-        self.lease = FakeLease(WORK, fails=0, memo="", mark={})
-        self.lease.waited_seconds = 3.0
-        self.broken = None
-        self.ended = []
-        self.notes = []
+        self.due = []
+        self.busy = False
+        self.broken, self.refused = None, {}
+        self.asked, self.ended, self.notes = [], [], []
 
-    def take_any(self, key, locks, rules):
-        self.locks, self.rules = locks, rules
-        if self.lease is not None:
-            self.lease.key = key
-        return self.lease
+    def take(self, driver, kinds, *, is_woken):
+        self.asked.append((driver, tuple(kinds), is_woken))
+        if "take" in self.refused:
+            raise self.refused["take"]
+        return self.due.pop(0) if self.due else None
+
+    def enter(self, lease, locks):
+        self.locks = locks
+        if "enter" in self.refused:
+            raise self.refused["enter"]
+        lease.is_released = self.busy
+        return not self.busy
 
     def _end(self, *what, **how):
         self.ended.append((*what, how) if how else what)
@@ -67,7 +82,7 @@ class World:
     """One process with one driver, `d`, and a controller of the test's own."""
 
     def __init__(self):
-        self.queue, self.seen = Queue(), []
+        self.queue, self.seen, self.shown = Queue(), [], []
         self.driver = SimpleNamespace(name="d", settings=SimpleNamespace(controllers={}))
         self.context = Context(
             settings=Settings(),
@@ -76,50 +91,33 @@ class World:
             queue=self.queue,
             catalog=None,
             driver_of={"d": self.driver}.get,
+            shown=self.show,
         )
+        self.locks = lambda key, driver: ()
 
-    def run(self, outcome, key=WORK):
-        """One pass; an exception is raised in it."""
+    @contextmanager
+    def show(self, task, key):
+        outcomes = []
+        self.shown.append((task, key, outcomes))
+        yield outcomes.append
+
+    def run(self, outcome, key=WORK, *others):
+        """A wake-up while these keys are due; an exception is raised in each pass."""
+        self.queue.due = [lease_of(one) for one in (key, *others)]
+        return self.wake(outcome, place_of(key.driver, key.kind))
+
+    def wake(self, outcome, place):
+        """A wake-up; what became of the leases."""
 
         def sync(context, driver, key, lease):
             self.seen.append((driver, CURRENT.get()))
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, BaseException):
                 raise outcome
             return outcome
 
-        controller = SimpleNamespace(spec=SPEC, locks=lambda key, driver: (), sync=sync)
-        frame.run(self.context, {"work": controller, "loose": controller}, key.text)
+        controller = SimpleNamespace(spec=SPEC, locks=self.locks, sync=sync)
+        frame.run(self.context, {"claims": controller, "bindings": controller}, place)
         return self.queue.ended
 
     def counted(self, metric, /, **labels):
         return self.context.metrics.registry.get_sample_value(metric, labels) or 0
-
-
-def follower(key=NEXT, locks=()):
-    lease = FakeLease(key, fails=0, memo="", mark={})
-    lease.locks = locks
-    return lease
-
-
-class Following:
-    """A world whose threads go on with `leases`, one after the other."""
-
-    def __init__(self, world, *leases):
-        self.world, self.leases = world, list(leases)
-        self.rules, self.shown = [], []
-        world.context.wants_next = lambda lease: True
-        world.context.shown = self.show
-        end = world.queue._end
-
-        def ended(*what, **how):
-            if (lease := CURRENT.get()) is not None:
-                self.rules.append(lease.rules)
-                lease.successor = self.leases.pop(0) if self.leases else None
-            return end(*what, **how)
-
-        world.queue._end = ended
-
-    @contextmanager
-    def show(self, task, key):
-        self.shown.append((task, key))
-        yield

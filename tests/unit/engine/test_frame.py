@@ -5,17 +5,16 @@ from __future__ import annotations
 import io
 import json
 import logging
-import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from tests.support.crash_world import UID, VOLUME, CrashWorld
+from tests.support.taking import due_keys, take
 from workers.controllers.provisioner.claims import sync_claim
 from workers.controllers.provisioner.controller import CONTROLLER
 from workers.controllers.provisioner.spec import SPEC
-from workers.cpuslots import CpuSlots, waiting
 from workers.engine.frame import AWAY_SECONDS, FULL_SECONDS, run
 from workers.engine.outcome import blocked, done, retry, wait
 from workers.engine.steps import Step
@@ -65,9 +64,9 @@ class Broken:
     def once(self, locks=lambda key, driver: (Lock(VOLUME),), work=None):
         self.world.watcher()
         self.owner.queue.pump(period_seconds=0)
-        self.world.tickets.clear()
+        self.world.messages.clear()
         controller = SimpleNamespace(spec=SPEC, locks=locks, sync=work or self.raises)
-        run(self.owner.runtime, {"claims": controller}, self.key.text)
+        run(self.owner.runtime, {"claims": controller}, self.key.driver)
 
     def raises(self, *_):
         raise DefectError(f"password={SECRET}")
@@ -147,7 +146,7 @@ def test_a_defect_at_the_end_of_a_pass_keeps_no_lease(world, lines):
     assert world.waiting() == []
 
 
-def test_a_defect_before_the_lease_leaves_the_ticket_to_the_sweep(world, lines):
+def test_a_defect_before_the_locks_gives_the_key_back(world, lines):
     broken = Broken(world)
 
     def locks(key, driver):
@@ -192,13 +191,13 @@ def test_a_key_that_found_a_lock_busy_waits_until_it_is_free(world):
     broken = Broken(world)
     queue, other = broken.owner.queue, volume_key(world.driver.name, "other")
     queue.add([other])
-    holder = queue.take(other, [Lock("busy")])
+    holder = take(queue, other, "busy")
     broken.once(work=lambda *_: blocked(Lock("busy")))
     state = broken.state()
     assert (state.blocked_by, state.fails) == (other.text, 0)
-    assert world.tickets == []
+    assert due_keys(world.client) == []
     queue.done(holder)
-    assert world.tickets == [broken.key]
+    assert due_keys(world.client) == [broken.key]
 
 
 @pytest.mark.parametrize("outcome", [done("well"), retry("not yet"), wait(5, "later")], ids=str)
@@ -222,7 +221,7 @@ def test_every_line_of_a_pass_carries_its_key(world, lines):
 
 
 def test_a_key_that_others_must_work_on_is_not_taken(world):
-    """COR-5: the ticket is left, so that a fellow gets the key; nothing is written."""
+    """COR-5: it stays where it is, so that a fellow gets it; nothing is written."""
     broken = Broken(world)
     broken.owner.runtime.may_work = lambda kind, queue_name: False
     broken.once(work=lambda *_: pytest.fail("nothing may be worked on"))
@@ -250,28 +249,3 @@ def test_a_pass_ends_before_its_next_effect_when_others_may_work(world):
     broken.owner.runtime.may_work = None
     world.live(broken.owner)
     assert world.storage.calls == ["create"]
-
-
-def test_few_passes_compute_side_by_side(world):
-    """SEC-4: the others' keys wait where tenants take turns."""
-    broken = Broken(world)
-    slots = broken.owner.runtime.cpu = CpuSlots(1, 3600)
-    other = threading.Thread(target=_take, args=(slots,), daemon=True)
-    seen = []
-
-    def work(*_):
-        other.start()
-        other.join(0.1)
-        seen.append(other.is_alive())
-        with waiting():
-            other.join(60)
-        seen.append(other.is_alive())
-        return done("well")
-
-    broken.once(work=work)
-    assert seen == [True, False]
-
-
-def _take(slots):
-    with slots.taken():
-        pass

@@ -6,13 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.engine.frame_world import LOOSE, World
+from tests.unit.engine.frame_world import LOOSE, WORK, World
 from workers.engine import frame
 from workers.engine.frame import AWAY_SECONDS, FULL_SECONDS, RETRY_MAX_SECONDS
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
 from workers.errors import LeaseLost, QueueFull, QueueUnavailable
 from workers.kube.errors import ForbiddenError, Unreachable
-from workers.queue.keys import Key
 from workers.queue.leases import CURRENT
 from workers.queue.locks import Lock
 
@@ -66,13 +65,13 @@ def failed(**changes):
 def test_p400_what_the_queue_is_told_of_each_outcome(world, outcome, told, result):
     """P-400, L-050: one table, from a pass's end to what the queue does; each end is counted."""
     assert world.run(outcome) == told
-    labels = {"kind": "work", "driver_name": "d"}
+    labels = {"kind": "claims", "driver_name": "d"}
     assert world.counted("csi_fleet_attempts_total", **labels, outcome=result) == 1
     assert world.counted("workqueue_retries_total", name="work-queue") == (result == "retry")
     unexpected = isinstance(outcome, ZeroDivisionError)
     assert world.counted("csi_fleet_unexpected_errors_total", **labels) == unexpected
     lost = isinstance(outcome, LeaseLost)
-    assert world.counted("csi_fleet_lease_losses_total", kind="work") == lost
+    assert world.counted("csi_fleet_lease_losses_total", kind="claims") == lost
 
 
 @pytest.mark.parametrize(
@@ -89,24 +88,6 @@ def test_the_trail_says_why_a_key_came_back(world, error, note):
     assert [one for one in world.queue.notes if one.startswith(note)]
 
 
-def test_each_ticket_counts_by_what_became_of_it(world):
-    """Taken, or dropped because nothing was left to do; a taken one counts in its work queue."""
-
-    def counts():
-        return (
-            world.counted("csi_fleet_tickets_total", kind="work", fate="taken"),
-            world.counted("csi_fleet_tickets_total", kind="work", fate="dropped"),
-            world.counted("workqueue_adds_total", name="work-queue"),
-            world.counted("workqueue_queue_duration_seconds_sum", name="work-queue"),
-        )
-
-    world.run(done())
-    assert counts() == (1, 0, 1, 3.0)
-    world.queue.lease = None
-    world.run(done())
-    assert counts() == (1, 1, 1, 3.0)
-
-
 @pytest.mark.parametrize(("outcome", "is_error"), [(done("well"), False), (retry("no"), True)])
 def test_a_trace_says_how_its_pass_ended(world, monkeypatch, outcome, is_error):
     """A failed attempt is an error of its span, nothing else is."""
@@ -119,7 +100,8 @@ def test_a_trace_says_how_its_pass_ended(world, monkeypatch, outcome, is_error):
 def test_the_lease_is_at_hand_during_its_pass_alone(world):
     """A call of the next pass must not be taken for one of this."""
     world.run(done())
-    assert world.seen == [(world.driver, world.queue.lease)]
+    ((driver, lease),) = world.seen
+    assert (driver, lease.key) == (world.driver, WORK)
     assert CURRENT.get() is None
 
 
@@ -128,25 +110,23 @@ def test_a_key_without_driver_has_none_in_its_pass(world):
     world.context.driver_of = lambda name: pytest.fail("nobody serves it")
     assert world.run(done(), LOOSE) != []
     assert world.seen[0][0] is None
-    assert world.counted("csi_fleet_attempts_total", kind="loose", driver_name="", outcome="done")
-
-
-@pytest.mark.parametrize("key", [Key("other", "d", "a"), Key("work", "gone", "a")], ids=str)
-def test_a_ticket_of_nobody_here_is_dropped(world, key):
-    """Its controller does not run here, or its driver is not served."""
-    assert world.run(done(), key) == []
-    assert world.seen == []
+    assert world.counted(
+        "csi_fleet_attempts_total", kind="bindings", driver_name="", outcome="done"
+    )
 
 
 @pytest.mark.parametrize("is_released", [False, True])
 def test_a_pass_that_could_not_be_ended_counts_as_a_failure(world, is_released):
     """Else a defect at the end of passes would be met again each second for ever."""
-    world.queue.broken = ZeroDivisionError()
-    world.queue.lease.is_released = is_released
     given_back = [("release", {"delay_seconds": AWAY_SECONDS, "count": True})]
-    ended = world.run(done())
-    assert ended[1:] == ([] if is_released else given_back)
-    labels = {"kind": "work", "driver_name": "d"}
+
+    def broken(lease, **_):
+        lease.is_released = is_released
+        raise ZeroDivisionError
+
+    world.queue.done = broken
+    assert world.run(done()) == ([] if is_released else given_back)
+    labels = {"kind": "claims", "driver_name": "d"}
     assert world.counted("csi_fleet_unexpected_errors_total", **labels) == 1
 
 

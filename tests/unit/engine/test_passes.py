@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.taking import take
 from workers.engine.passes import LONGEST_SECONDS, Passes, longest_pass
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.observability.health import Heartbeats
@@ -35,7 +36,7 @@ def test_a_stuck_pass_loses_its_lease_and_may_write_nothing_more(queue):
     clock = Clock()
     beats = Heartbeats(clock)
     passes = Passes(lambda: 60, beats)
-    lease = queue.take(KEY)
+    lease = take(queue, KEY)
     with passes.running(lease):
         clock.now = 61
         passes.expire(queue)
@@ -51,7 +52,7 @@ def test_a_pass_within_its_bound_is_left_alone(queue):
     clock = Clock()
     beats = Heartbeats(clock)
     passes = Passes(lambda: 60, beats)
-    lease = queue.take(KEY)
+    lease = take(queue, KEY)
     with passes.running(lease):
         clock.now = 59
         passes.expire(queue)
@@ -70,7 +71,7 @@ def test_without_redis_one_stuck_pass_is_tried_at_a_time(queue, monkeypatch):
     other = Key("claims", "d", "a/c", "v")
     queue.add([other])
     passes = Passes(lambda: 60, Heartbeats(clock))
-    with passes.running(queue.take(KEY)), passes.running(queue.take(other)):
+    with passes.running(take(queue, KEY)), passes.running(take(queue, other)):
         clock.now = 61
         with monkeypatch.context() as patch:
             patch.setattr(queue, "release", fail)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.crash_world import CONTROLLERS, DRIVER, UID, CrashWorld
-from workers.engine.frame import run
+from tests.support.crash_world import DRIVER, UID, CrashWorld
 from workers.engine.steps import Step
 from workers.queue.keys import claim_key
 from workers.queue.names import PREFIX
@@ -56,7 +55,7 @@ def told(redis_client) -> dict[str, set[str]]:
     with redis_client.monitor() as monitor:
         world.watcher_queue().add_events({KEY: "7"})
         redis_client.echo("MARK add")
-        run(owner.runtime, CONTROLLERS, world.tickets.pop().text)
+        world._work(owner, world.messages.pop())
         redis_client.echo("MARK end")
         written: set[str] = set()
         while "end" not in found:

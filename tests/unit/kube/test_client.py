@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.support.fake_api import FakeApi, Reply, page, status
-from workers.cpuslots import CpuSlots
 from workers.errors import ConfigError, LeaseLost
 from workers.kube import paths
 from workers.kube.client import KubeClient, Throttle
@@ -113,26 +112,6 @@ def test_refusal_with_retry_after_is_repeated_for_writes_too(api):
     assert client.create("/api/v1/persistentvolumes", {"x": 1}) == {"a": 1}
     assert [request.body for request in api.requests] == [{"x": 1}, {"x": 1}]
     assert waits == [2.0]
-
-
-def test_a_pass_that_waits_for_the_server_lets_another_in(api):
-    """SEC-4: for the answer and for Retry-After."""
-    slots, let_in = CpuSlots(1, 3600), []
-
-    def other_pass():
-        with slots.taken():
-            let_in.append(1)
-
-    def answer(_request):
-        other_pass()
-        return status(503, "ServiceUnavailable", "m", Retry_After="1")
-
-    api.other = answer
-    connection = lambda: connect("", api.url)  # noqa: E731
-    client = KubeClient(connection, sleep=lambda _: other_pass(), repeats=1)
-    with slots.taken(), pytest.raises(ServerError):
-        client.get("/api/v1/nodes/x")
-    assert len(let_in) == 3
 
 
 def test_repeats_end(api):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from workers.errors import QueueUnavailable
@@ -10,8 +11,7 @@ from workers.queue.limits import LaneLimits, LaneStats
 
 
 def lane(name, **figures):
-    defaults = {"ready": 0, "retry": 0, "ticketed": 0, "running": 0, "head_age_seconds": 0.0,
-                "oldest_ticket_seconds": 0.0, "limits": None}  # fmt: skip
+    defaults = {"ready": 0, "retry": 0, "running": 0, "head_age_seconds": 0.0, "limits": None}
     return {name: LaneStats(lane=name, **(defaults | figures))}
 
 
@@ -23,27 +23,48 @@ def registry(read, *sizes):
 
 def test_figures_of_a_lane():
     figures = registry(lambda: lane(
-        "claims|d%7Cx", ready=1, retry=2, ticketed=3, running=4, delayed=5, blocked=6,
-        head_age_seconds=7.5, oldest_ticket_seconds=8.5, paused={"driver": "open"},
+        "claims|d%7Cx", ready=1, retry=2, running=3, delayed=4, blocked=5,
+        head_age_seconds=7.5, paused={"driver": "open"},
         limits=LaneLimits(9, 0, 0),
     ))  # fmt: skip
     labels = {"kind": "claims", "driver_name": "d|x"}
     by_state = {
         state: figures.get_sample_value("csi_fleet_keys", labels | {"state": state})
-        for state in ("ready", "retry", "ticketed", "running", "delayed", "blocked")
+        for state in ("ready", "retry", "running", "delayed", "blocked")
     }
-    assert list(by_state.values()) == [1, 2, 3, 4, 5, 6]
+    assert list(by_state.values()) == [1, 2, 3, 4, 5]
     assert figures.get_sample_value("csi_fleet_keys_head_age_seconds", labels) == 7.5
-    assert figures.get_sample_value("csi_fleet_oldest_ticket_age_seconds", labels) == 8.5
     assert figures.get_sample_value("csi_fleet_lane_concurrency_limit", labels) == 9
     assert figures.get_sample_value("csi_fleet_lane_paused", labels | {"pause": "driver"}) == 1
 
 
 def test_depth_is_what_waits_over_all_drivers():
     """L-096: one queue per kind, as upstream's dashboards expect."""
-    lanes = lane("claims|a", ready=1, running=9) | lane("claims|b", retry=2, ticketed=4, delayed=9)
+    lanes = lane("claims|a", ready=1, running=9) | lane("claims|b", retry=2, delayed=9)
     found = registry(lambda: lanes).get_sample_value("workqueue_depth", {"name": "claims"})
-    assert found == 7
+    assert found == 3
+
+
+@pytest.mark.parametrize(
+    ("limits", "running", "paused", "seconds"),
+    [
+        pytest.param(LaneLimits(2), 1, {}, 7.5, id="no thread took it"),
+        pytest.param(LaneLimits(2), 2, {}, 0, id="its limit is reached"),
+        pytest.param(LaneLimits(2), 0, {"operator": "why"}, 0, id="paused"),
+        pytest.param(LaneLimits(2, 1.0), 0, {}, 0, id="perhaps its rate"),
+        pytest.param(LaneLimits(2, total=1), 0, {}, 0, id="perhaps another lane's turn"),
+        pytest.param(None, 0, {}, 0, id="nobody declared limits"),
+    ],
+)
+def test_a_key_is_untaken_when_nothing_but_a_thread_is_missing(limits, running, paused, seconds):
+    """CsiFleetKeysNotTaken: an alert for what more workers would mend."""
+    found = registry(
+        lambda: lane(
+            "claims|a", ready=1, running=running, head_age_seconds=7.5, limits=limits, paused=paused
+        )
+    )
+    labels = {"kind": "claims", "driver_name": "a"}
+    assert found.get_sample_value("csi_fleet_untaken_age_seconds", labels) == seconds
 
 
 def test_a_lane_without_limits_shows_none():

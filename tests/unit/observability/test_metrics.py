@@ -155,11 +155,11 @@ def test_two_instances_count_apart():
 
 def test_known_series_are_found_again_and_mistakes_still_seen(metrics):
     """Most counting in a pass takes the short way; a wrong number of labels never may."""
-    first = metrics.tickets.labels("claim", "taken")
-    assert metrics.tickets.labels("claim", "taken") is first
-    assert metrics.tickets.labels(fate="taken", kind="claim") is first
+    first = metrics.unexpected_errors.labels("claim", "d")
+    assert metrics.unexpected_errors.labels("claim", "d") is first
+    assert metrics.unexpected_errors.labels(driver_name="d", kind="claim") is first
     with pytest.raises(ValueError, match="label count"):
-        metrics.tickets.labels("claim")
+        metrics.unexpected_errors.labels("claim")
 
 
 @pytest.mark.parametrize(

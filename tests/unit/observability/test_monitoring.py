@@ -22,7 +22,7 @@ from workers.queue.limits import LaneLimits, LaneStats
 from workers.queue.names import USUAL
 
 DOCS = Path(__file__).parents[3] / "docs"
-LANE = LaneStats("claims|d", 1, 1, 1, 1, 1.0, 1.0, LaneLimits(2), 1, 1, {"driver": "x"})
+LANE = LaneStats("claims|d", 1, 1, 1, 1.0, LaneLimits(2), 1, 1, {"driver": "x"})
 
 
 class Answers:

@@ -22,11 +22,11 @@ class World:
     def __init__(self, *, has_before=True):
         self.error = None
         self.asked, self.declared, self.beaten, self.sent, self.held = [], [], [], [], []
-        tickets = SimpleNamespace(publish=self.sent.append, hold=self.held.append)
+        wakeups = SimpleNamespace(publish=self.sent.append, hold=self.held.append)
         before = self.before if has_before else None
         scripts = SimpleNamespace(run=self.run)
         beats = SimpleNamespace(run_each=self.run_each)
-        self.limits = Declared(scripts, beats, tickets, before)
+        self.limits = Declared(scripts, beats, wakeups, before)
 
     def before(self, lane):
         self.asked.append(lane)
@@ -71,7 +71,7 @@ def test_what_could_not_be_declared_is_tried_again(error):
     assert (world.declared, world.sent) == ([("one", *ROW, 0)], ["of one"])
 
 
-def test_the_heartbeat_declares_them_all_and_leaves_the_tickets_to_others():
+def test_the_heartbeat_declares_them_all_and_leaves_wake_ups_to_others():
     world = World()
     for lane in ("one", "two"):
         world.limits.set(lane, LIMITS)

@@ -7,7 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from workers.controllers import catalogue
-from workers.queue.kinds import DRIVER_KINDS, KINDS, QueueKind, apart, lua_tables, place_of, places
+from workers.queue.kinds import (
+    DRIVER_KINDS,
+    KINDS,
+    QueueKind,
+    apart,
+    kinds_of,
+    lua_tables,
+    place_of,
+    places,
+)
 
 # name, calls the driver, has a trail, apart.
 TABLE = {
@@ -55,13 +64,13 @@ def test_a_part_has_the_place_of_its_whole(name, part_of, expected):
 
 
 @pytest.mark.parametrize("one", KINDS, ids=lambda one: one.name)
-def test_tickets_lie_with_the_driver_or_with_all_workers(one):
+def test_work_is_announced_to_the_driver_s_or_to_all_workers(one):
     assert place_of("d", one.name) == f"d{one.apart}"
     assert place_of("", one.name) == f"system-{one.name}"
 
 
 @pytest.mark.parametrize("spec", catalogue.SPECS, ids=lambda spec: spec.name)
-def test_a_controller_fetches_the_tickets_of_its_kinds(spec):
+def test_a_controller_reads_the_lists_of_its_kinds(spec):
     kinds = {kind.name for kind in spec.kinds}
     assert places("", [spec]) == {f"system-{name}" for name in kinds & SYSTEM}
     assert places("d", [spec]) == ({f"d{apart(spec)}"} if kinds - SYSTEM else set())
@@ -76,3 +85,15 @@ def test_of_a_kind_of_which_nothing_is_said_scripts_know_the_name():
         "local TRAILED = { ['b'] = true }\n"
         "local APART = { ['b'] = '#c' }\n"
     )
+
+
+@pytest.mark.parametrize("spec", catalogue.SPECS, ids=lambda spec: spec.name)
+def test_whoever_is_woken_takes_the_kinds_of_that_place(spec):
+    """`kinds_of` reads what `place_of` wrote."""
+    every = [kind for one in catalogue.SPECS for kind in one.kinds]
+    for kind in spec.kinds:
+        driver, kinds = kinds_of(place_of("d" if kind.has_driver else "", kind.name), every)
+        assert driver == ("d" if kind.has_driver else "")
+        assert kind.name in kinds
+        assert len({place_of(driver, name) for name in kinds}) == 1
+    assert kinds_of("d#nobody", every) == ("d", ())

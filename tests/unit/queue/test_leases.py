@@ -101,11 +101,11 @@ class Losing:
         self.told: list[str] = []
         self.lease = make_lease([0.0])
         self.is_away, self.ends_meanwhile = ends == "owed", ends == "meanwhile"
-        tickets: Any = SimpleNamespace()
-        tickets.publish = tickets.hold = lambda *_: None
+        wakeups: Any = SimpleNamespace()
+        wakeups.publish = wakeups.hold = lambda *_: None
         scripts: Any = self
         self.held = HeldLeases(
-            scripts, scripts, tickets, ttl_ms=4000, clock=lambda: 0.0,
+            scripts, scripts, wakeups, ttl_ms=4000, clock=lambda: 0.0,
             on_lost=lambda: self.told.append("lost"), remembered=None,
         )  # fmt: skip
         self.held.session.epoch = "" if is_new_life else "e"
@@ -121,7 +121,7 @@ class Losing:
         if name == "done":
             if self.is_away:
                 raise QueueUnavailable("redis: away")
-            return [[], None, 1]
+            return [[], 1]
         if self.ends_meanwhile:
             self.held.end("done", self.lease)
         return [1, 5, b"t"] if name == "renew" else [b"e", [], [b"t"], 5]

@@ -87,7 +87,7 @@ def test_tests_that_run_the_line_come_first():
     assert known.tests_of(Mutant("w.py", 8, "", "", 3)) == [slow]
     assert known.tests_of(Mutant("w.py", 1, "", "")) == []
     assert known.tests_of(Mutant(TAKE, 1, "", "", "taken")) == [far]
-    library = Mutant(str(Path(TAKE).with_name("lib.lua")), 1, "", "", "admit")
+    library = Mutant(str(Path(TAKE).with_name("lib.lua")), 1, "", "", "wake_lane")
     assert known.tests_of(library) == [far]
     known.failing = [far]
     assert known.tests_of(library) == []

@@ -30,7 +30,6 @@ from workers.controllers.attacher.names import (
     keys_of,
 )
 from workers.controllers.attacher.source import AttachError, volume_name
-from workers.cpuslots import waiting
 from workers.engine.outcome import Action, Outcome, done, wait
 from workers.errors import AttemptError
 from workers.kube import paths
@@ -343,6 +342,5 @@ class Work:
 
 
 def pause(seconds: float) -> None:
-    """Sleep within a reconcile, without a CPU slot."""
-    with waiting():
-        time.sleep(seconds)
+    """Sleep within a reconcile."""
+    time.sleep(seconds)

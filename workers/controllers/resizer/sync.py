@@ -24,7 +24,6 @@ from workers.controllers.resizer.modifying import Cancel, Modification, Modify
 from workers.controllers.resizer.words import ModifyState
 from workers.controllers.resizer.work import Work, patch_failed
 from workers.controllers.resizer.writing import ATTEMPTS, Writer
-from workers.cpuslots import waiting
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.errors import ApiError, AttemptError, TransientError
@@ -306,7 +305,7 @@ class Reconcile:
         _record_calls(work, steps)
         for step in steps:
             self._context.effects.reach(step.name, self._lease)
-        with waiting(), ThreadPoolExecutor(len(steps), thread_name_prefix="resizer-call") as pool:
+        with ThreadPoolExecutor(len(steps), thread_name_prefix="resizer-call") as pool:
             running = {pool.submit(copy_context().run, _answer, step): step for step in steps}
             while running:
                 ended, _ = wait_for(running, return_when=FIRST_COMPLETED)

@@ -16,7 +16,6 @@ from workers.controllers.snapshot_controller.deletion import (
     own_content,
 )
 from workers.controllers.snapshot_controller.work import Gone
-from workers.cpuslots import waiting
 from workers.engine.outcome import Outcome, done, wait
 from workers.errors import ApiError
 from workers.kube.errors import Unreachable
@@ -55,8 +54,7 @@ def take_back(work: BindingPass, tries: int) -> None:
     """Deletes the content of an object that is gone; logs a warning if that failed."""
     problem: ApiError | None = None
     for number in range(tries):
-        with waiting():
-            time.sleep(PAUSE_SECONDS * (2**number - 1))
+        time.sleep(PAUSE_SECONDS * (2**number - 1))
         try:
             if not _is_gone(work) or _is_taken_back(work):
                 return

@@ -1,6 +1,6 @@
 -- ADD(delay_ms, key...): make keys dirty, at once or later. Idempotent.
--- Touches leases, dirty, ready/retry/ticketed of the lanes, blocked, delayed, since, share, limits.
--- Returns the tickets to publish.
+-- Touches leases, dirty, ready/retry of the lanes, blocked, delayed, since, share, limits.
+-- Returns the lists to wake.
 local wait_ms = tonumber(ARGV[2])
 local lanes = {}
 for i = 3, #ARGV do
@@ -12,5 +12,5 @@ for i = 3, #ARGV do
     if enqueue(key, lane, false) then lanes[lane] = true end
   end
 end
-for lane in pairs(lanes) do admit(lane) end
-return tickets
+for lane in pairs(lanes) do wake(lane) end
+return lists

@@ -1,6 +1,6 @@
 -- ADD_EVENTS(key, version, ...): make keys dirty, each version of their objects once.
 -- Touches seen:<minute> (hash, 3 min), news, and what ADD touches. Idempotent within a minute.
--- Returns the tickets to publish.
+-- Returns the lists to wake.
 local lanes = {}
 for i = 2, #ARGV, 2 do
   local key, version = ARGV[i], ARGV[i + 1]
@@ -13,5 +13,5 @@ for i = 2, #ARGV, 2 do
     end
   end
 end
-for lane in pairs(lanes) do admit(lane) end
-return tickets
+for lane in pairs(lanes) do wake(lane) end
+return lists

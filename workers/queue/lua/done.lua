@@ -1,8 +1,9 @@
--- DONE(key, process, token, epoch, next, volume, known, note...): forget failures, release; with a
+-- DONE(key, process, token, epoch, stays, volume, known, note...): forget failures, release; with a
 -- volume's name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
--- Returns {tickets, state of the next lease (see TAKE), 1 = done (or done before), 0 = lease was lost}.
+-- Returns {lists, 1 = done (or done before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
 if lease then
   forget(key)
   if ARGV[7] ~= '' then
@@ -16,6 +17,6 @@ if lease then
   if unlease(key, lane, known) then enqueue(key, lane, false) end
   if known ~= '' then is_news(key, known) end -- those that come late
   free_all(key, lease)
-  admit(lane)
+  wake(lane)
 end
-return ended(lease, is_ok, lane)
+return { lists, is_ok and 1 or 0 }

@@ -1,6 +1,6 @@
 -- ENSURE(key...): make those keys ready that no structure of the queue holds. Idempotent.
--- Touches leases, ready/retry/ticketed of the lanes, blocked, delayed, abandoned, since, share.
--- Returns the tickets to publish.
+-- Touches leases, ready/retry of the lanes, blocked, delayed, abandoned, since, share.
+-- Returns the lists to wake.
 local lanes = {}
 for i = 2, #ARGV do
   local key = ARGV[i]
@@ -12,5 +12,5 @@ for i = 2, #ARGV do
     lanes[lane] = true
   end
 end
-for lane in pairs(lanes) do admit(lane) end
-return tickets
+for lane in pairs(lanes) do wake(lane) end
+return lists

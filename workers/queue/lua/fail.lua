@@ -1,9 +1,10 @@
--- FAIL(key, process, token, epoch, next, base_ms, cap_ms, min_ms, threshold, memo, note...): count,
+-- FAIL(key, process, token, epoch, stays, base_ms, cap_ms, min_ms, threshold, memo, note...): count,
 -- delay, release.
 -- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
--- Returns {tickets, state of the next lease (see TAKE), is owner, fails, delay_ms; -1 = given up}.
+-- Returns {lists, is owner, fails, delay_ms; -1 = given up}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
 local count = tonumber(redis.call('HGET', K.fails, key)) or 0
 local wait_ms = 0
 if lease then
@@ -32,10 +33,10 @@ if lease then
     delay(key, now + wait_ms)
   end
   free_all(key, lease)
-  admit(lane)
+  wake(lane)
 elseif redis.call('ZSCORE', K.abandoned, key) then
   wait_ms = -1
 else
   wait_ms = math.max(0, (tonumber(redis.call('ZSCORE', K.delayed, key) or now)) - now)
 end
-return ended(lease, is_ok, lane, count, wait_ms)
+return { lists, is_ok and 1 or 0, count, wait_ms }

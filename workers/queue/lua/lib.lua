@@ -5,8 +5,7 @@
 -- Every script's first argument is the time in ms, "" outside of tests: then the clock below.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
-local FEW_TICKETS = 4          -- that no worker took: retries come no faster than they are taken
-local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
+local WOKEN_MS = 2000          -- a wake-up that nobody answered was lost
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
 local TIGHT_SHARE = 0.6        -- of Redis' memory; the rest is for what is worked on
@@ -32,8 +31,10 @@ local function tonumber(text)
   return math.max(-MOST, math.min(MOST, number))
 end
 
--- Of this call: the queue's time, that of Redis' host, both in ms, and the keys that it admits.
-local now, host_now, tickets
+-- Of this call: the queue's time, that of Redis' host, both in ms; the Celery lists for which the
+-- caller must publish one message each (and what `drop` found), and the list whose next key the
+-- caller takes itself.
+local now, host_now, lists, own_list
 
 -- The queue's clock, by which all that is kept here is stamped and compared. It has the pace of
 -- Redis' host, and only goes on: whoever sets the clock of that host, or promotes a replica on
@@ -67,7 +68,7 @@ local function read_clock()
 end
 
 local function begin_call()
-  tickets = {}
+  lists, own_list = {}, nil
   now = tonumber(ARGV[1])
   host_now = now
   if now then return end
@@ -103,7 +104,7 @@ local function life()
   return nil, epoch
 end
 
--- Nothing is admitted for one TTL of a life whose processes held leases in an earlier one: they
+-- Nothing is taken for one TTL of a life whose processes held leases in an earlier one: they
 -- restore them meanwhile.
 local function is_quiet() return now < (tonumber(redis.call('GET', K.quiet)) or 0) end
 
@@ -154,10 +155,10 @@ local function is_at_home(key, lane)
   return not string.find(key, '[%z\1-\31%%\127-\255]')
 end
 
--- What is not at home is gone, and reported once by whoever gets the tickets: this is no key.
+-- What is not at home is gone, and reported once by the caller of the script: this is no list.
 local function drop(member)
   redis.call('HDEL', K.since, member)
-  tickets[#tickets + 1] = '|' .. member
+  lists[#lists + 1] = '|' .. member
 end
 
 -- The namespace: 'namespace/name' is the object, or the last field is '@namespace'.
@@ -166,7 +167,7 @@ local function tenant_of(key)
   return string.match(object or '', '^([^/]*)/') or string.match(last or '', '^@(.*)') or ''
 end
 
--- The Celery list with the tickets of a lane, as `place_of` in kinds.py has it.
+-- The Celery list in which messages announce work of a lane, as `place_of` in kinds.py has it.
 local function celery_of(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
   if driver == '' then return K.celery .. 'system-' .. kind end
@@ -205,7 +206,7 @@ local function look_for_room()
 end
 
 -- The error of who would add to a Redis of which more than a share is used, nil while there is room.
--- Redis itself refuses too late: no ticket could be sent any more either, and nothing would drain.
+-- Redis itself refuses too late: no message could be sent any more either, and nothing would drain.
 local function refused(share)
   look_for_room()
   if used_share <= share then return nil end
@@ -272,7 +273,7 @@ local function is_paused(lane)
 end
 
 -- Start-time fair queueing: a tenant's n-th waiting key gets virtual time n, so tenants take turns.
--- `front` keys were admitted before and do not pay again.
+-- `front` keys were taken before and do not pay again.
 local function push(key, lane, front)
   local is_retry = redis.call('HEXISTS', K.fails, key) == 1
   local ready = (is_retry and K.retry or K.ready) .. lane
@@ -327,12 +328,11 @@ end
 
 -- Calls of dead processes count too, where a second call at once is forbidden (`hold`).
 local function busy(lane)
-  return redis.call('ZCARD', K.ticketed .. lane) + redis.call('ZCARD', K.leased .. lane)
+  return redis.call('ZCARD', K.leased .. lane)
     + redis.call('ZCOUNT', K.ghosts .. lane, '(' .. now, '+inf')
 end
 
--- A lease of a lane with a rate begins: its token goes now, not at admission, so that tickets that
--- were not fetched for a while are no burst. Admission looks ahead, so there may be a debt.
+-- A pass of a lane with a rate begins. A take looks ahead, so there may be a debt.
 local function charge(lane)
   local limits = K.limits .. lane
   local raw = redis.call('HMGET', limits, 'rate', 'burst', 'tokens', 'at')
@@ -342,71 +342,58 @@ local function charge(lane)
   end
 end
 
--- Ticket keys of a lane while its limits allow; the caller must publish `tickets`. With a limit
--- over all calls of the driver (`total`) the kinds take turns, beginning with the next one.
-local function admit(lane, is_turn)
-  local limits = K.limits .. lane
-  local raw = redis.call('HMGET', limits, 'concurrency', 'rate', 'burst', 'tokens', 'at', 'streak',
-    'total', 'cap', 'cap_at', 'cap_step', 'cap_gain')
-  local concurrency, rate, streak = tonumber(raw[1]), tonumber(raw[2]), tonumber(raw[6]) or 0
-  if not concurrency then return end
-  local total = tonumber(raw[7]) or 0
+-- What the limits of a lane say if one of its waiting keys may be taken now, else nil. `reserved` of
+-- the calls that the driver has left are other kinds' turns.
+local function open_lane(lane, reserved)
+  local first, retry = redis.call('ZCARD', K.ready .. lane), redis.call('ZCARD', K.retry .. lane)
+  if first + retry == 0 then return nil end
+  local raw = redis.call('HMGET', K.limits .. lane, 'concurrency', 'rate', 'burst', 'tokens', 'at',
+    'streak', 'total', 'cap', 'cap_at', 'cap_step', 'cap_gain')
+  local concurrency, rate, total = tonumber(raw[1]), tonumber(raw[2]), tonumber(raw[7]) or 0
+  if not concurrency then return nil end
+  local free = effective(concurrency, tonumber(raw[8]), tonumber(raw[9]), tonumber(raw[10]),
+    tonumber(raw[11])) - busy(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
-  if total > 0 and not is_turn and KIND_TURN[kind] then
-    for turn = 1, #CALL_KINDS do
-      local next_kind = CALL_KINDS[(KIND_TURN[kind] + turn - 1) % #CALL_KINDS + 1]
-      admit(next_kind .. '|' .. driver, true)
-    end
-    return
-  end
-  local ready, retry = K.ready .. lane, K.retry .. lane
-  local waiting_first, waiting_retry = redis.call('ZCARD', ready), redis.call('ZCARD', retry)
-  if waiting_first + waiting_retry == 0 then return end
-  concurrency = effective(concurrency, tonumber(raw[8]), tonumber(raw[9]), tonumber(raw[10]),
-    tonumber(raw[11]))
-  local free = concurrency - busy(lane)
   if total > 0 and KIND_TURN[kind] then
-    local all = 0
+    local all = reserved or 0
     for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
     free = math.min(free, total - all)
   end
-  -- Last: lanes that wait are mostly busy ones.
-  if free <= 0 or is_paused(lane) or is_quiet() then return end
-  local waiting = redis.call('ZCARD', K.ticketed .. lane)
+  if free <= 0 then return nil end
   local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
-  if tokens ~= math.huge then
-    tokens = tokens + rate * LOOK_AHEAD_SECONDS - waiting
+  if tokens ~= math.huge and tokens + rate * LOOK_AHEAD_SECONDS < 1 then return nil end
+  -- Last: lanes that wait are mostly busy ones.
+  if is_paused(lane) or is_quiet() then return nil end
+  return { first = first, retry = retry, streak = tonumber(raw[6]) or 0 }
+end
+
+-- One message for the list of a lane if something of the lane could be taken and none is on its way.
+local function wake_lane(lane)
+  local list = celery_of(lane)
+  if list == own_list then return end
+  local flag = K.woken .. list
+  -- The end is by the queue's clock: that of Redis' host may be set back.
+  if (tonumber(redis.call('GET', flag)) or 0) > now or not open_lane(lane) then return end
+  redis.call('SET', flag, string.format('%d', now + WOKEN_MS), 'PX', WOKEN_MS)
+  -- One that waits there means the same, also where nobody fetches any.
+  local waiting = redis.pcall('LLEN', list)
+  if type(waiting) ~= 'number' or waiting == 0 then lists[#lists + 1] = list end
+end
+
+-- Limits of a lane may allow more, or something came to it. A call of a driver with a limit over all
+-- of them (`total`) may be any kind's.
+local function wake(lane)
+  local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
+  if KIND_TURN[kind] and (tonumber(redis.call('HGET', K.limits .. lane, 'total')) or 0) > 0 then
+    for _, other in ipairs(CALL_KINDS) do wake_lane(other .. '|' .. driver) end
+  else
+    wake_lane(lane)
   end
-  local admitted = 0
-  while free > admitted and tokens >= 1 and #tickets < MAX_TICKETS do
-    local key
-    -- Tickets are a list, in which nobody takes turns: a flood of retries waits before it (SEC-4).
-    local is_turn_of_retry = streak >= FIRST_PER_RETRY
-      or waiting_first == 0 and waiting + admitted < FEW_TICKETS
-    if waiting_retry > 0 and is_turn_of_retry then
-      key, streak = pop(retry, K.share_retry .. lane), 0
-      waiting_retry = waiting_retry - 1
-    elseif waiting_first > 0 then
-      key, streak = pop(ready, K.share .. lane), math.min(streak + 1, FIRST_PER_RETRY)
-      waiting_first = waiting_first - 1
-    end
-    if not key then break end
-    if is_at_home(key, lane) then
-      redis.call('ZADD', K.ticketed .. lane, now, key)
-      tickets[#tickets + 1] = key
-      admitted = admitted + 1
-    else
-      drop(key)
-    end
-    tokens = tokens - 1
-  end
-  if admitted > 0 then redis.call('HSET', limits, 'streak', streak) end
 end
 
 local function is_waiting(key, lane)
   return redis.call('ZSCORE', K.ready .. lane, key)
     or redis.call('ZSCORE', K.retry .. lane, key)
-    or redis.call('ZSCORE', K.ticketed .. lane, key)
     or redis.call('HEXISTS', K.blocked, key) == 1
 end
 

@@ -47,9 +47,8 @@ local function park(key, lock, holder)
   trail(key, stamped('blocked ' .. holder))
 end
 
--- Make the waiters of a lock ready, all of them before any lane admits: else who came later would
--- take the place of the last ones. Those who still find it busy wait again.
-local function wake(name)
+-- Make the waiters of a lock ready. Those that still find it busy wait again.
+local function unpark(name)
   local prefix = name .. '\0'
   local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
   if #waiters == 0 then return end
@@ -61,14 +60,14 @@ local function wake(name)
     local lane = lane_of(waiter)
     if enqueue(waiter, lane, true) then lanes[#lanes + 1] = lane end
   end
-  for _, lane in ipairs(lanes) do admit(lane) end
+  for _, lane in ipairs(lanes) do wake(lane) end
 end
 
 local function free(key, lock)
   local mode, name = mode_and_name(lock)
   redis.call('ZREM', K.holders, name .. '\0' .. mode .. key)
   local others = { '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', 0, 1 }
-  if #redis.call('ZRANGEBYLEX', K.holders, unpack(others)) == 0 then wake(name) end
+  if #redis.call('ZRANGEBYLEX', K.holders, unpack(others)) == 0 then unpark(name) end
 end
 
 local function free_all(key, lease)
@@ -100,9 +99,10 @@ end
 
 -- End a lease: the slot and the dirty mark go; returns true when the key was dirty, by an event only
 -- if that is newer than version `known`, the last that the pass read or wrote ('' or nil: none).
--- The caller puts the key where it belongs, frees the locks and then admits its lane.
+-- The caller puts the key where it belongs, frees the locks and then wakes its lane.
 local function unlease(key, lane, known)
   redis.call('HDEL', K.leases, key)
+  redis.call('HDEL', K.since, key) -- of a key that no ENTER followed
   redis.call('ZREM', K.leased .. lane, key)
   local event = redis.call('HGET', K.news, key)
   if event then
@@ -167,5 +167,5 @@ local function take_back(key, lease)
     redis.call('ZADD', K.lost, now, lease.token)
     free_all(key, lease)
   end
-  admit(lane)
+  wake(lane)
 end

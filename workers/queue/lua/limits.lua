@@ -1,5 +1,5 @@
--- LIMITS(lane, concurrency, rate, burst, total, hold_ms, is_new_life): declare, then admit. Returns
--- the tickets to publish. In a new life a call of a dead process may be lost from sight: a driver
+-- LIMITS(lane, concurrency, rate, burst, total, hold_ms, is_new_life): declare, then wake. Returns
+-- the lists to wake. In a new life a call of a dead process may be lost from sight: a driver
 -- that takes one at a time gets none before that one's deadline.
 -- Touches limits:<lane> (hash), declared, ghosts:<lane> (zsets); the bucket's level is kept.
 redis.call('HSET', K.limits .. ARGV[2], 'concurrency', ARGV[3], 'rate', ARGV[4], 'burst', ARGV[5],
@@ -7,5 +7,5 @@ redis.call('HSET', K.limits .. ARGV[2], 'concurrency', ARGV[3], 'rate', ARGV[4],
 redis.call('ZADD', K.declared, now, ARGV[2])
 redis.call('ZREMRANGEBYSCORE', K.ghosts .. ARGV[2], '-inf', now)
 if ARGV[8] == '1' then haunt('new life', ARGV[2]) end
-admit(ARGV[2])
-return tickets
+wake(ARGV[2])
+return lists

@@ -2,7 +2,7 @@
 --   lost(process, reason)    the process has no connection; with the last one the driver's lanes
 --                            are paused, until a process is back or nobody has said `lost` again
 --   back(process, ttl_ms)    the process is connected, and knows the driver
--- Touches links:<driver> (zset), paused (hash), all lanes. Returns tickets.
+-- Touches links:<driver> (zset), paused (hash), all lanes. Returns the lists to wake.
 local event, driver, kinds, process = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local LOST_MS = 15000
 local links = K.links .. driver
@@ -20,7 +20,7 @@ for kind in string.gmatch(kinds, '%S+') do
     redis.call('HSET', K.paused, 'driver ' .. lane,
       string.format('%d %s', now + LOST_MS, ARGV[6]))
   elseif redis.call('HDEL', K.paused, 'driver ' .. lane) == 1 then
-    admit(lane)
+    wake(lane)
   end
 end
-return tickets
+return lists

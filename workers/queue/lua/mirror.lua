@@ -1,10 +1,10 @@
 -- MIRROR(version, name, pause, ...): make the operators' pauses those of the API server at that
--- resourceVersion, and admit what a resumed driver kept back. A name is 'driver NAME' or
+-- resourceVersion, and wake the lists of what a resumed driver kept back. A name is 'driver NAME' or
 -- 'class NAME', a pause 'until_ms reason' by the clock of Redis' host. An older version than the known
 -- one changes nothing. What was mirrored before keeps the end that it got then, 'end_ms until_ms
 -- reason', so that a step of that clock makes it neither longer nor shorter.
--- Touches pauses (hash), pauses_version (string), lanes (set) and what ADMIT touches. Idempotent.
--- Returns 1 when taken, else 0, and the tickets to publish.
+-- Touches pauses (hash), pauses_version (string), woken (flags). Idempotent.
+-- Returns 1 when taken, else 0, and the lists to wake.
 local version = ARGV[2]
 local known = redis.call('GET', K.pauses_version)
 if known and is_newer(known, version) then return { 0 } end
@@ -26,7 +26,7 @@ for name in pairs(before) do
 end
 if next(is_resumed) then
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-    if is_resumed['driver ' .. driver_of(lane)] then admit(lane) end
+    if is_resumed['driver ' .. driver_of(lane)] then wake(lane) end
   end
 end
-return { 1, unpack(tickets) }
+return { 1, unpack(lists) }

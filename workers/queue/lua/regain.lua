@@ -1,7 +1,7 @@
 -- REGAIN(process, candidate, known, ttl_ms, (key, fence, token, started, locks, n, (slot, name,
 -- record) x n)...): the process meets a new life of Redis, which may lack what it holds or know an
 -- older owner. The higher fence is the newer owner. Records are written as the owner knows them.
--- Touches everything of the queue. Returns {epoch, tickets, {tokens of lost leases...}, the time in ms}.
+-- Touches everything of the queue. Returns {epoch, lists, {tokens of lost leases...}, the time in ms}.
 local process, ttl = ARGV[2], tonumber(ARGV[5])
 local epoch = begin_life(ARGV[3], ARGV[4], ttl)
 if type(epoch) == 'table' then return epoch end
@@ -47,7 +47,6 @@ local function restore(key, mine)
   if not (is_same(present, mine) and table.concat(present.locks, ' ') == locks) then
     if redis.call('ZSCORE', K.lost, mine.token) or not make_room(key, mine) then return false end
     if is_waiting(key, lane) then redis.call('SADD', K.dirty, key) end
-    redis.call('ZREM', K.ticketed .. lane, key)
     for ready, share in pairs({ [K.ready] = K.share, [K.retry] = K.share_retry }) do
       redis.call('ZREM', ready .. lane, key)
       if redis.call('EXISTS', ready .. lane) == 0 then redis.call('DEL', share .. lane) end
@@ -88,4 +87,4 @@ while i <= #ARGV do
     i = i + 3
   end
 end
-return { epoch, tickets, lost, now }
+return { epoch, lists, lost, now }

@@ -1,8 +1,9 @@
--- RELEASE(key, process, token, epoch, next, delay_ms, count, note...): put back without a back-off
+-- RELEASE(key, process, token, epoch, stays, delay_ms, count, note...): put back without a back-off
 -- step.
--- Returns {tickets, state of the next lease (see TAKE), 1 = released (or before), 0 = lease was lost}.
+-- Returns {lists, 1 = released (or before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
 if lease then
   local wait_ms = tonumber(ARGV[7])
   if ARGV[8] == '1' then
@@ -15,6 +16,6 @@ if lease then
     delay(key, now + wait_ms)
   end
   free_all(key, lease)
-  admit(lane)
+  wake(lane)
 end
-return ended(lease, is_ok, lane)
+return { lists, is_ok and 1 or 0 }

@@ -1,8 +1,8 @@
--- RESUME(kind, lane...): end one kind of pause, then admit. Touches paused (hash) and what ADMIT
--- touches. Returns the tickets to publish.
+-- RESUME(kind, lane...): end one kind of pause, then wake. Touches paused (hash). Returns the lists to
+-- wake.
 local kind = ARGV[2]
 for i = 3, #ARGV do
   redis.call('HDEL', K.paused, kind .. ' ' .. ARGV[i])
-  admit(ARGV[i])
+  wake(ARGV[i])
 end
-return tickets
+return lists

@@ -1,9 +1,7 @@
--- SWEEP(period_ms, limit, republish_after_ms, check_ms, ttl_ms, keep_limits_ms): what time has made
--- due.
--- Touches everything of the queue. Returns {ms until the next key is due or -1, tickets to publish}.
+-- SWEEP(period_ms, limit, check_ms, ttl_ms, keep_limits_ms): what time has made due.
+-- Touches everything of the queue. Returns {ms until the next key is due or -1, lists to wake}.
 local period, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
-local republish_after, check_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
-local ttl, keep_limits = tonumber(ARGV[6]), tonumber(ARGV[7])
+local check_ms, ttl, keep_limits = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
 -- Keys of a lane whose leases end until then. Another lane's would never go.
 local function leased(lane, most)
@@ -22,24 +20,24 @@ end
 -- What waits for a node that went for good goes too; returns whether none is left. With the node its
 -- objects' keys come back (its registration), and those of records in any case (recovery.py).
 local function clear(lane)
-  for _, family in ipairs({ K.ready, K.retry, K.ticketed }) do
+  for _, family in ipairs({ K.ready, K.retry }) do
     for _, key in ipairs(redis.call('ZRANGE', family .. lane, 0, limit - 1)) do
       redis.call('ZREM', family .. lane, key)
       redis.call('HDEL', K.since, key)
       forget(key)
     end
   end
-  if redis.call('EXISTS', K.ready .. lane, K.retry .. lane, K.ticketed .. lane) > 0 then return false end
+  if redis.call('EXISTS', K.ready .. lane, K.retry .. lane) > 0 then return false end
   redis.call('DEL', K.share .. lane, K.share_retry .. lane)
   return true
 end
 
 local function reply()
   local first = redis.call('ZRANGE', K.delayed, 0, 0, 'WITHSCORES')[2]
-  return { first and math.max(0, math.ceil(tonumber(first) - now)) or -1, tickets }
+  return { first and math.max(0, math.ceil(tonumber(first) - now)) or -1, lists }
 end
 
-if not life() then return { -1, tickets } end
+if not life() then return { -1, lists } end
 
 -- What is due does not wait for the period: a retry starts when its back-off says.
 local due_lanes, is_due = {}, {}
@@ -53,7 +51,7 @@ for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT'
   end
 end
 if not begins_period('sweep', period) then
-  for _, lane in ipairs(due_lanes) do admit(lane) end
+  for _, lane in ipairs(due_lanes) do wake(lane) end
   return reply()
 end
 
@@ -80,6 +78,11 @@ if is_check then
     for _, key in ipairs(leased(lane, '+inf')) do
       if not lease_of(key) then take_back(key) end
     end
+    -- What a release with a message per key had chosen for one. Not at once: its workers may be there.
+    for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.ticketed .. lane, '-inf', now - check_ms)) do
+      redis.call('ZREM', K.ticketed .. lane, key)
+      if is_at_home(key, lane) then enqueue(key, lane, true) else drop(key) end
+    end
     -- What comes late for a node that nobody declares goes an hour from now.
     if string.find(lane, '@', 1, true) and redis.call('EXISTS', K.limits .. lane) == 0 then
       redis.call('ZADD', K.declared, 'NX', now, lane)
@@ -98,45 +101,16 @@ if is_check then
     -- The first part: an earlier one of this loop may have woken it.
     local key, lock = flat[i], flat[i + 1]
     if redis.call('HGET', K.blocked, key) == lock and not holder_against(key, lock) then
-      wake(string.sub(lock, 3))
+      unpark(string.sub(lock, 3))
     end
   end
   local week_ago = now - 604800000
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.abandoned, '-inf', week_ago)) do forget(key) end
 end
 
-local lanes = redis.call('SMEMBERS', K.lanes)
-local out = {} -- tickets out by Celery list
-for _, lane in ipairs(lanes) do
-  local list = celery_of(lane)
-  out[list] = (out[list] or 0) + redis.call('ZCARD', K.ticketed .. lane)
-end
--- Those admitted above are not lost: their messages are sent after this script.
-for _, key in ipairs(tickets) do
-  local list = celery_of(lane_of(key))
-  out[list] = (out[list] or 0) - 1
-end
--- A different lane comes first each time, so that the bound on tickets starves none.
-local offset = #lanes > 0 and math.floor(now / 100) % #lanes or 0
-for i = 1, #lanes do
-  local lane = lanes[(i + offset) % #lanes + 1]
-  local ticketed, list = K.ticketed .. lane, celery_of(lane)
-  local old = redis.call('ZRANGEBYSCORE', ticketed, '-inf', now - republish_after, 'LIMIT', 0, limit)
-  if #old > 0 and not is_paused(lane) and not is_quiet() then
-    local missing = out[list] - redis.call('LLEN', list)
-    for n = 1, math.min(missing, #old, MAX_TICKETS - #tickets) do
-      if is_at_home(old[n], lane) then
-        redis.call('ZADD', ticketed, now, old[n])
-        tickets[#tickets + 1] = old[n]
-      else
-        redis.call('ZREM', ticketed, old[n])
-        drop(old[n])
-      end
-      out[list] = out[list] - 1
-    end
-  end
-  admit(lane)
-  if redis.call('EXISTS', ticketed, K.leased .. lane, K.ready .. lane, K.retry .. lane) == 0 then
+for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
+  wake(lane)
+  if redis.call('EXISTS', K.leased .. lane, K.ready .. lane, K.retry .. lane, K.ticketed .. lane) == 0 then
     redis.call('SREM', K.lanes, lane)
   end
 end

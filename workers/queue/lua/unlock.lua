@@ -1,5 +1,5 @@
 -- UNLOCK(key, process, token, epoch, name): one lock of the lease goes early. Repeatable.
--- Touches leases, holders and the places of the woken waiters. Returns {tickets, 1 = ours, 0 = lost}.
+-- Touches leases, holders and the places of the woken waiters. Returns {lists, 1 = ours, 0 = lost}.
 local key, name = ARGV[2], ARGV[6]
 local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
@@ -12,4 +12,4 @@ if lease then
     end
   end
 end
-return { tickets, lease and 1 or 0 }
+return { lists, lease and 1 or 0 }

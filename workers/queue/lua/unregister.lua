@@ -1,4 +1,4 @@
--- UNREGISTER(process): hand over its leases now. Returns the tickets to publish.
+-- UNREGISTER(process): hand over its leases now. Returns the lists to wake.
 -- Touches procs (zset) and all of the queue.
 redis.call('ZREM', K.procs, ARGV[2])
 local flat = redis.call('HGETALL', K.leases)
@@ -6,4 +6,4 @@ for i = 1, #flat, 2 do
   local lease = lease_of(flat[i])
   if lease and lease.process == ARGV[2] then take_back(flat[i], lease) end
 end
-return tickets
+return lists

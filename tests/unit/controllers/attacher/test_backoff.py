@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.support.attach_world import AttachWorld
+from tests.support.taking import take
 from workers.engine.frame import RETRY_MAX_SECONDS
-from workers.queue.keys import Key
 from workers.queue.workqueue import WorkQueue
 
 
@@ -16,14 +16,13 @@ def test_ta035_twelve_failures(redis_client):
     world.client.respond({"ControllerPublishVolume": refusal})
     key = world.add_attachment()
     now = [1_700_000_000_000]
-    tickets: list[Key] = []
-    queue = WorkQueue(redis_client, publish=tickets.extend, now_ms=lambda: now[0])
+    queue = WorkQueue(redis_client, publish=lambda _: None, now_ms=lambda: now[0])
     queue.register_process()
     queue.set_limits(key.lane, 10)
     queue.add([key])
     delays = []
     for _ in range(12):
-        lease = queue.take(tickets.pop())
+        lease = take(queue, key)
         assert lease is not None
         outcome = world.run(key)
         delay = queue.fail(

@@ -10,9 +10,7 @@ import pytest
 
 from tests.support import fake_context
 from tests.support.attach_world import FIN, AttachWorld
-from tests.support.waiting import has_room
 from workers.controllers.attacher import detach, work
-from workers.cpuslots import CpuSlots
 from workers.engine.passes import longest_pass
 from workers.errors import DriverAway, LeaseLost, QueueUnavailable
 from workers.kube import paths
@@ -178,22 +176,6 @@ def test_an_answered_publish_is_given_no_time(clock, answer):
     world.run(world.add_attachment())
     assert begun == [0]
     assert world.queue.marks == {}
-
-
-def test_others_compute_while_it_waits(clock):
-    """The time of the publish, and the four pauses: none of them takes a slot of the processor."""
-    slots, pauses = CpuSlots(1, 3600), []
-
-    def sleep(seconds):
-        assert has_room(slots)
-        pauses.append(seconds)
-
-    clock.sleep = sleep
-    world = new_world()
-    world.client.respond({"ControllerUnpublishVolume": [{"code": "UNAVAILABLE", "message": "x"}]})
-    with slots.taken():
-        goes_while_published(world, AWAY)
-    assert pauses == [16, 0, 1, 3, 7, 15]
 
 
 REFUSALS = (ServerError(500, "", "etcd"), ForbiddenError(403, "Forbidden", "no"))

@@ -72,8 +72,8 @@ def known_version(world):
     return None if known is None else known["metadata"]["resourceVersion"]
 
 
-def tickets(world):
-    return [key.object for key in world.tickets]
+def due(world):
+    return [key.object for key in world.due]
 
 
 # What the key says.
@@ -92,7 +92,7 @@ def tickets(world):
 def test_a_key_without_work_asks_and_writes_nothing(world, text, reason):
     outcome = one_pass(world, text)
     assert (outcome.action, outcome.reason) == (Action.DONE, reason)
-    assert (world.client.requests, world.kube.writes, world.tickets) == ([], [], [])
+    assert (world.client.requests, world.kube.writes, world.due) == ([], [], [])
 
 
 def test_a_class_that_went_in_the_middle_of_the_pass_is_not_asked_for(world):
@@ -105,7 +105,7 @@ def test_a_class_that_went_in_the_middle_of_the_pass_is_not_asked_for(world):
 def test_before_the_first_plan_an_item_asks_for_one_and_waits(world):
     """CAP-050: what is there already is adopted by the plan before anything is made."""
     assert one_pass(world, ITEM).reason == "waits for the plan"
-    assert (tickets(world), world.client.requests) == (["plan"], [])
+    assert (due(world), world.client.requests) == (["plan"], [])
 
 
 def test_a_worker_that_does_not_publish_leaves_the_key_to_another(world):
@@ -229,7 +229,7 @@ def test_c098_an_object_that_is_not_ours_any_more_is_planned_anew(world, problem
     world.client.free = {"z1": 2 * GIB}
     assert one_pass(world, ITEM).reason == "object is gone"
     assert world.kube.writes == []
-    assert (known_version(world), tickets(world)) == (None, ["plan"])
+    assert (known_version(world), due(world)) == (None, ["plan"])
 
 
 def test_c108_conflicts_without_end_are_tried_again_later(world):
@@ -239,7 +239,7 @@ def test_c108_conflicts_without_end_are_tried_again_later(world):
     world.client.free = {"z1": 2 * GIB}
     outcome = one_pass(world, ITEM)
     assert (outcome.action, outcome.reason) == (Action.RETRY, "conflict")
-    assert (world.kube.writes, world.tickets) == ([], [])
+    assert (world.kube.writes, world.due) == ([], [])
     assert known_version(world) is not None
 
 
@@ -300,7 +300,7 @@ def test_g9_a_plan_without_its_lease_changes_nothing_of_what_is_known(world):
     with pytest.raises(LeaseLost):
         one_pass(world, "plan", is_lost=True)
     assert world.store.counts(DRIVER) == (0, 0)
-    assert world.tickets == []
+    assert world.due == []
 
 
 # The plan.
@@ -312,10 +312,10 @@ def test_what_changes_while_a_plan_lists_leads_to_another_one(world):
 
     def meanwhile():
         world.publishing.tick([world.driver])
-        asked.append(tickets(world).count("plan"))
+        asked.append(due(world).count("plan"))
         world.set_zones("z1", "z2")
         world.publishing.tick([world.driver])
-        asked.append(tickets(world).count("plan"))
+        asked.append(due(world).count("plan"))
 
     world.kube.before[f"list_{CAPACITIES}"] = meanwhile
     one_pass(world, "plan")
@@ -329,9 +329,9 @@ def test_c104_a_class_made_anew_is_noted_only_once_its_items_are_asked_for(world
     world.kube.fail[f"list_{CAPACITIES}"] = [CONFLICT]
     with pytest.raises(ConflictError):
         one_pass(world, "plan")
-    assert world.tickets == []
+    assert world.due == []
     one_pass(world, "plan")
-    assert tickets(world) == [ITEM]
+    assert due(world) == [ITEM]
 
 
 # Objects that go.
@@ -370,7 +370,7 @@ def test_cap042_only_the_planned_object_is_deleted(world, is_made_anew):
 def test_c098_an_object_that_somebody_deleted_is_forgotten_and_its_item_asked_for(world):
     found = published(world)
     assert one_pass(world, f"gone:{found['metadata']['uid']}").reason == "is made again"
-    assert (known_version(world), tickets(world)) == (None, [ITEM])
+    assert (known_version(world), due(world)) == (None, [ITEM])
 
 
 def test_what_nobody_reads_of_an_object_is_not_kept(world):

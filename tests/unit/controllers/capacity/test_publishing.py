@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.capacity_world import CapacityWorld
 from tests.support.fake_cluster import CAPABILITIES, DRIVER
+from tests.support.taking import take_all
 from workers.config.settings import CapacitySettings, KubeSettings, Settings
 from workers.controllers.capacity import publishing as module
 from workers.controllers.capacity.publishing import Publishing
@@ -187,7 +188,7 @@ def test_cap012_nothing_is_noted_or_asked_for_of_a_driver_that_tells_no_capacity
     world.publishing.provisioned(world.driver, "fast", State.FINISHED)
     world.publishing.deleted(world.driver, volume_in("z2"))
     assert asked_for(world) == []
-    assert world.tickets == []
+    assert world.due == []
 
 
 def test_so_many_changes_are_remembered_and_no_more(world, monkeypatch):
@@ -214,10 +215,12 @@ def test_cap030_each_driver_is_polled_at_the_start_and_by_its_period(redis_clien
     world.queue.set_limits("capacity|other", 100)
     world.publishing.start([world.driver, other])
     polls = {capacity_key(name, "poll") for name in (DRIVER, "other")}
-    assert set(world.tickets) == polls
-    world.tickets.clear()
+    assert set(world.due) == polls
+    for name in (DRIVER, "other"):
+        for lease in take_all(world.queue, name, "capacity"):
+            world.queue.done(lease)
     world.publishing.tick([world.driver, other])
-    assert polls.isdisjoint(world.tickets)
+    assert polls.isdisjoint(world.due)
 
 
 def test_cap080_of_several_drivers_each_has_its_own_gauges(redis_client):

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.support.crash_world import CONTROLLERS, CrashWorld
-from workers.engine.frame import run
+from tests.support.crash_world import CrashWorld
+from tests.support.taking import due_keys
 from workers.queue import scripts
 from workers.queue.keys import volume_key
 
@@ -36,20 +36,20 @@ def settled(world: CrashWorld, trips: Counter[str]):
     world.add_claim()
     owner = world.owner()
     world.live(owner)
-    world.tickets.clear()
+    world.messages.clear()
     world.kube.writes.clear()
     trips.clear()
     return owner
 
 
-def test_a_claim_takes_four_round_trips_and_one_write(world, trips):
+def test_a_claim_takes_five_round_trips_and_one_write(world, trips):
     world.add_claim()
     owner = world.owner()
     world.watcher()
     trips.clear()
-    run(owner.runtime, CONTROLLERS, world.tickets.pop(0).text)
+    world._work(owner, world.messages.pop(0))
     del trips["catalog_read"]  # once per process and change of a class
-    assert trips == {"take": 1, "begin": 1, "created": 1, "done": 1}
+    assert trips == {"take": 1, "enter": 1, "begin": 1, "created": 1, "done": 1}
     assert [call for call, _ in world.kube.writes] == ["create_volume"]
 
 
@@ -72,13 +72,13 @@ def test_a_deletion_is_one_pass_whatever_its_own_writes_send_back(world, trips):
     volume = world.kube.get_volume(name)
     volume["status"] = {"phase": "Released"}
     watched("persistentvolumes", volume)
-    assert world.tickets == [key]
+    assert due_keys(world.client) == [key]
     trips.clear()
-    run(owner.runtime, CONTROLLERS, world.tickets.pop(0).text)
+    world._work(owner, world.messages.pop(0))
     world.watcher_queue().add_events({key: versions[-1]})
-    assert world.tickets == []
+    assert due_keys(world.client) == []
     assert world.kube.kind("persistentvolumes") == {}
     assert [call for call, _ in world.kube.writes] == ["delete_volume", "remove_volume_finalizer"]
     del trips["add_events"]
     # The driver of this world cuts snapshots: their lock is taken too.
-    assert trips == {"take": 1, "acquire": 1, "done": 1}
+    assert trips == {"take": 1, "enter": 1, "acquire": 1, "done": 1}

@@ -281,7 +281,7 @@ def test_every_effect_was_met(redis_client):
 def one_pass(world: CrashWorld, owner: Owner) -> None:
     """Only the first pass over the claim, nothing of the cluster."""
     world.watcher()
-    world._work(owner, world.tickets.pop(0))
+    world._work(owner, world.messages.pop(0))
 
 
 def test_issue_1449_claim_and_source_snapshot_deleted_while_in_background(redis_client):
@@ -323,7 +323,7 @@ def test_d046_a_claim_that_lives_waits_for_its_source(redis_client):
     owner = world.owner()
     one_pass(world, owner)
     world.kube.drop("volumesnapshots", "snap", "default")
-    world.tickets.clear()
+    world.messages.clear()
     world.now_ms += 60_000
     owner.queue.heartbeat()
     owner.queue.pump(period_seconds=0)

@@ -48,8 +48,8 @@ def one_pass(world, owner):
     world.watcher()
     owner.queue.heartbeat()
     owner.queue.pump(period_seconds=0)
-    while world.tickets:
-        world._work(owner, world.tickets.pop(0))
+    while world.messages:
+        world._work(owner, world.messages.pop(0))
 
 
 def change_class(world, **fields):

@@ -107,8 +107,8 @@ def test_a_claim_that_waits_gets_its_volume_at_once_and_its_deletion_waits(world
     while not world.kube.kind("persistentvolumes"):
         world.watcher()
         owner.queue.pump(period_seconds=0)
-        while world.tickets:
-            world._work(owner, world.tickets.pop(0))
+        while world.messages:
+            world._work(owner, world.messages.pop(0))
         world.now_ms += 1000
     assert world.seconds_of("create") <= 6
     world.delete_claim()
@@ -131,7 +131,7 @@ def test_an_end_that_was_seen_is_waited_for_by_nobody(redis_client):
     world.storage.plans = [CsiError(errors.DEADLINE_EXCEEDED, "slow")]
     owner = world.owner()
     owner.queue.add([claim_key(DRIVER, "default", "data", UID)])
-    world._work(owner, world.tickets.pop(0))
+    world._work(owner, world.messages.pop(0))
     world.kube.objects.pop(CLAIM)
     world.wipe()
     world.live(world.owner())
@@ -150,7 +150,7 @@ def test_a_call_that_outlived_its_lease_is_put_back_as_ended(redis_client):
 
     world.storage.plans = [lose_lease]
     owner.queue.add([claim_key(DRIVER, "default", "data", UID)])
-    world._work(owner, world.tickets.pop(0))
+    world._work(owner, world.messages.pop(0))
     assert IntentStore(redis_client).get(VOLUME)["stage"] == "background"
     world.live(owner)
     assert set(world.kube.kind("persistentvolumes")) == {VOLUME}

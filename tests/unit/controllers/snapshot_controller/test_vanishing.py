@@ -7,15 +7,12 @@ The API server may answer with success to our finalizer and to a deletion that b
 from __future__ import annotations
 
 from contextlib import suppress
-from types import SimpleNamespace
 
 import pytest
 
 from tests.support.snapshot_world import CONTENT, SnapshotWorld, notes
-from tests.support.waiting import has_room
 from workers import constants as k
 from workers.controllers.snapshot_controller import vanishing
-from workers.cpuslots import CpuSlots
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError, NotFoundError, ServerError
 from workers.translate.fields import is_deleting
@@ -157,24 +154,3 @@ def test_a_snapshot_removed_by_force_leaves_its_content():
     world.api.before("patch", STATUS, lambda: drop(world))
     world.run_snapshot()
     assert not is_deleting(world.content())
-
-
-def test_others_compute_while_it_waits(monkeypatch):
-    """Its pauses take no slot of the processor."""
-    slots, pauses = CpuSlots(1, 3600), []
-
-    def sleep(seconds):
-        assert has_room(slots)
-        pauses.append(seconds)
-
-    monkeypatch.setattr(vanishing, "time", SimpleNamespace(sleep=sleep))
-    world = new_world()
-
-    def gone():
-        drop(world)
-        world.api.fail("get", "volumesnapshots/s", REFUSALS[0])
-
-    world.api.before("patch", STATUS, gone)
-    with slots.taken():
-        world.run_snapshot()
-    assert len(pauses) == 2

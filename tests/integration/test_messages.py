@@ -1,0 +1,83 @@
+"""Where messages go: straight to the list of their driver, which only its workers read."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from kombu import Consumer
+from kombu.transport.virtual import base
+
+from tests.support.redis_server import RedisServer
+from workers.app import SYSTEM_QUEUE, make_app, publisher, queue_for
+from workers.config.load import parse
+from workers.errors import QueueUnavailable
+from workers.queue.names import celery_queue
+
+
+def test_each_driver_has_a_list_of_its_own(redis_server, redis_client):
+    """A message in the common list would reach workers that do not serve its driver."""
+    settings = parse("watcher", [f"--redis-url={redis_server.unix_url}"], {})
+    app = make_app(settings)
+    publisher(app)([celery_queue("one"), celery_queue("two")])
+    assert redis_client.llen(celery_queue("one")) == 1
+    assert redis_client.llen(celery_queue("two")) == 1
+    assert redis_client.llen(SYSTEM_QUEUE) == 0
+    assert redis_client.keys("_kombu*") == []
+    app.close()
+
+
+def test_messages_are_sent_again_over_a_new_connection(redis_binary, tmp_path):
+    """A Redis that was restarted meanwhile gets them, by the same producer."""
+    lists = [celery_queue("one"), celery_queue("two")]
+    server = RedisServer(redis_binary, tmp_path).start()
+    app = make_app(parse("watcher", [f"--redis-url={server.url}"], {}))
+    publish = publisher(app)
+    try:
+        with redis.Redis.from_url(server.url) as client:
+            publish(lists)
+            assert client.llen(celery_queue("one")) == 1
+        server.kill()
+        with pytest.raises(QueueUnavailable, match="workers not woken"):
+            publish(lists)
+        server.start()
+        publish(lists)
+        with redis.Redis.from_url(server.url) as client:
+            assert client.llen(celery_queue("one")) >= 1
+    finally:
+        app.close()
+        server.kill()
+
+
+def test_a_message_in_hand_does_not_outlive_its_connection(redis_binary, tmp_path, monkeypatch):
+    """What Celery does after a cut: a message in hand must not end the worker.
+
+    The transport would give it back, through the connection that just went. Messages are never
+    given back and leave no copy: the sweep wakes the list again.
+    """
+
+    def gone(_connection):
+        raise OSError("gone")
+
+    dumped = []
+    monkeypatch.setattr(base, "emergency_dump_state", lambda *a, **_: dumped.append(a))
+    server = RedisServer(redis_binary, tmp_path).start()
+    app = make_app(parse("watcher", [f"--redis-url={server.url}"], {}))
+    try:
+        publisher(app)([celery_queue("one")])
+        connection = app.connection_for_read()
+        channel = connection.default_channel
+        queue = queue_for(celery_queue("one"))
+        assert queue(channel).get() is not None
+        Consumer(channel, [queue]).consume()
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.1)
+        with redis.Redis.from_url(server.url) as client:
+            assert client.keys("unacked*") == []
+        server.kill()
+        connection.transport.close_connection = gone
+        connection.collect()
+        connection.close()
+        assert dumped == []
+    finally:
+        app.close()
+        server.kill()

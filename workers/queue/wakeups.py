@@ -1,0 +1,61 @@
+"""Tells the workers of a Celery list that work is due in it.
+
+A message that cannot be sent is only logged: the flag of its list in Redis expires, and the sweep
+asks again (`wake_lane` in lib.lua).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from workers.errors import QueueUnavailable
+from workers.observability.logging import get_logger
+from workers.queue.scripts import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = get_logger(__name__)
+
+
+class Wakeups:
+    """What becomes of the lists that a script returned.
+
+    Args:
+        send: sends one message to each list; may raise QueueUnavailable.
+    """
+
+    def __init__(self, send: Callable[[list[str]], None]) -> None:
+        self._send = send
+        self._held: deque[bytes] = deque()
+
+    def hold(self, lists: list[bytes]) -> None:
+        """Leave them to whoever publishes next, for a thread that must not wait for the broker."""
+        self._held.extend(lists)
+
+    def publish(self, lists: list[bytes]) -> None:
+        """Send one message for each list; report the texts that the script found to be no key."""
+        names = []
+        for name in map(text, [*self._taken(), *lists]):
+            if name.startswith("|"):
+                _log.error(
+                    "unreadable key in Redis was dropped; a resync adds its object again",
+                    key=name.removeprefix("|"),
+                )
+            else:
+                names.append(name)
+        if not names:
+            return
+        try:
+            self._send(names)
+        except QueueUnavailable as error:
+            _log.warning("workers not woken, the sweep repeats it", err=error)
+
+    def _taken(self) -> list[bytes]:
+        taken = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._held.popleft())
+        return taken
