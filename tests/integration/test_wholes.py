@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.support.taking import take
 from tests.support.waiting_world import DRIVERS, World
 from workers.cli import explain, pause
 from workers.config.flags import Command
@@ -222,7 +223,7 @@ def test_a_deleted_claim_of_a_driver_without_a_worker(world, explained):
 def test_what_ended_within_the_hour(world, explained, key, words):
     world.queue.set_limits(key.lane, 10)
     world.queue.add([key])
-    lease = world.queue.take(key)
+    lease = take(world.queue, key)
     with trail.collect():
         trail.note("end", "deleted")
         world.queue.done(lease)

@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tests.support.memory_api import MemoryApi
+from tests.support.taking import take
 from workers.cli import pending
 from workers.cli.tools import Tools
 from workers.config.flags import Command
@@ -64,7 +65,7 @@ class World:
         """Let an attempt of the key fail; the next one comes much later."""
         self.queue.set_limits(key.lane, 10)
         self.queue.add([key])
-        lease = self.queue.take(key)
+        lease = take(self.queue, key)
         assert lease is not None
         with trail.collect():
             trail.note("error", error)
