@@ -181,7 +181,7 @@ def test_a_deleted_claim_that_is_worked_on(world, explained):
 def test_a_deleted_claim_whose_attempt_runs_waits_or_is_held(world, explained, capsys):
     world.queue.set_limits(NOTHING.lane, 10)
     world.queue.add([NOTHING])
-    lease = world.queue.take(NOTHING)
+    lease = take(world.queue, NOTHING)
     assert explained("pvc", "shop/gone")[0]["cause"] == "running"
     with trail.collect():
         trail.note("error", "rpc error: code = Internal desc = x")
