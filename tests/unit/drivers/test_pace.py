@@ -5,12 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-from workers.cpuslots import CpuSlots
 
 from csi_client import errors
-from csi_client.client import CsiClient
 from csi_client.errors import CsiError
-from workers.drivers.pace import SharedPace, WatchedClient
+from workers.drivers.pace import SharedPace
 from workers.drivers.seats import Seats, default_seats
 
 
@@ -167,20 +165,3 @@ def test_a_second_driver_comes_while_the_first_has_all_threads():
             world.limits.update(a=2, b=2)
         assert world.held == {"a"}
     assert world.held == set()
-
-
-def test_a_pass_that_waits_for_the_driver_lets_another_in(pace, monkeypatch):
-    """SEC-4: for its turn and for the answer, whatever is called."""
-    slots, let_in = CpuSlots(1, 3600), []
-
-    def other_pass(*_, **__):
-        with slots.taken():
-            let_in.append(1)
-
-    monkeypatch.setattr(CsiClient, "_call", other_pass)
-    monkeypatch.setattr(pace, "wait_turn", other_pass)
-    client = WatchedClient("/nowhere", pace)
-    with slots.taken():
-        client.delete_volume("v", {})
-        client.call("Identity/Probe", None, object)
-    assert len(let_in) == 3
