@@ -18,7 +18,7 @@ from tests.support.fleet import Fleet, environment, program
 from tests.support.processes import start_process
 from tests.support.tool import Tool
 from tests.support.waiting import wait_until
-from workers.app import make_app
+from workers.app import TASK_TICK, TASK_WORK, make_app
 from workers.config.load import parse
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -73,13 +73,32 @@ def signed_in(url: str, path: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def known_worker(flower):
-    """Flower asked the worker for its events and gets them: beat's tick comes every 5 s."""
-    wait_until(
-        lambda: requests.get(signed_in(flower, "/api/tasks"), timeout=20).json(),
-        60,
-        "Flower sees tasks",
-    )
+def known_worker(flower, fleet):
+    """Flower receives events, and has asked the worker for those of its tasks."""
+    app = make_app(parse("worker", [f"--redis-url={fleet.redis_url}"], {}))
+
+    def is_asked():
+        found = app.control.enable_events(reply=True, timeout=5)
+        return found and "already" in str(found) and api(flower, "/api/workers")
+
+    try:
+        wait_until(is_asked, 60, "Flower sees the worker")
+    finally:
+        app.close()
+
+
+def api(url: str, path: str):
+    return requests.get(signed_in(url, path), timeout=20).json()
+
+
+def tasks_of(url: str, scene) -> dict[str, list[dict]]:
+    """Flower's tasks of the scene's claims, by name of the claim."""
+    found: dict[str, list[dict]] = {}
+    for task in api(url, f"/api/tasks?search=args:{scene.namespace}").values():
+        place, _, name = (task["args"] or "").split(" ")[0].partition("/")
+        if place == scene.namespace:
+            found.setdefault(name, []).append(task)
+    return found
 
 
 @pytest.fixture
@@ -135,6 +154,103 @@ def test_each_key_is_a_task_of_its_own(flower, fleet, scene, known_worker, drive
 
     wait_until(ended, 20, "Flower has a successful task of each claim")
     assert_nothing_is_left(fleet.redis_url)
+
+
+def test_a_failed_pass_is_a_failed_task_with_its_cause(flower, scene, driver_of_file, known_worker):
+    """FAILURE with the driver's words; SUCCESS only where the claim has its volume."""
+    rule = {"method": "CreateVolume", "code": "INTERNAL", "message": "pool p1 is degraded"}
+    driver_of_file.set_rules(rule)
+    storage_class = scene.storage_class(driver_of_file.name)
+    scene.claim("orders", storage_class)
+    failed = wait_until(
+        lambda: [one for one in tasks_of(flower, scene).get("orders", []) if one["failed"]],
+        30,
+        "a failed task",
+    )
+    assert {one["state"] for one in failed} == {"FAILURE"}
+    assert "code = Internal desc = pool p1 is degraded" in failed[0]["exception"]
+    text = wait_until(
+        lambda: (
+            (page := page_text(signed_in(flower, "/tasks?state=FAILURE")))
+            and "pool p1 is degraded" in page
+            and page
+        ),
+        60,
+        "the page shows the failure",
+    )
+    assert "FAILURE" in text
+    assert "SUCCESS" not in {one["state"] for one in tasks_of(flower, scene)["orders"]}
+    driver_of_file.set_rules()
+    scene.wait_bound("orders")
+    wait_until(
+        lambda: "SUCCESS" in {one["state"] for one in tasks_of(flower, scene)["orders"]},
+        30,
+        "a successful task",
+    )
+
+
+def test_a_pass_that_waits_is_a_retried_task(flower, scene, driver_of_file, known_worker):
+    """Its driver went away in the call: nothing has failed, and nothing succeeded."""
+    driver_of_file.set_rules({"method": "CreateVolume", "hang": True, "times": 1})
+    scene.claim("orders", scene.storage_class(driver_of_file.name))
+    wait_until(lambda: driver_of_file.calls("CreateVolume"), 30, "CreateVolume has begun")
+    driver_of_file.kill()
+    try:
+        retried = wait_until(
+            lambda: [one for one in tasks_of(flower, scene).get("orders", []) if one["retried"]],
+            30,
+            "a retried task",
+        )
+        assert {one["state"] for one in retried} == {"RETRY"}
+        assert "driver" in retried[0]["exception"]
+        assert "SUCCESS" not in {one["state"] for one in tasks_of(flower, scene)["orders"]}
+    finally:
+        driver_of_file.start()
+    scene.wait_bound("orders")
+
+
+def test_neither_ticks_nor_wake_ups_are_tasks(flower, scene, driver_of_file, known_worker):
+    scene.claim("orders", scene.storage_class(driver_of_file.name))
+    scene.wait_bound("orders")
+    wait_until(lambda: "orders" in tasks_of(flower, scene), 30, "Flower has its task")
+    names = {one["name"] for one in api(flower, "/api/tasks").values()}
+    assert "claims.sync" in names
+    assert names.isdisjoint({TASK_TICK, TASK_WORK})
+
+
+def test_the_broker_page_has_the_lengths_of_the_drivers_queues(
+    flower, scene, fleet, driver_of_file, kubeconfig
+):
+    """As `status` counts them; a list of Celery's would hold one message."""
+    tool = Tool(kubeconfig, fleet.redis_url)
+    tool.ok("pause", f"--driver={driver_of_file.name}", "--reason=upgrade")
+    queue = f"drv.{driver_of_file.name}"
+    try:
+        storage_class = scene.storage_class(driver_of_file.name)
+        for number in range(7):
+            scene.claim(f"held-{number}", storage_class)
+        lengths = wait_until(
+            lambda: (
+                (
+                    found := {
+                        one["name"]: one
+                        for one in api(flower, "/api/queues/length")["active_queues"]
+                    }
+                )
+                and found.get(queue, {}).get("messages_ready") == 7
+                and found
+            ),
+            30,
+            "the queue of the driver holds seven claims",
+        )
+        assert lengths[queue]["messages_unacknowledged"] == 0
+        page = page_text(signed_in(flower, "/broker"))
+        row = re.search(rf'<tr id="{re.escape(queue)}">(.*?)</tr>', page, re.DOTALL).group(1)
+        assert re.findall(r">(\d+)<", row) == ["7", "0", "7"]
+        assert requests.get(f"http://{flower}/broker", timeout=5).status_code == 401
+        assert requests.get(f"http://{flower}/api/queues/length", timeout=5).status_code == 401
+    finally:
+        tool.ok("resume", f"--driver={driver_of_file.name}")
 
 
 def assert_nothing_is_left(redis_url: str) -> None:

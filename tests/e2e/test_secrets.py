@@ -221,6 +221,8 @@ def test_a_planted_secret_is_found_nowhere(tmp_path, driver, scene, watched):
     watched.keep_rest()
     assert arrived(driver) == {"CreateVolume", "DeleteVolume"}
     assert any("claims.sync" in text and scene.namespace in text for text in watched.texts)
+    # Flower shows the failed task with its cause.
+    assert any("FAILURE" in text and "login as ***stripped***" in text for text in watched.texts)
     assert "***stripped***" in (tmp_path / "fleet.log").read_text()
     watched.check(tmp_path)
 

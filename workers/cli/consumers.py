@@ -19,6 +19,7 @@ from celery.worker.consumer import Consumer
 from workers.app import SYSTEM_QUEUE, queue_for
 from workers.controllers import catalogue
 from workers.engine.outcome import Action
+from workers.observability import trail
 from workers.queue.kinds import place_of, places
 from workers.queue.names import celery_queue
 
@@ -133,27 +134,33 @@ class CeleryConsumers:
 
     @contextmanager
     def shown(self, task: str, key: Key) -> Iterator[Callable[[Outcome], None]]:
-        """Around a pass: shows it and its outcome to whoever watches tasks, by Celery's events."""
+        """Shows a pass as a task, by Celery's events, while somebody such as Flower asks for them.
+
+        A pass that noted an error has failed, whatever becomes of its key: FAILURE. Another pass
+        whose key is tried again is no success: RETRY.
+        """
         events = getattr(self._consumer, "event_dispatcher", None)
-        if events is None or not events.enabled:
+        if events is None or (events.groups and "task" not in events.groups):
             yield lambda _: None
             return
         name, started = str(uuid4()), time.monotonic()
-        outcomes: list[Outcome] = []
 
         def tell(what: str, **fields: Any) -> None:
             with suppress(Exception):  # the pass does not depend on who watches
                 events.send(what, uuid=name, **fields)
 
+        def ended(outcome: Outcome) -> None:
+            ends[:] = [_end_of(outcome)]
+
+        ends: list[tuple[str, dict[str, str]]] = []
         args = f"{key.object} {key.driver}"
         tell("task-received", name=task, args=args, kwargs="{}", root_id=name, retries=0)
         tell("task-started")
-        yield outcomes.append
-        runtime = time.monotonic() - started
-        if outcomes and outcomes[0].action is Action.RETRY:
-            tell("task-failed", exception=outcomes[0].reason, traceback="")
-        else:
-            tell("task-succeeded", result=repr(outcomes and outcomes[0].reason), runtime=runtime)
+        try:
+            yield ended
+        finally:
+            what, fields = ends[0] if ends else _failed("csi-fleet broke it off")
+            tell(what, **fields, runtime=time.monotonic() - started)
 
     def start(self) -> None:
         """Gives the application its first queues; before the worker is made."""
@@ -203,6 +210,22 @@ class CeleryConsumers:
             consumer.add_task_queue(name)
         for name in current - wanted:
             consumer.cancel_task_queue(name)
+
+
+def _end_of(outcome: Outcome) -> tuple[str, dict[str, str]]:
+    """Celery's event for the end of this thread's pass; texts are those of its history."""
+    if error := trail.last("error"):
+        return _failed(error)
+    if outcome.action is Action.RETRY:
+        return _failed(outcome.reason)
+    if outcome.action is Action.DONE:
+        return "task-succeeded", {"result": repr(outcome.reason)}
+    reason = trail.last("waits") or outcome.reason
+    return "task-retried", {"exception": reason, "traceback": ""}
+
+
+def _failed(cause: str) -> tuple[str, dict[str, str]]:
+    return "task-failed", {"exception": cause, "traceback": ""}
 
 
 def _nothing() -> None:

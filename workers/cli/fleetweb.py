@@ -1,7 +1,8 @@
 """The read-only page `/fleet` in Flower's web server, behind its login.
 
 It shows what `status`, `pending` and `explain` print, and calls their code. All visitors share one
-reading, at most a few seconds old. Flower has no plug-ins, so its list of handlers is extended.
+reading, at most a few seconds old. Flower's own page `/broker` is given the lengths of the drivers'
+queues. Flower has no plug-ins, so its list of handlers is extended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from flower import urls
+from flower.api.tasks import GetQueueLengths
 from flower.views import BaseHandler
+from flower.views.broker import BrokerView
 from tornado import web
 from tornado.ioloop import IOLoop
 
@@ -25,6 +28,9 @@ from workers.errors import ApiError, ConfigError, QueueUnavailable
 from workers.kube.errors import ForbiddenError
 from workers.kube.resources import KubeResources
 from workers.observability.logging import get_logger
+from workers.queue.kinds import place_of
+from workers.queue.limits import read_stats
+from workers.queue.names import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +49,7 @@ NO_ACCOUNT: Final = (
     "Flower has no account at the API server, so this page shows only what Redis knows: not why "
     "claims wait that nobody tries. Add k8s/components/fleet-page, or give Flower --kubeconfig."
 )
+_COUNTS: Final = ("messages", "messages_unacknowledged", "messages_ready")
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
@@ -115,6 +122,30 @@ class Fleet:
             notes,
         )
 
+    async def queues(self, _: object) -> list[dict[str, Any]]:
+        """Return the rows of Flower's page `/broker`; called as Flower's own broker client is.
+
+        A list of Celery's has one message at most, so its length would say nothing.
+        """
+        return await IOLoop.current().run_in_executor(_READERS, self.lists)
+
+    def lists(self) -> list[dict[str, Any]]:
+        """Count the keys behind each of Celery's lists, idle lists included.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        names, found = names_of(self.tools.redis), dict[str, dict[str, Any]]()
+        for lane, stats in read_stats(self.tools.redis).items():
+            kind, _, driver = lane.partition("|")
+            name = names.celery_queue(place_of(unquote(driver), kind))
+            row = found.setdefault(name, {"name": name, **dict.fromkeys(_COUNTS, 0)})
+            ready = stats.ready + stats.retry
+            row["messages_ready"] += ready
+            row["messages_unacknowledged"] += stats.running
+            row["messages"] += ready + stats.running + stats.delayed + stats.blocked
+        return [found[name] for name in sorted(found)]
+
     def explain(self, root: str, word: str, name: str) -> tuple[int, str]:
         """HTTP status and page of one object.
 
@@ -152,11 +183,19 @@ def _away(error: object) -> str:
     )
 
 
-class _Handler(BaseHandler):  # type: ignore[misc]  # Flower has no types
-    """A page computed off the event loop, with headers that forbid foreign content."""
+class _OfFleet(BaseHandler):  # type: ignore[misc]  # Flower has no types
+    """A handler of ours, or one of Flower's about queues."""
 
     def initialize(self, fleet: Fleet) -> None:
         self.fleet = fleet
+
+    def get_broker(self) -> Fleet:
+        """Return what Flower asks for the lengths of queues."""
+        return self.fleet
+
+
+class _Handler(_OfFleet):
+    """A page computed off the event loop, with headers that forbid foreign content."""
 
     @property
     def root(self) -> str:
@@ -251,10 +290,20 @@ class Style(_Handler):
         self.finish(fleetpage.STYLE)
 
 
+class Broker(_OfFleet, BrokerView):  # type: ignore[misc]
+    """`/broker`."""
+
+
+class Lengths(_OfFleet, GetQueueLengths):  # type: ignore[misc]
+    """`/api/queues/length`."""
+
+
 def install(settings: Settings) -> None:
     """Add these pages to the Flower of this process."""
     handed = {"fleet": Fleet(settings)}
     urls.handlers[:0] = [
+        web.url(r"/broker", Broker, handed),
+        web.url(r"/api/queues/length", Lengths, handed),
         web.url(r"/fleet/?", Overview, handed),
         web.url(r"/fleet/style\.css", Style, handed),
         web.url(r"/fleet/pending", Pending, handed),

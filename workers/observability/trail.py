@@ -59,6 +59,15 @@ def note(event: str, detail: str = "") -> None:
     del notes.lines[:-MAX_NOTES]
 
 
+def last(event: str) -> str:
+    """Return the text of the newest note of this event in the current reconcile; "" if none."""
+    notes = _current.get()
+    for _, text in reversed(notes.lines if notes is not None else ()):
+        if text.startswith(f"{event} "):
+            return text.removeprefix(f"{event} ")
+    return ""
+
+
 def refused(error: Exception) -> None:
     """Note that the API server refused a request; the text names the missing permission."""
     note("error", f"{REFUSED}{error}")

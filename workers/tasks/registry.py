@@ -36,12 +36,12 @@ def register(
     for name in [one for one in app.tasks if one.startswith("celery.")]:
         app.tasks.unregister(name)
 
-    # Flower is shown each pass in place of the wake-ups.
+    # Flower is shown each pass, and neither wake-ups nor ticks.
     @app.task(name=TASK_WORK, shared=False, bind=True, send_events=False)
     def work(task: Any) -> None:
         name = task.request.delivery_info["routing_key"]
         run(context, controllers, name.removeprefix(CELERY_QUEUE_PREFIX))
 
-    @app.task(name=TASK_TICK, shared=False)
+    @app.task(name=TASK_TICK, shared=False, send_events=False)
     def system_tick() -> None:
         tick(context.queue, periodic)

@@ -11,8 +11,10 @@ from celery.worker.consumer import consumer as celery_consumer
 from workers.app import SYSTEM_QUEUE, make_app
 from workers.cli.consumers import ASK_SECONDS, HELD_SECONDS, CeleryConsumers, ThreadsConsumer
 from workers.config.settings import Settings
-from workers.engine.outcome import done, retry
+from workers.engine.outcome import blocked, done, retry, wait
+from workers.observability import trail
 from workers.queue.keys import claim_key
+from workers.queue.locks import Lock
 
 
 class Queue:
@@ -203,8 +205,8 @@ def test_none_is_begun_past_a_rate_that_somebody_set(consumers, serving):
 class Watchers:
     """Celery's sender of events; `error` is raised by it."""
 
-    def __init__(self, *, is_watched=True, error=None):
-        self.enabled, self.error, self.sent = is_watched, error, []
+    def __init__(self, *, groups=("worker", "task"), error=None):
+        self.groups, self.error, self.sent = set(groups), error, []
 
     def send(self, what, **fields):
         if self.error is not None:
@@ -215,7 +217,7 @@ class Watchers:
 def test_who_watches_tasks_sees_each_pass(consumers, serving):
     """As a task of Celery's: name, arguments, start, end and how long it took."""
     watchers = serving.event_dispatcher = Watchers()
-    with consumers.shown("claims.sync", KEY) as ended:
+    with consumers.shown("claims.sync", KEY) as ended, trail.collect():
         assert [what for what, _ in watchers.sent] == ["task-received", "task-started"]
         ended(done("provisioned"))
     (_, received), (_, started), (what, succeeded) = watchers.sent
@@ -227,12 +229,46 @@ def test_who_watches_tasks_sees_each_pass(consumers, serving):
     assert succeeded["result"] == "'provisioned'"
 
 
-def test_who_watches_tasks_sees_why_a_pass_failed(consumers, serving):
+LOCKED = blocked(Lock("pv"))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "notes", "event", "text"),
+    [
+        (retry("no space"), (), "task-failed", "no space"),
+        (
+            retry("failed"),
+            [("error", "code = Internal desc = on fire"), ("end", "failed")],
+            "task-failed",
+            "code = Internal desc = on fire",
+        ),
+        (done("stranded"), [("error", "its secret is gone")], "task-failed", "its secret is gone"),
+        (wait(9, "infeasible"), [("error", "too large")], "task-failed", "too large"),
+        (wait(1, "away"), [("waits", "Redis is away")], "task-retried", "Redis is away"),
+        (wait(9, "no node is selected"), (), "task-retried", "no node is selected"),
+        (LOCKED, [("rpc", "CreateVolume OK 0.1")], "task-retried", LOCKED.reason),
+    ],
+)
+def test_who_watches_tasks_sees_why_a_pass_failed_or_waits(
+    consumers, serving, outcome, notes, event, text
+):
+    """Only a pass whose key is done, without an error, is a success."""
     watchers = serving.event_dispatcher = Watchers()
-    with consumers.shown("claims.sync", KEY) as ended:
-        ended(retry("no space"))
-    what, failed = watchers.sent[-1]
-    assert (what, failed["exception"]) == ("task-failed", "no space")
+    with consumers.shown("claims.sync", KEY) as ended, trail.collect():
+        for note in notes:
+            trail.note(*note)
+        ended(outcome)
+    what, fields = watchers.sent[-1]
+    assert (what, fields["exception"]) == (event, text)
+
+
+def test_a_pass_that_breaks_off_is_a_failed_task(consumers, serving):
+    """The error's text is not shown: nobody knows what it holds."""
+    watchers = serving.event_dispatcher = Watchers()
+    with pytest.raises(SystemExit), consumers.shown("claims.sync", KEY):
+        raise SystemExit("hunter2")
+    what, fields = watchers.sent[-1]
+    assert (what, fields["exception"]) == ("task-failed", "csi-fleet broke it off")
 
 
 def test_each_pass_is_another_task(consumers, serving):
@@ -253,7 +289,7 @@ def test_a_thread_that_gets_free_makes_celerys_loop_look(consumers, serving):
 
 @pytest.mark.parametrize(
     "watchers",
-    [Watchers(is_watched=False), Watchers(error=OSError("the broker went")), None],
+    [Watchers(groups=["worker"]), Watchers(error=OSError("the broker went")), None],
     ids=["nobody watches", "cannot be told", "connecting"],
 )
 def test_a_pass_goes_on_whoever_watches(consumers, serving, watchers):
