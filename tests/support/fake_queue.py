@@ -41,7 +41,7 @@ class FakeIntents:
         return True
 
     def put(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> None:
-        self.intents[domain] = deepcopy(intent)
+        self.begin(domain, intent, lease)
 
     def sealed(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> bytes:
         del lease

@@ -68,7 +68,7 @@ def _words(event: str, detail: str) -> str:
     if event == "taken":
         return f"taken by worker {':'.join(detail.split(':')[:2])}"
     if event == "intent":
-        return "attempt recorded, the driver is asked"
+        return "attempt recorded, before the driver is asked"
     if event == "rpc" and len(parts) == 3:
         return f"{parts[0]}: {parts[1]} in {float(parts[2]):.3f} s"
     if event == "api" and len(parts) == 4:

@@ -68,11 +68,16 @@ class IntentStore:
             LeaseLost: nothing was written.
             NamespaceFull: nothing was written; the volume had no intent before.
         """
+        self._write(domain, intent, lease, note="intent")
+
+    def _write(
+        self, domain: str, intent: Mapping[str, Any], lease: Lease | None, *, note: str
+    ) -> None:
         known = dict(lease.written if lease else {})
         closed = self._closed(domain, lease, intents=intent)
         _remember(lease, domain, **closed)
         owner, most = _owner(lease), self._namespace_bytes
-        written = self._scripts.run("begin", domain, *closed.values(), *owner, most)
+        written = self._scripts.run("begin", domain, *closed.values(), *owner, most, note)
         if written == _FULL:
             if lease is not None:
                 lease.written = known
@@ -108,8 +113,11 @@ class IntentStore:
         return bool(self._scripts.run("finish", domain, *_owner(lease)))
 
     def put(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
-        """Replace an intent, for example with its new stage; raises as `begin`."""
-        self.begin(domain, intent, lease)
+        """Replace an intent, for example with its new stage; raises as `begin`.
+
+        No call begins by it, so the key's history has no note of it.
+        """
+        self._write(domain, intent, lease, note="")
 
     def sealed(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> bytes:
         """The intent as it stands in Redis, and as it is copied to where it outlives Redis."""

@@ -112,5 +112,7 @@ def test_an_intent_is_told_of_a_key_only(bench, queue):
     lease = bench.run_next(queue)
     store.begin("pvc-a", {"stage": "calling"}, lease)
     assert [note.partition(" ")[2] for note in told(bench)][2:] == ["intent"]
+    store.put("pvc-a", {"stage": "failed"}, lease)  # no call begins by it
+    assert [note.partition(" ")[2] for note in told(bench)][2:] == ["intent"]
     store.begin("pvc-b", {"stage": "calling"})
     assert len(bench.client.keys(NAMES["trail"].full + "*")) == 1

@@ -123,7 +123,7 @@ class Safekeeping:
         stays = intent.has_copy and not self.drop_copy(lease)
         uid = intent.copy_uid if stays else ""
         kept = replace(intent, has_copy=stays, copy_uid=uid, is_copied=False).failed()
-        self._intents.begin(lease.domain, kept.record(), lease)
+        self._intents.put(lease.domain, kept.record(), lease)
         return kept
 
     def keep_saved(self, lease: Lease, intent: Intent) -> Intent:
@@ -133,7 +133,7 @@ class Safekeeping:
             LeaseLost: another worker owns the volume.
         """
         kept = intent.saved()
-        self._intents.begin(lease.domain, kept.record(), lease)
+        self._intents.put(lease.domain, kept.record(), lease)
         self._intents.delete_pv(lease.domain)
         return kept
 
@@ -171,7 +171,7 @@ class Safekeeping:
             self._intents.finish(lease.domain, lease)
         elif intent.is_open:  # marked failed, so that no worker treats its call as open
             kept = replace(intent, is_copied=False).failed()
-            self._intents.begin(lease.domain, kept.record(), lease)
+            self._intents.put(lease.domain, kept.record(), lease)
 
     def storage_class(self, name: str, state: CatalogState | None) -> JsonObject | None:
         """Returns the class from the shared cache, or live, as the cache may lag; None if none."""
