@@ -431,7 +431,7 @@ def is_served(tools: Tools, central: Central, driver: str) -> bool | None:
     config = tools.settings.kube.kubeconfig
     flags = [f"--kubeconfig={config}"] if config else []
     try:
-        place = kubectl.choose(kubectl.pods(flags, central.namespace), "status")
+        place = kubectl.choose(kubectl.pods(flags, central.namespace), ["status"])
         argv = [
             *(kubectl.kubectl(), *flags, "exec", f"--namespace={place.namespace}", place.pod),
             *(f"--container={place.container}", "--", "csi-fleet", "status", "-o", "json"),

@@ -48,14 +48,21 @@ PLACED: Final = ("pause", "resume", "drain", "doctor")
 HERE: Final = ("migrate", "adopt", "release")
 # Parts whose Redis user or service account has fewer permissions than a worker's.
 LESSER: Final = ("beat", "flower", "watcher")
-# Commands that write pauses, which the admission policy forbids to the accounts of workers.
-PAUSING: Final = ("pause", "resume", "drain")
+# Commands that write pauses, which the admission policy forbids to the accounts of workers, and
+# those that list all claims, which only watchers are allowed to.
+OF_WATCHERS: Final = ("pause", "resume", "drain", "pending")
+# `explain` of one of these lists all claims, too.
+WHOLES: Final = (
+    *("driver", "drivers", "csidriver"),
+    *("class", "classes", "sc", "storageclass", "storageclasses"),
+    *("namespace", "namespaces", "ns"),
+)
 # Unicode categories: control and format characters, line separators, lone surrogates.
 _UNSEEN: Final = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 _OF_KUBECTL: Final = ("--context", "--kubeconfig", "--cluster", "--user", "--as")
 _USAGE: Final = f"""\
 kubectl csi-fleet COMMAND ...   runs `csi-fleet COMMAND ...` in a worker's pod of the cluster
-                                (pause, resume, drain: in a watcher's;
+                                ({", ".join(OF_WATCHERS)}: in a watcher's;
                                 {", ".join(HERE)}: here, with your own rights)
 
 Commands: {", ".join(COMMANDS)}
@@ -91,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0 if command else 2
         if command[0] in HERE:
             return here(flags, command)
-        place = choose(pods(flags, namespace), command[0])
+        place = choose(pods(flags, namespace), command)
         sys.stderr.write(f"kubectl csi-fleet: in pod {plain(f'{place.namespace}/{place.pod}')}\n")
         return run(flags, place, command)
     except PluginError as error:
@@ -164,14 +171,16 @@ def trusted(namespaces: list[dict[str, Any]]) -> set[str]:
     return found
 
 
-def choose(items: list[dict[str, Any]], command: str) -> Place:
-    """Choose a ready worker, else another part of csi-fleet; a watcher to write pauses.
+def choose(items: list[dict[str, Any]], command: list[str]) -> Place:
+    """Choose a ready worker, else another part of csi-fleet; for some commands a watcher.
 
     Raises:
         PluginError: there is no such pod, or there are pods in several namespaces.
     """
     watchers = [one for one in items if _part_of(one) == "watcher"]
-    if command in PAUSING and watchers:
+    noun = next((one for one in command[1:] if not one.startswith("-")), "")
+    is_whole = command[0] == "explain" and noun.partition("/")[0].lower() in WHOLES
+    if (command[0] in OF_WATCHERS or is_whole) and watchers:
         items = watchers
     ranked = sorted(
         (

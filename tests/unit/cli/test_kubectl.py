@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support.kustomize import render
-from workers.cli import kubectl
+from workers.cli import kubectl, wholes
 from workers.config.flags import TOOLS
 
 K8S = Path(__file__).resolve().parents[3] / "k8s"
@@ -117,7 +117,7 @@ def test_commands_about_objects_are_not_told_where_the_records_are(cluster):
     ],
 )
 def test_the_pod_that_knows_most(items, chosen):
-    assert kubectl.choose(items, "explain").pod == chosen
+    assert kubectl.choose(items, ["explain", "pvc", "a/b"]).pod == chosen
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,26 @@ def test_the_pod_that_knows_most(items, chosen):
         pytest.param([pod("a", app="worker")], "a", id="else a worker, which says what to do"),
     ],
 )
-@pytest.mark.parametrize("command", ["pause", "resume", "drain"])
-def test_a_watcher_writes_pauses(command, items, chosen):
-    """The admission policy keeps the accounts of workers from it."""
-    assert kubectl.choose(items, command).pod == chosen
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("pause --driver=d", "resume --driver=d", "drain --driver=d"),
+        *("pending -n shop", "explain -o=json driver d", "explain class/fast", "explain NS shop"),
+    ],
+)
+def test_a_watcher_writes_pauses_and_lists_claims(command, items, chosen):
+    """Accounts of workers may do neither: an admission policy and RBAC keep them from it."""
+    assert kubectl.choose(items, command.split()).pod == chosen
+
+
+def test_words_for_wholes_are_those_of_explain():
+    assert set(kubectl.WHOLES) == set(wholes._WORDS)
+
+
+@pytest.mark.parametrize("words", ["explain pvc driver/data", "status", "failed"])
+def test_other_commands_run_in_a_workers_pod(words):
+    items = [pod("w", app="watcher"), pod("a", app="worker")]
+    assert kubectl.choose(items, words.split()).pod == "a"
 
 
 def test_file_of_the_laptop_goes_through_standard_input(cluster, tmp_path):
