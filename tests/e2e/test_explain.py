@@ -94,7 +94,7 @@ def test_bound_with_the_timeline(tool, scene, plain, driver):
         "claim created",
         "seen and queued",
         "taken by worker ",
-        "attempt recorded, the driver is asked",
+        "attempt recorded, before the driver is asked",
         "CreateVolume: OK in ",
         "PersistentVolume saved (201) in ",
         "result: provisioned",
@@ -361,7 +361,7 @@ def test_infeasible_then_retry(tool, scene, plain, driver, fleet):
     scene.wait_bound("data")
 
 
-def test_api_server_refuses_the_volume(tool, scene, plain, api, fleet):
+def test_api_server_refuses_the_volume(tool, scene, plain, api, fleet, driver):
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
     rule = {
         "apiGroups": [""],
@@ -398,10 +398,15 @@ def test_api_server_refuses_the_volume(tool, scene, plain, api, fleet):
 
     try:
         wait_until(is_refused, 30, "the policy works", interval_seconds=0.5)
+        calls = len(driver.calls("CreateVolume"))
         scene.claim("data", plain)
         text = tool.wait_cause("pvc", f"{scene.namespace}/data", "save-refused")
         assert "the API server does not take its PersistentVolume" in text
         assert "no volumes today" in text
+        report = tool.json("status")
+        assert report["counts"]["unsaved_volumes"] == 1
+        assert "1 volumes exist without a saved PV" in report["problems"]
+        assert len(driver.calls("CreateVolume")) == calls + 1
     finally:
         api.delete(f"{policies}ybindings/{scene.name}")
         api.delete(f"{policies}ies/{scene.name}")
@@ -509,8 +514,9 @@ def test_a_claim_that_is_deleted_while_its_volume_is_made(tool, scene, plain, dr
     wait_until(lambda: scene.get("short") is None, 20, "the claim is gone")
     text = tool.ok("explain", "pvc", name)
     assert f"pvc {name} was deleted, and csi-fleet still works on volume pvc-" in text
-    assert "attempt recorded, the driver is asked" in text
+    assert "attempt recorded, before the driver is asked" in text
     text = tool.wait_cause("pvc", name, "gone")
+    assert text.count("attempt recorded") == 1, "its copy is none"
     assert f"There is no pvc {name} any more. csi-fleet ended its work on it" in text
     assert "CreateVolume: OK in" in text
 

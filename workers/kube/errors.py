@@ -3,7 +3,7 @@
 ```
 ApiError(status, reason, message)
   RefusedError: the server rejected this request; also every status without a class of its own
-    UnauthorizedError 401   ForbiddenError 403   NotFoundError 404
+    UnauthorizedError 401   ForbiddenError 403, and 400 or 422 by admission   NotFoundError 404
     AlreadyExistsError 409 reason AlreadyExists   ConflictError 409 otherwise
     GoneError 410 (also reason Expired)   InvalidError 422 and 400
   AwayError: the server did not judge the request, so the caller retries and counts no failure
@@ -114,6 +114,9 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
     422: InvalidError,
     429: TooManyRequestsError,
 }
+# A ValidatingAdmissionPolicy that names no reason refuses with 422, a webhook without a code with
+# 400; the same statuses say that an object is invalid.
+_OF_ADMISSION_TOO: Final = frozenset({400, 422})
 # Reason and message when the body is no Status object.
 _GENERIC: Final[dict[int, tuple[str, str]]] = {
     400: ("BadRequest", "the server rejected our request for an unknown reason"),
@@ -181,7 +184,22 @@ def error_from_status(status_object: dict[str, Any], *, default_status: int = 50
     status = code if isinstance(code, int) and code else default_status
     reason = reason if isinstance(reason, str) else ""
     message = message if isinstance(message, str) and message else "unknown"
+    if status in _OF_ADMISSION_TOO and _is_by_admission(message, status_object.get("details")):
+        return ForbiddenError(status, reason, message)
     return _class_of(status, reason)(status, reason, message)
+
+
+def _is_by_admission(message: str, details: object) -> bool:
+    """Return True if a webhook or a ValidatingAdmissionPolicy refused, not the object's validation.
+
+    Each cause of an invalid object names its field, a policy's cause has a text alone. A webhook is
+    known only by the words that the API server puts before the webhook's own.
+    """
+    if message.startswith('admission webhook "'):
+        return True
+    causes = details.get("causes") if isinstance(details, dict) else None
+    found = [one for one in causes if isinstance(one, dict)] if isinstance(causes, list) else []
+    return bool(found) and not any({"field", "reason"} & set(one) for one in found)
 
 
 def _class_of(status: int, reason: str) -> type[ApiError]:

@@ -24,6 +24,7 @@ from workers.kube.errors import (
     UnauthorizedError,
     Unreachable,
     error_from_response,
+    error_from_status,
 )
 from workers.kube.resources import KubeResources
 from workers.kube.retry import update_with_retry
@@ -61,6 +62,37 @@ def test_status_body_gives_class_and_message(api, client, reply, error_class):
         client.get("/api/v1/persistentvolumes/x")
     assert str(caught.value) == "m"
     assert type(caught.value) is error_class
+
+
+POLICY = "persistentvolumes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: no"
+WEBHOOK = 'admission webhook "validate.kyverno.svc" denied the request: no'
+BAD_LABEL = {"reason": "FieldValueInvalid", "message": "bad label", "field": "metadata.labels"}
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "causes", "error_class"),
+    [
+        (422, POLICY, [{"message": "no"}], ForbiddenError),
+        (422, WEBHOOK, None, ForbiddenError),
+        (400, WEBHOOK, None, ForbiddenError),
+        (422, 'PersistentVolume "a" is invalid', [BAD_LABEL], InvalidError),
+        (400, "quantities must match the regular expression", None, InvalidError),
+        (422, "the server rejected our request due to an error in our request", None, InvalidError),
+        (500, "failed calling webhook", [{"message": "failed calling webhook"}], ServerError),
+    ],
+)
+def test_a_refusal_by_admission_says_nothing_about_the_object(code, message, causes, error_class):
+    details = {} if causes is None else {"causes": causes}
+    found = error_from_status({"code": code, "message": message, "details": details})
+    assert (type(found), found.status, str(found)) == (error_class, code, message)
+
+
+@pytest.mark.parametrize(
+    "details", [None, [], "x", {"causes": {}}, {"causes": []}, {"causes": [None]}, {"causes": "x"}]
+)
+def test_details_of_a_wrong_type_count_as_absent(details):
+    found = error_from_status({"code": 422, "message": "bad", "details": details})
+    assert isinstance(found, InvalidError)
 
 
 @pytest.mark.parametrize(

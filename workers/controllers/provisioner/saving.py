@@ -18,6 +18,7 @@ from workers.errors import ApiError, AttemptError, IgnoredError
 from workers.kube.errors import (
     AlreadyExistsError,
     AwayError,
+    InvalidError,
     NotFoundError,
 )
 from workers.migration.to_csi import storage_of
@@ -34,6 +35,7 @@ STALE_AFTER_SECONDS: Final = 1.0
 # The API server's status for a failing webhook and for an object too large for etcd. It is about
 # this PV; the other 5xx are about the server (D-040).
 INTERNAL_ERROR: Final = 500
+TOO_LARGE: Final = 413
 
 
 def save(
@@ -174,8 +176,15 @@ def refused(work: ClaimWork, claim: JsonObject, message: str) -> Outcome:
 
 
 def is_about_volume(error: ApiError) -> bool:
-    """True if the PV itself is invalid, so that the API server will refuse it again."""
-    return error.status in {400, 413, 422} or "request is too large" in error.message
+    """True if the PV itself is invalid, so that the API server will refuse it again.
+
+    A refusal by admission is none: somebody may change that policy or webhook.
+    """
+    return (
+        isinstance(error, InvalidError)
+        or error.status == TOO_LARGE
+        or "request is too large" in error.message
+    )
 
 
 def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:

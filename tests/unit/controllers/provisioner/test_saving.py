@@ -68,6 +68,19 @@ UNSAVABLE = [
 ]
 
 
+POLICY = ForbiddenError(422, "Invalid", "ValidatingAdmissionPolicy 'p' denied request: no")
+
+
+def test_a_policy_that_refuses_with_422_keeps_the_volume(world, claim):
+    """G8: the volume is fine, and whoever wrote the policy may change it."""
+    world.kube.fail["create_volume"] = [POLICY] * 2
+    for _ in range(2):
+        assert world.claim_pass(claim).action is Action.RETRY
+        assert set(world.intents.unsaved) == {DOMAIN}
+    assert world.claim_pass(claim).action is Action.DONE
+    assert len(world.client.created) == 1
+
+
 @pytest.mark.parametrize("error", UNSAVABLE)
 def test_a_volume_that_no_valid_pv_can_hold_is_asked_for_again(world, claim, error):
     """L-083: only another answer of the driver can help."""
