@@ -89,7 +89,7 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
     """Return the collector of queue figures, which reads Redis at each scrape."""
     # Imported here, so that a supervisor without an endpoint never loads the Redis client.
     from workers.queue.connection import connect  # noqa: PLC0415
-    from workers.queue.inspect import read_sizes  # noqa: PLC0415
+    from workers.queue.inspect import read_memory, read_sizes  # noqa: PLC0415
     from workers.queue.limits import read_stats  # noqa: PLC0415
 
     redis = settings.redis
@@ -101,7 +101,9 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
         retries=1,
     )
     return LaneCollector(
-        lambda: read_stats(client), lambda: read_sizes(client), catalogue.work_queues()
+        lambda: read_stats(client),
+        lambda: {**read_sizes(client), **read_memory(client)},
+        catalogue.work_queues(),
     )
 
 

@@ -21,6 +21,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 RULES = DOCS / "alerts" / "csi-fleet.yaml"
 MINUTES = 60
 LANE = 'kind="claims",driver_name="d"'
+ATTACH = 'kind="attachments",driver_name="d"'
 CLASS = 'class="fast",source=""'
 WATCHERS, WORKERS = ("w1", "w2"), ("k1", "k2", "k3")
 
@@ -35,10 +36,12 @@ def healthy():
             ("csi_fleet_unsaved_volumes", 0),
             ("csi_fleet_abandoned_keys", 0),
             ("csi_fleet_quarantined_records", 0),
+            ("csi_fleet_redis_memory_ratio", 0.2),
         ):
             found[f'{name}{{instance="{instance}"}}'] = f"{value}x{MINUTES}"
         for name in ("csi_fleet_keys_head_age_seconds", "csi_fleet_untaken_age_seconds"):
             found[f'{name}{{{LANE},instance="{instance}"}}'] = f"1x{MINUTES}"
+        found[f'csi_fleet_keys{{{LANE},state="ready",instance="{instance}"}}'] = f"5x{MINUTES}"
     for instance in WORKERS:
         one = f'instance="{instance}"'
         rising = {
@@ -50,6 +53,10 @@ def healthy():
             f'csi_fleet_api_requests_total{{code="0",{one}}}': 1,
             f'csi_fleet_lease_losses_total{{kind="claims",{one}}}': 0,
             f"csi_fleet_unexpected_errors_total{{{LANE},{one}}}": 0,
+            f'csi_fleet_attempts_total{{{ATTACH},outcome="done",{one}}}': 20,
+            f'csi_fleet_attempts_total{{{ATTACH},outcome="retry",{one}}}': 1,
+            f'csi_fleet_attempts_total{{{LANE},outcome="done",{one}}}': 0,
+            f'csi_fleet_attempts_total{{{LANE},outcome="retry",{one}}}': 1,
         }
         for place in ("5", "60", "300", "+Inf"):
             name = "csi_fleet_claim_to_volume_seconds_bucket"
@@ -91,10 +98,11 @@ DELETES = "controller_persistentvolume_delete_failed_total"
 
 CAUSES = {
     "CsiFleetQueueUnreachable": changed("csi_fleet_queue_up", flat(0), only="w2"),
+    "CsiFleetRedisMemory": changed("csi_fleet_redis_memory_ratio", flat(0.7), only="w1"),
     "CsiFleetNoWatcher": without(
         *("csi_fleet_queue_up", "csi_fleet_worker_processes", "csi_fleet_unsaved_volumes"),
         *("csi_fleet_abandoned_keys", "csi_fleet_quarantined_records", OLD),
-        "csi_fleet_untaken_age_seconds",
+        *("csi_fleet_untaken_age_seconds", "csi_fleet_keys", "csi_fleet_redis_memory_ratio"),
     ),
     "CsiFleetNoWorker": changed("csi_fleet_worker_processes", flat(0)),
     "CsiFleetApiServerFails": changed(
@@ -103,9 +111,13 @@ CAUSES = {
     "CsiFleetKeysWaitLong": changed(OLD, rising(60)),
     "CsiFleetKeysNotTaken": changed("csi_fleet_untaken_age_seconds", rising(60)),
     "CsiFleetDriverDisconnected": changed("csi_fleet_driver_connected", flat(0), only="k2"),
+    "CsiFleetDriverWithoutWorker": without("csi_fleet_driver_connected"),
     "CsiFleetVolumesUnsaved": changed("csi_fleet_unsaved_volumes", flat(1)),
     "CsiFleetProvisioningFails": changed(FAILS, rising(120)),
     "CsiFleetDeletionFails": changed(DELETES, rising(120)),
+    "CsiFleetWorkFails": changed(
+        "csi_fleet_attempts_total", rising(30), only=f'{ATTACH},outcome="retry"'
+    ),
     "CsiFleetKeysGivenUp": changed("csi_fleet_abandoned_keys", flat(1)),
     "CsiFleetLeasesLost": changed("csi_fleet_lease_losses_total", rising(6)),
     "CsiFleetClaimsSlow": changed(SLOW, rising(1), only='le="60"')
@@ -118,6 +130,14 @@ QUIET = {
     "healthy": healthy(),
     "old keys of a driver that an operator paused": changed(OLD, rising(60))
     | {PAUSED % "operator": flat(1)},
+    "a driver of nodes": {
+        one.replace(f"csi_fleet_keys{{{LANE}", f'csi_fleet_keys{{{LANE[:-1]}@n1"'): value
+        for one, value in healthy().items()
+    },
+    "a driver without workers and without work": changed("csi_fleet_keys", flat(0))
+    | dict.fromkeys(
+        [one for one in healthy() if one.startswith("csi_fleet_driver_connected")], "stale"
+    ),
 }
 # No series of successes at all, as for a class nobody could use yet.
 NEVER = {
@@ -137,6 +157,16 @@ ALSO = {
         NEVER | {f'{FAILS}{{{CLASS},instance="k1"}}': rising(6)},
     ),
     "each failure on a worker that had none": ("CsiFleetProvisioningFails", NEVER | ELSEWHERE),
+    "one attachment at the end of its back-off": (
+        "CsiFleetWorkFails",
+        {one: value for one, value in healthy().items() if ATTACH not in one}
+        | {f'csi_fleet_attempts_total{{{ATTACH},outcome="retry",instance="k1"}}': STEPS}
+        | {f'csi_fleet_attempts_total{{{ATTACH},outcome="done",instance="k1"}}': flat(0)},
+    ),
+    "a driver of which one worker of three is gone": (
+        "CsiFleetDriverDisconnected",
+        changed("csi_fleet_driver_connected", flat(0), only="k1"),
+    ),
     "one volume at the end of its back-off": (
         "CsiFleetDeletionFails",
         NEVER | {f'{DELETES}{{class="fast",instance="k1"}}': STEPS},
@@ -205,4 +235,4 @@ def test_each_alert_has_its_section_in_the_runbook():
     groups = yaml.safe_load(RULES.read_text())["groups"]
     for rule in (rule for group in groups for rule in group["rules"]):
         anchor = f"docs/runbook.md#{rule['alert'].lower()}"
-        assert rule["annotations"]["runbook"] == anchor
+        assert rule["annotations"]["runbook_url"] == anchor

@@ -146,7 +146,10 @@ class Teller:
         states, sizes = [], []
         for _ in range(16):  # a scrape takes up to its interval, and comes once in one
             states.append(world.keys_by_state())
-            sizes.append({name: world.client.hlen(f"csifleet:{name}") for name in SIZES})
+            sizes.append(
+                {name: world.client.hlen(f"csifleet:{name}") for name in SIZES}
+                | {"abandoned": world.client.zcard("csifleet:abandoned")}
+            )
             let_pass(SCRAPE_SECONDS / 4)
         until = time.time()
         seen = Seen(
@@ -160,7 +163,7 @@ class Teller:
         )  # fmt: skip
         for panel in PANELS:
             for number, target in enumerate(panel["targets"]):
-                text = target["expr"].replace("$driver", ".*")
+                text = target["expr"].replace("$driver", ".*").replace("${kind:raw}", ".*")
                 text = text.replace("[5m]", f"[{round(seen.seconds * 1000)}ms]")
                 answer = world.prometheus.query(text, until)
                 truths = TRUTHS.get(panel["title"], ())
@@ -171,7 +174,7 @@ class Teller:
                 self.story.shown[panel["title"], number] = shown, expected and expected(seen)
 
 
-SIZES = ("intents", "unsaved")
+SIZES = ("intents", "unsaved", "fails")
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from tests.support.refusal import volumes_refused
 from tests.support.waiting import wait_until
 
 ROLES: Final = (
-    *("steady", "slow", "paused", "hang", "flaps", "gone", "refused", "invalid", "full"),
-    *("stuck", "frozen"),
+    *("steady", "slow", "paused", "hang", "flaps", "gone", "refused", "full"),
+    *("stuck", "frozen", "left", "attach"),
 )
 LIMITS: Final = {"hang": 6}
 SLOW_SECONDS: Final = 4.0
@@ -90,6 +90,16 @@ class Actions:
     def wait_counted(self, *series: tuple[str, str]) -> None:
         wait_until(lambda: self.have_counted(*series), PATIENCE, "every worker failed once")
 
+    def wait_counted_once(self, metric: str, role: str) -> None:
+        """Until some worker has counted one."""
+        wanted = {self.world.driver(role), self.world.classes[role]}
+
+        def counted() -> bool:
+            found = [one for name in WORKERS for one in self.world.scrape(name).get(metric, ())]
+            return any(wanted & set(labels.values()) and value for labels, value in found)
+
+        wait_until(counted, PATIENCE, f"{role} failed once")
+
     def warm_up(self) -> None:
         claimed = "csi_fleet_claim_to_volume_seconds_count"
         for _ in range(20):
@@ -112,20 +122,36 @@ class Actions:
         self.claim("flaps", 6)
 
     def lose_drivers(self) -> None:
-        """One is connected no more, one of the file never was."""
+        """One is connected no more, one of the file never was, and one leaves it with its work."""
         self.mode("gone", mode="gone")
-        self.world.serve(*ROLES, never="/nowhere/csi.sock")
+        self.mode("left", mode="exhausted")
+        self.claim("left", 3)
+        self.wait_counted_once("controller_persistentvolumeclaim_provision_failed_total", "left")
+        others = [role for role in ROLES if role != "left"]
+        self.world.serve(*others, never="/nowhere/csi.sock")
 
     def find_drivers(self) -> None:
-        self.mode("gone")
+        for role in ("gone", "left"):
+            self.mode(role)
         self.world.serve(*ROLES)
 
+    def refuse_attach(self) -> None:
+        (name,), _ = self.bind("attach", 1)
+        self.mode("attach", mode="exhausted")
+        claim = self.world.scene.get(name) or {}
+        self.world.attach("attach", claim["spec"]["volumeName"])
+
+    def fill_redis(self) -> None:
+        used = self.world.client.info("memory")["used_memory"]
+        self.world.client.config_set("maxmemory", str(int(used / 0.7)))
+
+    def empty_redis(self) -> None:
+        self.world.client.config_set("maxmemory", str(2**30))
+
     def refuse_volumes(self) -> None:
-        """For a while nobody may make them; and some never can be."""
-        for role, reason in (("refused", "Forbidden"), ("invalid", "Invalid")):
-            refused = volumes_refused(self.world.api, self.world.driver(role), reason)
-            self.refusal.enter_context(refused)
-            self.claim(role, 3)
+        """For a while nobody may make them."""
+        self.refusal.enter_context(volumes_refused(self.world.api, self.world.driver("refused")))
+        self.claim("refused", 3)
 
     def take_volumes(self) -> None:
         self.refusal.close()
@@ -284,12 +310,20 @@ TOGETHER = [
         {
             ("CsiFleetDriverDisconnected", "gone"),
             ("CsiFleetDriverDisconnected", "never"),
+            ("CsiFleetDriverWithoutWorker", "left"),
+        },
+        {
+            ("CsiFleetDriverWithoutWorker", "gone"),
+            ("CsiFleetProvisioningFails", "left"),
+            ("CsiFleetKeysWaitLong", "left"),
+            ("CsiFleetKeysNotTaken", "left"),
         },
     ),
+    Cause(Actions.refuse_attach, behaves("attach"), {("CsiFleetWorkFails", "attach")}),
     Cause(
         Actions.refuse_volumes,
         Actions.take_volumes,
-        {("CsiFleetVolumesUnsaved", ""), ("CsiFleetProvisioningFails", "invalid")},
+        {("CsiFleetVolumesUnsaved", "")},
     ),
     Cause(Actions.fill, behaves("full"), {("CsiFleetProvisioningFails", "full")}),
     Cause(Actions.stick, behaves("stuck"), {("CsiFleetDeletionFails", "stuck")}),
@@ -303,13 +337,15 @@ TOGETHER = [
     Cause(Actions.scribble, Actions.clear_quarantine, {("CsiFleetRecordsUnreadable", "")}),
 ]
 ALONE = [
+    Cause(Actions.fill_redis, Actions.empty_redis, {("CsiFleetRedisMemory", "")}),
     Cause(Actions.hang_watchers, Actions.bring_watchers, {("CsiFleetNoWatcher", "")}),
     Cause(
         Actions.hang_workers,
         Actions.bring_workers,
         {("CsiFleetNoWorker", ""), ("CsiFleetKeysNotTaken", "steady")},
         {("CsiFleetLeasesLost", ""), ("CsiFleetClaimsSlow", "steady")}
-        | {("CsiFleetKeysNotTaken", role) for role in (*ROLES, "plain", "broken")},
+        | {("CsiFleetKeysNotTaken", role) for role in (*ROLES, "plain", "broken")}
+        | {("CsiFleetDriverWithoutWorker", role) for role in (*ROLES, "plain", "broken")},
     ),
     # The scrapes of a Redis that hangs take longer than the second they have here.
     Cause(

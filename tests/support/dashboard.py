@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.support.monitored import WORKERS, Monitored, is_alive
+from tests.support.monitored import WATCHERS, WORKERS, Monitored, is_alive
 from tests.support.prometheus import SCRAPE_SECONDS, Labels
 
 Bounds = tuple[float, float]
@@ -167,8 +167,7 @@ def _attempts(seen: Seen) -> dict[Labels, Bounds]:
 def _used(seen: Seen) -> dict[Labels, Bounds]:
     driver = seen.world.driver("hang")
     lane = f"claims|{driver}"
-    families = ("csifleet:leased:", "csifleet:ticketed:")
-    used = sum(int(seen.world.client.zcard(family + lane)) for family in families)
+    used = int(seen.world.client.zcard(f"csifleet:leased:{lane}"))
     return {labels(kind="claims", driver_name=driver): (used, used)}
 
 
@@ -221,6 +220,24 @@ def _drivers(seen: Seen) -> dict[Labels, Bounds]:
     return {labels(): (served, served)}
 
 
+def _connected(seen: Seen) -> dict[Labels, Bounds]:
+    """All but the one that is gone, the one that never was, and the one that no worker has."""
+    away = {"gone", "left"}
+    served = len([role for role in seen.world.roles if role not in away])
+    return {labels(): (served + len(seen.world.plugins),) * 2}
+
+
+def _watchers(seen: Seen) -> dict[Labels, Bounds]:
+    living = sum(is_alive(seen.world.processes[name]) for name in WATCHERS)
+    return {labels(): (living, living)}
+
+
+def _memory(seen: Seen) -> dict[Labels, Bounds]:
+    facts: Any = seen.world.client.info("memory")
+    used = facts["used_memory"] / facts["maxmemory"]
+    return {labels(): (0.5 * used, 2 * used)}
+
+
 def _size(name: str) -> Truth:
     return lambda seen: {labels(): between((one[name] for one in seen.sizes), 4)}
 
@@ -239,6 +256,12 @@ def _nothing(_: Seen) -> dict[Labels, Bounds]:
 
 
 TRUTHS: Final[dict[str, tuple[Truth, ...]]] = {
+    "Failing": (_size("fails"),),
+    "Given up": (_size("abandoned"),),
+    "Unsaved volumes": (_size("unsaved"),),
+    "Drivers connected": (_connected,),
+    "Watchers": (_watchers,),
+    "Redis memory": (_memory,),
     "Claim to volume, seconds": (_claims, _claims),
     "Volumes per second": (
         _volumes(lambda seen: seen.made),

@@ -37,9 +37,12 @@ POLL_SECONDS = 0.05
 class DriverHost(Running):
     """The process as a test sees it."""
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, names: Sequence[str], *, publishing: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self.names = list(names)
+        self.publishing = list(publishing)
         self._modes: dict[str, dict[str, Any]] = {}
         self._process: Process | None = None
 
@@ -74,6 +77,7 @@ class DriverHost(Running):
     def start(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "names.json").write_text(json.dumps(self.names))
+        (self.folder / "publishing.json").write_text(json.dumps(self.publishing))
         self._process = start_process(
             "driver-host",
             [sys.executable, "-m", "tests.support.driver_host", str(self.folder)],
@@ -91,8 +95,9 @@ class DriverHost(Running):
 class LightDriver:
     """One driver inside the host; all calls run in the event loop."""
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Path, *, publishes: bool = False) -> None:
         self.name = name
+        self.publishes = publishes
         self.path = path
         self.mode: dict[str, Any] = {}
         self.server: grpc.aio.Server | None = None
@@ -147,6 +152,10 @@ class LightDriver:
                 ),
                 "CreateVolume": unary(self.create, csi.CreateVolumeRequest),
                 "DeleteVolume": unary(self.delete, csi.DeleteVolumeRequest),
+                "ControllerPublishVolume": unary(self.publish, csi.ControllerPublishVolumeRequest),
+                "ControllerUnpublishVolume": unary(
+                    self.unpublish, csi.ControllerUnpublishVolumeRequest
+                ),
             },
         }
 
@@ -169,11 +178,15 @@ class LightDriver:
         )
 
     async def controller(self, _: Any, __: Any) -> csi.ControllerGetCapabilitiesResponse:
-        rpc = csi.ControllerServiceCapability.RPC(
-            type=csi.ControllerServiceCapability.RPC.Type.CREATE_DELETE_VOLUME
-        )
+        known = csi.ControllerServiceCapability.RPC.Type
+        types = [known.CREATE_DELETE_VOLUME]
+        if self.publishes:
+            types.append(known.PUBLISH_UNPUBLISH_VOLUME)
         return csi.ControllerGetCapabilitiesResponse(
-            capabilities=[csi.ControllerServiceCapability(rpc=rpc)]
+            capabilities=[
+                csi.ControllerServiceCapability(rpc=csi.ControllerServiceCapability.RPC(type=one))
+                for one in types
+            ]
         )
 
     async def create(self, request: Any, context: Any) -> csi.CreateVolumeResponse:
@@ -194,6 +207,14 @@ class LightDriver:
             await self._misbehave(context)
             self.volumes.pop(request.volume_id, None)
             return csi.DeleteVolumeResponse()
+
+    async def publish(self, _: Any, context: Any) -> csi.ControllerPublishVolumeResponse:
+        await self._misbehave(context)
+        return csi.ControllerPublishVolumeResponse()
+
+    async def unpublish(self, _: Any, context: Any) -> csi.ControllerUnpublishVolumeResponse:
+        await self._misbehave(context)
+        return csi.ControllerUnpublishVolumeResponse()
 
     async def _go_on(self) -> None:
         """A call that a dead client does not end, as in most drivers."""
@@ -245,7 +266,11 @@ class _Counted:
 async def serve(folder: Path) -> None:
     """Run all drivers until the process is killed."""
     names = json.loads((folder / "names.json").read_text())
-    drivers = {name: LightDriver(name, folder / f"{index}.s") for index, name in enumerate(names)}
+    publishing = json.loads((folder / "publishing.json").read_text())
+    drivers = {
+        name: LightDriver(name, folder / f"{index}.s", publishes=name in publishing)
+        for index, name in enumerate(names)
+    }
     ready, figures, modes_file = folder / "ready", folder / "figures.json", folder / "modes.json"
     seen = ""
     for driver in drivers.values():

@@ -84,7 +84,8 @@ class Monitored(Running):
         self.roles, self.limits = list(roles), dict(limits)
         # A socket's path has 107 bytes at most, which pytest's folders may exceed.
         names = [self.driver(role) for role in self.roles]
-        self.host = DriverHost(directory.parent / self.tag, names)
+        publishing = [self.driver(role) for role in self.roles if role == "attach"]
+        self.host = DriverHost(directory.parent / self.tag, names, publishing=publishing)
         (directory / "redis").mkdir(parents=True)
         self.redis = RedisServer(redis_binary, directory / "redis")
         self.ports = {name: free_port() for name in (*WATCHERS, *WORKERS)}
@@ -123,6 +124,7 @@ class Monitored(Running):
             one.script.namespace = self.scene.namespace
         self.redis.start()
         self.client = redis.Redis.from_url(self.redis.url, decode_responses=True)
+        self.client.config_set("maxmemory", str(2**30))
         self.tool = Tool(self.plane.kubeconfig, self.redis.url)
         self.host.start()
         self.serve(*self.roles)
@@ -189,6 +191,7 @@ class Monitored(Running):
             command = [
                 *(*program(), "worker", *common),
                 *("--lease-ttl=4s", "--retry-interval-start=200ms", "--retry-interval-max=1s"),
+                "--controllers=provisioner,attacher",
                 f"--drivers-file={self.directory / 'drivers.yaml'}",
                 *(f"--provisioner=tests.support.plugins:{one.__name__}" for one in PLUGINS),
             ]
@@ -207,6 +210,21 @@ class Monitored(Running):
         """SIGSTOP, SIGCONT or SIGKILL some of them."""
         for name in names:
             self.processes[name].signal(number)
+
+    def attach(self, role: str, volume: str) -> None:
+        """Ask for one volume on a node of that role's driver."""
+        node, driver = f"node-{self.tag}", self.driver(role)
+        storage, metadata = "storage.k8s.io/v1", {"name": node}
+        drivers = [{"name": driver, "nodeID": node, "topologyKeys": []}]
+        self.api.create(
+            {"apiVersion": storage, "kind": "CSINode", "metadata": metadata,
+             "spec": {"drivers": drivers}}
+        )  # fmt: skip
+        source = {"persistentVolumeName": volume}
+        self.api.create(
+            {"apiVersion": storage, "kind": "VolumeAttachment", "metadata": metadata,
+             "spec": {"attacher": driver, "nodeName": node, "source": source}}
+        )  # fmt: skip
 
     def cut_api(self) -> None:
         """Nobody listens any more where the second watcher believes the API server to be."""

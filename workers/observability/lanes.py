@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _STATES = ("ready", "retry", "running", "delayed", "blocked")
 _LABELS = ("kind", "driver_name")
+_HELP = {"redis_memory_ratio": "Share of Redis' maxmemory in use, 0 to 1."}
 
 
 class LaneLimit(Protocol):
@@ -82,7 +83,7 @@ class LaneCollector(Collector):
     def __init__(
         self,
         read: Callable[[], Mapping[str, LaneFigures]],
-        read_sizes: Callable[[], Mapping[str, int]] = dict,
+        read_sizes: Callable[[], Mapping[str, float]] = dict,
         work_queues: Mapping[str, str] | None = None,
     ) -> None:
         self._read = read
@@ -160,8 +161,12 @@ def _depths(
     return [family]
 
 
-def _size_families(sizes: Mapping[str, int]) -> list[GaugeMetricFamily]:
+def _size_families(sizes: Mapping[str, float]) -> list[GaugeMetricFamily]:
     return [
-        GaugeMetricFamily(f"csi_fleet_{name}", f"Number of {name.replace('_', ' ')}.", value=size)
+        GaugeMetricFamily(
+            f"csi_fleet_{name}",
+            _HELP.get(name, f"Number of {name.replace('_', ' ')}."),
+            value=size,
+        )
         for name, size in sizes.items()
     ]

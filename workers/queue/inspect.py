@@ -29,7 +29,7 @@ from workers.queue.scripts import reading, text, whole
 from workers.queue.seal import content
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     import redis
 
@@ -439,19 +439,33 @@ def _pauses(clock: Clock, mirrored: bytes | None, values: list[bytes | None]) ->
             yield Pause(kind, *pause)
 
 
-def read_redis(client: redis.Redis) -> dict[str, str]:
-    """Redis' own state and settings; "?" for what it does not tell us (an ACL may hide CONFIG)."""
-    with reading(client):
-        facts: dict[str, Any] = client.info()
+def memory_ratio(facts: Mapping[str, Any]) -> float | None:
+    """The share of `maxmemory` in use, from Redis' INFO; None without such a limit."""
     used, uncounted, most = (
         whole(str(facts.get(name))) or 0
         for name in ("used_memory", "mem_not_counted_for_evict", "maxmemory")
     )
+    return (used - uncounted) / most if most else None
+
+
+def read_memory(client: redis.Redis) -> dict[str, float]:
+    """The figure `redis_memory_ratio` for the metrics; empty where Redis has no limit."""
+    with reading(client):
+        facts: Any = client.info("memory")
+    ratio = memory_ratio(facts) if isinstance(facts, dict) else None
+    return {} if ratio is None else {"redis_memory_ratio": ratio}
+
+
+def read_redis(client: redis.Redis) -> dict[str, str]:
+    """Redis' own state and settings; "?" for what it does not tell us (an ACL may hide CONFIG)."""
+    with reading(client):
+        facts: dict[str, Any] = client.info()
+    ratio = memory_ratio(facts)
     return {
         "version": str(facts.get("redis_version", "?")),
         "memory": str(facts.get("used_memory_human", "?")),
         "memory_limit": str(facts.get("maxmemory_human", "?")),
-        "memory_percent": str(100 * (used - uncounted) // most) if most else "?",
+        "memory_percent": "?" if ratio is None else str(int(100 * ratio)),
         "policy": str(facts.get("maxmemory_policy", "?")),
         "clients": str(facts.get("connected_clients", "?")),
         "appendonly": "yes" if facts.get("aof_enabled") else "no",

@@ -14,10 +14,11 @@ import yaml
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from workers.controllers import catalogue
 from workers.observability.exposition import Exposition
 from workers.observability.lanes import LaneCollector
 from workers.observability.metrics import Metrics
-from workers.queue.inspect import read_sizes
+from workers.queue.inspect import read_memory, read_sizes
 from workers.queue.limits import LaneLimits, LaneStats
 from workers.queue.names import USUAL
 
@@ -33,6 +34,9 @@ class Answers:
     def pipeline(self, *, transaction):
         self.asked = []
         return self
+
+    def info(self, section):
+        return {"used_memory": 1, "maxmemory": 4}
 
     def __getattr__(self, name):
         return lambda *_: self.asked.append(name)
@@ -50,7 +54,8 @@ def exported() -> dict[str, frozenset[str]]:
             child = metric.labels(*["x"] * len(metric._labelnames))
             feed = [getattr(child, name, None) for name in ("observe", "set", "inc")]
             next(filter(None, feed))(1)
-    lanes = LaneCollector(lambda: {LANE.lane: LANE}, lambda: read_sizes(Answers()))
+    sizes = {**read_sizes(Answers()), **read_memory(Answers())}
+    lanes = LaneCollector(lambda: {LANE.lane: LANE}, lambda: sizes)
     text = generate_latest(Exposition(metrics.registry, lanes)).decode()
     return {
         sample.name: frozenset(sample.labels)
@@ -102,6 +107,7 @@ def test_alert_names_real_metrics_and_tells_what_to_do(rule):
     assert mistakes(rule["expr"]) == []
     assert rule["annotations"]["summary"]
     assert rule["annotations"]["action"]
+    assert rule["annotations"]["runbook_url"]
     assert rule["labels"]["severity"] in {"warning", "critical"}
 
 
@@ -125,6 +131,25 @@ def test_the_dashboards_choice_of_drivers_names_a_real_label():
             text = query if isinstance(query, str) else query["query"]
             metric, label = text.removeprefix("label_values(").rstrip(")").split(", ")
             assert label in exported()[metric]
+
+
+def test_the_dashboards_choice_of_a_controller_has_all_kinds_of_each():
+    loaded = json.loads((DOCS / "dashboards" / "csi-fleet.json").read_text())
+    (variable,) = [one for one in loaded["templating"]["list"] if one["name"] == "kind"]
+    kinds: dict[str, list[str]] = {}
+    for spec in catalogue.SPECS:
+        kinds.setdefault(spec.part_of or spec.name, []).extend(one.name for one in spec.kinds)
+    wanted = {name: "|".join(found) for name, found in kinds.items()}
+    assert {one["text"]: one["value"] for one in variable["options"]} == wanted
+    assert variable["query"] == ", ".join(f"{name} : {found}" for name, found in wanted.items())
+    of_keys = [
+        target["expr"]
+        for panel in loaded["panels"]
+        for target in panel["targets"]
+        if re.search(r"csi_fleet_(keys|attempts_total|lane_)", target["expr"])
+    ]
+    assert of_keys
+    assert all('kind=~"${kind:raw}"' in text for text in of_keys)
 
 
 @pytest.mark.parametrize(
