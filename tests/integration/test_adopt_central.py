@@ -162,8 +162,11 @@ def fleet(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         program.write_text(
             f"#!{sys.executable}\nimport json, subprocess, sys\n"
             "if 'exec' in sys.argv:\n"
-            f"    command = [{sys.executable!r}, '-m', 'workers', 'status', '-o', 'json',\n"
+            "    words = sys.argv[sys.argv.index('csi-fleet') + 1:]\n"
+            f"    command = [{sys.executable!r}, '-m', 'workers', *words,\n"
             f"               {f'--redis-url={made.redis_url}'!r}]\n"
+            "    if words[0] == 'explain':\n"
+            f"        command.append({f'--kubeconfig={cluster.plane.kubeconfig}'!r})\n"
             "    sys.exit(subprocess.run(command).returncode)\n"
             f"print(json.dumps({{'items': [{POD!r}]}}))\n"
         )
@@ -209,6 +212,40 @@ def test_a_driver_is_served_by_central_workers_and_released(
             assert NAME not in {one["metadata"]["name"] for one in cluster.api.items(path)}
     assert cluster.player.both == 0, "no pod with a gateway beside one with Go sidecars"
     assert len(driver.volumes()) == 2
+    scene.clean_up(is_running_here)
+
+
+@pytest.mark.parametrize("binding", ["Immediate", "WaitForFirstConsumer"])
+def test_adoption_is_verified_by_a_claim(
+    cluster: Cluster, fleet: Fleet, driver: DirectoryDriver, binding: str
+) -> None:
+    cluster.start(replicas=1, elects=True)
+    scene = Scene(cluster.api)
+    scene.storage_class(DRIVER, volumeBindingMode=binding, reclaimPolicy="Retain")
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    csi_node = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSINode",
+        "metadata": {"name": "n1"},
+        "spec": {"drivers": [{"name": DRIVER, "nodeID": "n1"}]},
+    }
+    for one in (node, csi_node):
+        cluster.api.apply(one)
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    patch = "application/merge-patch+json"
+    cluster.api.request("PATCH", "/api/v1/nodes/n1/status", {"status": ready}, content_type=patch)
+    assert "was Bound" in cluster.run("adopt", "--as=central", "--verify")
+    assert len(driver.calls("CreateVolume")) == 1
+    assert driver.volumes() == {}, "the volume is deleted, though its class retains"
+    driver.set_rules({"method": "CreateVolume", "code": "INTERNAL", "message": "no disk today"})
+    child = cluster.command("adopt", "--as=central", "--verify", "--wait=20s")
+    output, _ = child.communicate(timeout=120)
+    assert child.returncode == 1
+    assert "was not Bound" in output
+    assert "no disk today" in output, "the cause that explain knows"
+    assert cluster.names() == ["driver", gateway.NAME], "the driver stays adopted"
+    driver.set_rules()
+    cluster.run("release")
     scene.clean_up(is_running_here)
 
 

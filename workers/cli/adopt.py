@@ -18,6 +18,7 @@ import yaml
 from workers.cli import adoptcentral, adoptplan, terminal
 from workers.cli.adoptcentral import Surroundings, central_of
 from workers.cli.adoptplan import CENTRAL, WORKER, Choice, Plan, is_central, place_of
+from workers.cli.adoptverify import Verification
 from workers.cli.doctor import FAIL, OK, WARN, Finding
 from workers.cli.kubectl import DRIVERS_LABEL, PART_LABEL, RECORDS_ENDING, REDIS_VARIABLE
 from workers.cli.migrate import Holders, holders, may, of_rights
@@ -59,6 +60,8 @@ def run(tools: Tools) -> int:
     choice = Choice(
         words[0], tool.one_replica, tool.any_replica, tool.force, tool.secret, tool.mode
     )
+    if tool.storage_class and not tool.verify:
+        raise ConfigError("--class is the class of the claim of --verify; give both")
     move = Move(tools, choice, (words[1:] or ("",))[0])
     try:
         return move.adopt() if command is Command.ADOPT else move.release()
@@ -99,6 +102,8 @@ class Move:
             plan.findings += self.needs_of_central(workload, around)
         else:
             plan.findings += self.needs(workload, installation)
+        place = around.central.namespace if around else workload["metadata"]["namespace"]
+        verification = self.verification(workload, plan)
         if self.tools.settings.tool.dry_run or plan.is_refused:
             return self.shown(workload, plan, around)
         self.tell(plan)
@@ -108,7 +113,8 @@ class Move:
         workload = self.change(
             workload, plan, lambda one: adoptplan.adopt(one, target, self.choice)
         )
-        return self.finish(workload, plan, around, wants_ours=True)
+        code = self.finish(workload, plan, around, wants_ours=True)
+        return code or (verification.run(place, "release") if verification else 0)
 
     def release(self) -> int:
         """Restore the Go sidecars."""
@@ -120,11 +126,37 @@ class Move:
                 around = self.around(workload, self.installation())
             except ConfigError as error:
                 plan.say("objects", WARN, f"What `adopt` made besides stays: {error}")
+        verification = self.verification(workload, plan)
         if self.tools.settings.tool.dry_run or plan.is_refused:
             return self.shown(workload, plan, None)
         self.tell(plan)
         workload = self.change(workload, plan, lambda one: adoptplan.release(one, self.choice))
-        return self.finish(workload, plan, around, wants_ours=False)
+        code = self.finish(workload, plan, around, wants_ours=False)
+        return code or (verification.run("", "adopt") if verification else 0)
+
+    def verification(self, workload: JsonObject, plan: Plan) -> Verification | None:
+        """The claim of --verify, None without the flag; what prevents it refuses the plan."""
+        tool = self.tools.settings.tool
+        if not tool.verify:
+            return None
+        namespace = workload["metadata"]["namespace"]
+        found = Verification(
+            self.tools,
+            self.choice.driver,
+            namespace,
+            tool.storage_class,
+            sleep=self.sleep,
+            clock=self.clock,
+        )
+        plan.findings += found.findings()
+        if not workload["spec"].get("replicas", 1):
+            plan.say(
+                "verify",
+                FAIL,
+                f"{place_of(workload)} has no replicas, so nobody would serve a claim. Scale it up "
+                "(kubectl scale), or leave out --verify",
+            )
+        return found
 
     def around(self, workload: JsonObject, installation: Installation) -> Surroundings:
         """The objects that central mode needs for the driver besides its workload.

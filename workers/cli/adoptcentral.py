@@ -50,7 +50,7 @@ PORT: Final = 10443
 ADOPTED: Final = "adopted-drivers"
 AUTHORITY: Final = "driver-ca"
 CLIENT: Final = "driver-tls"
-_MADE: Final = ("app.kubernetes.io/managed-by", "csi-fleet-adopt")
+MADE: Final = ("app.kubernetes.io/managed-by", "csi-fleet-adopt")
 _TOUCHED: Final = "csi-fleet.io/drivers-changed"
 _LAST_PORT: Final = 65535
 ASK_SECONDS: Final = 30.0
@@ -218,12 +218,12 @@ class Surroundings:
             (BINDINGS, self.role, ""),
         ):
             found = self._find(resource, name, place)
-            if found is not None and not _is_made(found):
+            if found is not None and not is_made(found):
                 yield Finding(
                     "objects",
                     FAIL,
                     f"There is a {resource.kind} {name} that `adopt` did not make. Remove it, or "
-                    f"label it {'='.join(_MADE)} if it may be changed",
+                    f"label it {'='.join(MADE)} if it may be changed",
                 )
         has_authority = self._find(paths.SECRETS, AUTHORITY, self.central.namespace)
         has_client = self._find(paths.SECRETS, CLIENT, self.central.namespace)
@@ -286,7 +286,7 @@ class Surroundings:
             (ROLES, self.role, ""),
         ):
             item = self._find(resource, name, place)
-            if item is None or not _is_made(item):
+            if item is None or not is_made(item):
                 continue
             try:
                 self.kube.delete(resource, name, namespace=place, uid=item["metadata"]["uid"])
@@ -316,7 +316,7 @@ class Surroundings:
             (self.namespace, self.name, server, certificates.SERVER),
         ):
             known = self._find(paths.SECRETS, name, place)
-            if known is not None and not _is_made(known):
+            if known is not None and not is_made(known):
                 continue
             ca, key = (_value(authority, one) for one in ("tls.crt", "tls.key"))
             if known is not None and certificates.is_good(_value(known, "tls.crt"), ca, host):
@@ -381,7 +381,7 @@ class Surroundings:
         metadata: JsonObject = {"name": name}
         if resource.namespaced:
             metadata["namespace"] = namespace or self.namespace
-        metadata["labels"] = dict([PART_LABEL, _MADE])
+        metadata["labels"] = dict([PART_LABEL, MADE])
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
         return {**kind, "metadata": metadata, **fields}
 
@@ -428,25 +428,33 @@ class Surroundings:
 
 def is_served(tools: Tools, central: Central, driver: str) -> bool | None:
     """Return True if a worker is connected to the driver, asked in a pod; None if unknown."""
+    report = asked_in_pod(tools, central.namespace, "status", "-o", "json")
+    if report is None or not isinstance(report.get("drivers"), dict):
+        return None
+    found = report["drivers"].get(driver)
+    return found is not None and not found["state"].startswith(("not served", "disconnected"))
+
+
+def asked_in_pod(tools: Tools, namespace: str, *command: str) -> JsonObject | None:
+    """The JSON that a csi-fleet command prints in a pod of the namespace; None without an answer.
+
+    Redis, its password and its certificate are only in the pods.
+    """
     config = tools.settings.kube.kubeconfig
     flags = [f"--kubeconfig={config}"] if config else []
     try:
-        place = kubectl.choose(kubectl.pods(flags, central.namespace), ["status"])
+        place = kubectl.choose(kubectl.pods(flags, namespace), command)
         argv = [
             *(kubectl.kubectl(), *flags, "exec", f"--namespace={place.namespace}", place.pod),
-            *(f"--container={place.container}", "--", "csi-fleet", "status", "-o", "json"),
+            *(f"--container={place.container}", "--", "csi-fleet", *command),
         ]
         done = subprocess.run(  # noqa: S603
             argv, capture_output=True, text=True, check=False, timeout=ASK_SECONDS
         )
         report = json.loads(done.stdout)
-        found = report["drivers"].get(driver)
-    except (
-        *(kubectl.PluginError, subprocess.TimeoutExpired, OSError),
-        *(ValueError, KeyError, AttributeError),
-    ):
+    except (kubectl.PluginError, subprocess.TimeoutExpired, OSError, ValueError):
         return None
-    return found is not None and not found["state"].startswith(("not served", "disconnected"))
+    return report if isinstance(report, dict) else None
 
 
 def rights_of(central: Central) -> JsonObject:
@@ -465,8 +473,8 @@ def secrets_hint(central: Central, driver: str) -> Finding:
     )
 
 
-def _is_made(item: JsonObject) -> bool:
-    return _MADE in (item["metadata"].get("labels") or {}).items()
+def is_made(item: JsonObject) -> bool:
+    return MADE in (item["metadata"].get("labels") or {}).items()
 
 
 def _value(secret: JsonObject, key: str) -> bytes:

@@ -54,13 +54,13 @@ TOOL_FLAGS: Final = (
     Flag("account", Kind.STRINGS, "csi-fleet/worker", "NAMESPACE/NAME of the workers' service "
          "account. May be repeated.", _SECRET_ROLES, upstream=False),
     Flag("class", Kind.STRING, "", "Name of the storage class it is about.",
-         frozenset({Command.PAUSE, Command.RESUME}), upstream=False),
+         frozenset({Command.PAUSE, Command.RESUME}) | _MOVES, upstream=False),
     Flag("reason", Kind.STRING, "", "Why; shown by explain and status.", _TIMED, upstream=False),
     Flag("for", Kind.DURATION, "0s", "Resume automatically after this time; 0 for never.", _TIMED,
          upstream=False, bound=NOT_NEGATIVE),
     Flag("wait", Kind.DURATION, "5m", "How long drain waits for running work to end, and adopt and "
-         "release for the new pods.", frozenset({Command.DRAIN}) | _MOVES, upstream=False,
-         bound=NOT_NEGATIVE),
+         "release for the new pods and then for the claim of --verify.",
+         frozenset({Command.DRAIN}) | _MOVES, upstream=False, bound=NOT_NEGATIVE),
     Flag("as", Kind.STRING, "worker", "What replaces the Go sidecars: worker, one container in the "
          "driver's pod; or central, a gateway there, through which central workers reach it.",
          _ADOPT, upstream=False),
@@ -70,6 +70,9 @@ TOOL_FLAGS: Final = (
          "scales it back.", _ADOPT, upstream=False),
     Flag("any-replica", Kind.BOOL, "false", "Let the workers of all replicas call the driver "
          "beside them at the same time: the driver keeps no state of its own.", _ADOPT,
+         upstream=False),
+    Flag("verify", Kind.BOOL, "false", "Afterwards make a claim, wait until it is Bound, and "
+         "delete it; --class names its storage class if several are of the driver.", _MOVES,
          upstream=False),
     Flag("image", Kind.STRING, "", "Image of worker or gateway. Default: the watcher's.", _ADOPT,
          upstream=False),
@@ -118,6 +121,7 @@ class ToolSettings:
     dry_run: bool = setting("dry-run", TOOL_FLAGS)
     one_replica: bool = setting("one-replica", TOOL_FLAGS)
     any_replica: bool = setting("any-replica", TOOL_FLAGS)
+    verify: bool = setting("verify", TOOL_FLAGS)
     image: str = setting("image", TOOL_FLAGS)
     secret: str = setting("secret", TOOL_FLAGS)
     force: bool = setting("force", TOOL_FLAGS)

@@ -1,0 +1,247 @@
+"""`adopt --verify` and `release --verify`: one claim is made, Bound and deleted, volume included.
+
+Works with the user's own permissions and without a pod: for a class that waits for a consumer, the
+claim names a node, as the scheduler would. The claim has the driver's own name for it, so a command
+that was cut off leaves one claim, which the next command removes first. A failure changes nothing
+about the driver: it stays with the side that it was moved to.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from workers.cli import adoptcentral, gateway, terminal
+from workers.cli.doctor import FAIL, Finding
+from workers.constants import ANN_SELECTED_NODE
+from workers.errors import ApiError
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.migration.plugins import in_tree_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from workers.cli.tools import Tools
+    from workers.kube.objects import JsonObject
+
+POLL_SECONDS: Final = 1.0
+SIZE: Final = "1Gi"
+_WAITS: Final = "WaitForFirstConsumer"
+
+
+@dataclass(slots=True)
+class Verification:
+    """The claim of one command.
+
+    Attributes:
+        driver: name of the driver.
+        namespace: namespace of the driver's workload; the claim is made there.
+        class_name: the class that the user named; `findings` fills it in if only one fits.
+        sleep: waits for some seconds.
+        clock: returns the time in seconds.
+    """
+
+    tools: Tools
+    driver: str
+    namespace: str
+    class_name: str = ""
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    is_delayed: bool = field(default=False, init=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the claim."""
+        return f"{gateway.name_of(self.driver)}-verify"
+
+    @property
+    def place(self) -> str:
+        """Namespace and name of the claim."""
+        return f"{self.namespace}/{self.name}"
+
+    def findings(self) -> Iterator[Finding]:
+        """Choose the class; yields why that is impossible, before anything is changed."""
+        names = {self.driver, in_tree_name(self.driver)}
+        items = self.tools.kube.list(paths.STORAGE_CLASSES)
+        fitting = {one["metadata"]["name"]: one for one in items if one["provisioner"] in names}
+        known = ", ".join(sorted(fitting)) or "none"
+        if self.class_name and self.class_name not in fitting:
+            yield self._refusal(
+                f"--class={self.class_name} is no StorageClass of {self.driver} (there is: {known})"
+                ". Name another one, or leave out --verify"
+            )
+        elif not fitting:
+            yield self._refusal(
+                f"No StorageClass has the provisioner {self.driver}, so --verify cannot make a "
+                "claim. Create one, or leave out --verify"
+            )
+        elif len(fitting) > 1 and not self.class_name:
+            yield self._refusal(
+                f"Several StorageClasses have the provisioner {self.driver}: {known}. Choose one "
+                "for --verify: --class=NAME"
+            )
+        else:
+            claim = self._find(paths.CLAIMS, self.name, self.namespace)
+            if claim is not None and not adoptcentral.is_made(claim):
+                yield self._refusal(
+                    f"There is a claim {self.place} that --verify did not make. Rename or delete it"
+                )
+            self.class_name = self.class_name or next(iter(fitting))
+            self.is_delayed = fitting[self.class_name].get("volumeBindingMode") == _WAITS
+            if self.is_delayed and not self._node():
+                yield self._refusal(
+                    f"StorageClass {self.class_name} waits for a pod, and no node that takes pods "
+                    f"has {self.driver}. Start the driver's node part, or leave out --verify"
+                )
+
+    def run(self, asked_in: str, undo: str) -> int:
+        """Make the claim, wait until it is Bound, delete it; returns the exit code.
+
+        Args:
+            asked_in: namespace of the pods that know why a claim waits, "" for none.
+            undo: the command that undoes the move.
+        """
+        seconds = self.tools.settings.tool.wait_seconds
+        try:
+            missed = self._steps(self.clock() + seconds)
+        except ApiError as error:
+            missed = f"the API server answered: {error}"
+        if not missed:
+            terminal.write(
+                f"Verified: a claim of class {self.class_name} was Bound, and it and its volume "
+                "are deleted"
+            )
+            return 0
+        cause = self._cause(asked_in)
+        try:
+            self._is_absent()
+            left = f"The claim {self.place} is being deleted."
+        except ApiError:
+            left = f"Delete the claim {self.place}."
+        terminal.write(
+            f"Not verified within --wait={seconds:g}s: {missed} (class {self.class_name}). {cause} "
+            f"{left} {self.driver} stays as this command left it. Repeat the command to verify it "
+            f"again, or undo it: csi-fleet {undo} {self.driver}"
+        )
+        return 1
+
+    def _steps(self, end: float) -> str:
+        """Do all steps; returns what was waited for in vain, "" if nothing was."""
+        if not self._until(end, self._is_absent):
+            return f"the claim {self.place} of an earlier command was not deleted"
+        self.tools.kube.create(paths.CLAIMS, self._claim())
+        if not self._until(end, self._is_bound):
+            return f"the claim {self.place} was not Bound"
+        claim = self.tools.kube.get(paths.CLAIMS, self.name, namespace=self.namespace)
+        volume = claim["spec"]["volumeName"]
+        if not self._until(end, self._is_absent):
+            return f"the claim {self.place} was Bound, and was not deleted"
+        if not self._until(end, lambda: self._find(paths.VOLUMES, volume) is None):
+            return f"the claim {self.place} was Bound, and its volume {volume} was not deleted"
+        return ""
+
+    def _until(self, end: float, is_done: Callable[[], bool]) -> bool:
+        while not is_done():
+            if self.clock() > end:
+                return False
+            self.sleep(POLL_SECONDS)
+        return True
+
+    def _is_bound(self) -> bool:
+        claim = self.tools.kube.get(paths.CLAIMS, self.name, namespace=self.namespace)
+        is_free = not claim["spec"].get("volumeName")
+        notes = claim["metadata"].get("annotations") or {}
+        # A driver without room on the node removes the annotation; the scheduler would set it.
+        if self.is_delayed and is_free and ANN_SELECTED_NODE not in notes:
+            note = {ANN_SELECTED_NODE: self._node()}
+            self.tools.kube.merge(paths.CLAIMS, claim, {"metadata": {"annotations": note}})
+        return bool((claim.get("status") or {}).get("phase") == "Bound")
+
+    def _is_absent(self) -> bool:
+        """Delete the claim if it is there, with its volume; True once the claim is gone."""
+        claim = self._find(paths.CLAIMS, self.name, self.namespace)
+        if claim is None:
+            return True
+        if not adoptcentral.is_made(claim) or claim["metadata"].get("deletionTimestamp"):
+            return False
+        volume = self._find(paths.VOLUMES, claim["spec"].get("volumeName") or "")
+        if volume and volume["spec"].get("persistentVolumeReclaimPolicy") != "Delete":
+            change = {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}
+            self.tools.kube.merge(paths.VOLUMES, volume, change)
+        uid = claim["metadata"]["uid"]
+        with suppress(NotFoundError):
+            self.tools.kube.delete(paths.CLAIMS, self.name, namespace=self.namespace, uid=uid)
+        return self._find(paths.CLAIMS, self.name, self.namespace) is None
+
+    def _drop_quietly(self) -> str:
+        try:
+            self._is_absent()
+        except ApiError:
+            return f"The claim {self.place} is left: delete it. "
+        return f"The claim {self.place} is being deleted. "
+
+    def _claim(self) -> JsonObject:
+        metadata: JsonObject = {
+            "name": self.name,
+            "namespace": self.namespace,
+            "labels": dict([adoptcentral.MADE]),
+        }
+        if self.is_delayed:
+            metadata["annotations"] = {ANN_SELECTED_NODE: self._node()}
+        return {
+            "apiVersion": paths.CLAIMS.api_version,
+            "kind": paths.CLAIMS.kind,
+            "metadata": metadata,
+            "spec": {
+                "storageClassName": self.class_name,
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": SIZE}},
+            },
+        }
+
+    def _node(self) -> str:
+        """A node that takes pods and has the driver, "" if there is none."""
+        having = {
+            one["metadata"]["name"]
+            for one in self.tools.kube.list(paths.CSI_NODES)
+            if any(each["name"] == self.driver for each in one["spec"].get("drivers") or ())
+        }
+        for node in self.tools.kube.list(paths.NODES):
+            states = (node.get("status") or {}).get("conditions") or ()
+            is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in states)
+            is_open = not (node.get("spec") or {}).get("unschedulable")
+            if node["metadata"]["name"] in having and is_ready and is_open:
+                return str(node["metadata"]["name"])
+        return ""
+
+    def _cause(self, asked_in: str) -> str:
+        """What `explain` says of the claim; without a pod to ask, the claim's newest warning."""
+        report: JsonObject = {}
+        if asked_in:
+            words = ("explain", "pvc", self.place, "-o", "json")
+            report = adoptcentral.asked_in_pod(self.tools, asked_in, *words) or {}
+        if text := " ".join(str(report[one]) for one in ("text", "advice") if report.get(one)):
+            return f"Cause ({report.get('cause')}): {text}"
+        try:
+            claim = self.tools.kube.get(paths.CLAIMS, self.name, namespace=self.namespace)
+            events = list(self.tools.kube.list_warnings(self.namespace, claim["metadata"]["uid"]))
+        except ApiError:
+            events = []
+        if not events:
+            return f"No event says why: kubectl csi-fleet explain pvc {self.place} may."
+        newest = max(events, key=lambda one: str(one.get("lastTimestamp") or ""))
+        return f"Newest event ({newest.get('reason')}): {newest.get('message')}."
+
+    def _find(self, resource: paths.Resource, name: str, namespace: str = "") -> JsonObject | None:
+        if not name:
+            return None
+        try:
+            return self.tools.kube.get(resource, name, namespace=namespace)
+        except NotFoundError:
+            return None
+
+    def _refusal(self, text: str) -> Finding:
+        return Finding("verify", FAIL, text)
