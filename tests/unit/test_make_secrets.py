@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-SCRIPT = Path(__file__).resolve().parents[2] / "k8s/make-secrets.sh"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "k8s/make-secrets.sh"
+# The file with the command, and the one with the driver's pods.
+DRIVERS = {
+    "k8s/overlays/prod-sidecar/driver.yaml": "k8s/overlays/prod-sidecar/driver.yaml",
+    "k8s/overlays/prod-node/driver.yaml": "k8s/overlays/prod-node/driver.yaml",
+    "examples/nfs_csi_driver/manifests/kustomization.yaml": (
+        "examples/nfs_csi_driver/manifests/controller.yaml"
+    ),
+}
 
 
 def made(folder, *drivers):
@@ -57,3 +67,23 @@ def test_two_drivers_with_one_secret_are_refused(tmp_path):
     assert done.returncode == 1
     assert "two drivers share the Secret ns/redis-password-worker" in done.stderr
     assert not (tmp_path / "secrets").exists()
+
+
+@pytest.mark.parametrize("told", DRIVERS)
+def test_a_drivers_manifest_gets_what_it_mounts_by_the_command_in_it(told, tmp_path):
+    """No Secret is copied by hand: each driver has a user and a records key of its own."""
+    (driver,) = re.findall(r"make-secrets\.sh DIR csi-fleet (\S+) \|", (ROOT / told).read_text())
+    name, _, namespace = driver.partition("=")
+    objects = list(yaml.safe_load_all(made(tmp_path, driver).stdout))
+    there = {(o["kind"], o["metadata"]["name"], o["metadata"]["namespace"]): o for o in objects}
+    pods = [
+        one["spec"]["template"]["spec"]
+        for one in yaml.safe_load_all((ROOT / DRIVERS[told]).read_text())
+        if one["kind"] in {"Deployment", "DaemonSet"}
+    ]
+    env = {e["name"]: e.get("value") for c in pods[0]["containers"] for e in c.get("env") or ()}
+    assert env["CSI_FLEET_REDIS_USERNAME"] == f"worker.{name}"
+    assert ("ConfigMap", "redis-ca", namespace) in there
+    keys = there["Secret", "redis-password-worker", namespace]["data"]
+    for variable in ("CSI_FLEET_REDIS_PASSWORD_FILE", "CSI_FLEET_RECORDS_KEY_FILE"):
+        assert env[variable].rpartition("/")[2] in keys

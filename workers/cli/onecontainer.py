@@ -8,11 +8,11 @@ cannot express is reported as a problem, never guessed.
 from __future__ import annotations
 
 import copy
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli.kubectl import REDIS_CLIENT
+from workers.cli.sidecars import VARIABLE
 from workers.config.commandline import HelpRequested, read_arguments
 from workers.config.flags import Command, Kind
 from workers.config.flagsets import flag_set, prefixed
@@ -24,6 +24,7 @@ from workers.controllers import catalogue
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Mapping, Sequence
 
     from workers.config.commandline import CommandLine
@@ -38,8 +39,6 @@ LOGIN_FOLDER: Final = "/run/csi-fleet-redis/login"
 # Measured (docs/performance.md): a worker with four controllers takes 55 to 80 MiB.
 RESOURCES: Final = {"requests": {"cpu": "20m", "memory": "160Mi"}, "limits": {"memory": "384Mi"}}
 
-# Variables as the kubelet parses them: `$$` stands for a dollar sign.
-_VARIABLE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
 # Flags with one value per process. The sidecars' request rates to the API server add up; of times
 # and verbosity the largest value is used.
 _ADDED: Final = {"kube-api-qps": 5.0, "kube-api-burst": 10.0}
@@ -241,11 +240,11 @@ def _expanded(text: str, known: Mapping[str, str], container: JsonObject) -> str
             return match[0]
         return known.get(name, f"${match[0]}")
 
-    return _VARIABLE.sub(replaced, text)
+    return VARIABLE.sub(replaced, text)
 
 
 def _references(text: str) -> set[str]:
-    return {name for name in _VARIABLE.findall(text) if name}
+    return {name for name in VARIABLE.findall(text) if name}
 
 
 # Arguments.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workers.spec import Spec
 
 # Variables as the kubelet parses them: `$$` stands for a dollar sign.
-_VARIABLE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
+VARIABLE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _ELECTS: Final = "leader-election"
 
 
@@ -61,11 +61,11 @@ class Sidecar:
     def _expanded(self, text: str, known: dict[str, str | None]) -> str | None:
         """Expand variables as the kubelet does; None if a value is unknown."""
         is_elsewhere = bool(self.container.get("envFrom"))
-        for name in filter(None, _VARIABLE.findall(text)):
+        for name in filter(None, VARIABLE.findall(text)):
             if (known[name] is None) if name in known else is_elsewhere:
                 return None
         found = {name: value for name, value in known.items() if value is not None}
-        return _VARIABLE.sub(lambda m: "$" if m[1] is None else found.get(m[1], m[0]), text)
+        return VARIABLE.sub(lambda m: "$" if m[1] is None else found.get(m[1], m[0]), text)
 
     def given(self) -> list[str]:
         """Its arguments, not expanded."""

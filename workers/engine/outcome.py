@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from workers.queue.locks import Lock
+
+ABORTED_TRIES: Final = 5
+"""A call that the driver answers with ABORTED ("another operation is pending") is repeated at the
+first interval this many times before it backs off (MA-014)."""
 
 
 class Action(Enum):

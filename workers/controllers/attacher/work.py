@@ -30,7 +30,7 @@ from workers.controllers.attacher.names import (
     keys_of,
 )
 from workers.controllers.attacher.source import AttachError, volume_name
-from workers.engine.outcome import Action, Outcome, done, wait
+from workers.engine.outcome import ABORTED_TRIES, Action, Outcome, done, wait
 from workers.errors import AttemptError
 from workers.kube import paths
 from workers.kube.client import MERGE_PATCH
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-ABORTED_TRIES: Final = 5
-"""Consecutive ABORTED answers ("another operation is pending") not counted as failures (MA-014)."""
 
 GONE_PAUSES_SECONDS: Final = (1.0, 2.0, 4.0)
 

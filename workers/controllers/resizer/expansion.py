@@ -16,7 +16,7 @@ from workers.controllers.resizer.marks import Call
 from workers.controllers.resizer.results import Result, expand_result, is_in_use
 from workers.controllers.resizer.words import Part
 from workers.controllers.resizer.work import Work, patch_failed
-from workers.engine.outcome import Action, Outcome, done, retry
+from workers.engine.outcome import ABORTED_TRIES, Action, Outcome, done, retry
 from workers.errors import AttemptError
 from workers.kube.errors import NotFoundError, RefusedError
 from workers.migration.plugins import in_tree_source
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 # No event reports the end of a pod without an attachment, so a waiting claim checks this often.
 IN_USE_SECONDS: Final = 15.0
-# An aborted call is retried at the base interval this many times before it backs off (MA-014).
-_ABORTED_ATTEMPTS: Final = 5
 
 
 @dataclass(slots=True)
@@ -174,7 +172,7 @@ class ExpandStep:
         if result is Result.INFEASIBLE and not self.plan.is_legacy:
             return retry("infeasible", not_before_seconds=work.settings.retry_interval_max_seconds)
         is_aborted = error is not None and error.code == errors.ABORTED
-        if is_aborted and work.lease.fails < _ABORTED_ATTEMPTS:
+        if is_aborted and work.lease.fails < ABORTED_TRIES:
             cap = work.settings.retry_interval_start_seconds
             return Outcome(Action.RETRY, cap_seconds=cap, reason="aborted")
         if work.marks.in_use:

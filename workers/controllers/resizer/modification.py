@@ -16,7 +16,7 @@ from workers.controllers.resizer.results import Result, modify_result
 from workers.controllers.resizer.words import ModifyState
 from workers.controllers.resizer.work import Work, patch_failed
 from workers.deadlines import NONE
-from workers.engine.outcome import Action, Outcome, done, retry, wait
+from workers.engine.outcome import ABORTED_TRIES, Action, Outcome, done, retry, wait
 from workers.errors import AttemptError
 from workers.kube.errors import NotFoundError, RefusedError
 from workers.observability import trail
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from workers.controllers.resizer.modifying import Modify
     from workers.kube.objects import JsonObject
 
-_ABORTED_ATTEMPTS = 5
 _INTERNAL = errors.code_name(errors.INTERNAL)
 _INVALID = errors.code_name(errors.INVALID_ARGUMENT)
 
@@ -193,7 +192,7 @@ class ModifyStep:
         work.complain(words.REASON_MODIFY_FAILED, problem or f"{error}{suffix}")
         if result is Result.INFEASIBLE:
             return retry("infeasible", not_before_seconds=work.settings.retry_interval_max_seconds)
-        if error.code == errors.ABORTED and work.lease.fails < _ABORTED_ATTEMPTS:
+        if error.code == errors.ABORTED and work.lease.fails < ABORTED_TRIES:
             cap = work.settings.retry_interval_start_seconds
             return Outcome(Action.RETRY, cap_seconds=cap, reason="aborted")
         return retry(str(result))
