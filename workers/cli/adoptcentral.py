@@ -239,7 +239,7 @@ class Surroundings:
             )
         if has_authority and has_client:
             trusted, authority = _value(has_client, "ca.crt"), _value(has_authority, "tls.crt")
-            if authority.strip() not in trusted:
+            if not certificates.is_of_key(trusted, authority):
                 yield Finding(
                     "certificates",
                     FAIL,
@@ -248,6 +248,9 @@ class Surroundings:
                     "before would refuse the workers. Put the authority's old key back; or release "
                     f"those drivers, delete {CLIENT}, and adopt them again",
                 )
+        for secret in (has_authority, has_client, has_own):
+            if secret is not None and not is_made(secret):
+                yield from self._ending(secret)
         listed = self._find(paths.CONFIG_MAPS, "drivers", self.central.namespace)
         for text in ((listed or {}).get("data") or {}).values():
             if self.driver in _names(text):
@@ -256,6 +259,20 @@ class Surroundings:
                     FAIL,
                     f"{self.driver} is in the drivers file already (ConfigMap "
                     f"{self.central.namespace}/drivers). Remove it there (the chart's values)",
+                )
+
+    def _ending(self, secret: JsonObject) -> Iterator[Finding]:
+        """Report a certificate that ends soon and that `adopt` may not renew."""
+        metadata = secret["metadata"]
+        for key in ("ca.crt", "tls.crt"):
+            is_valid, end = certificates.lasting(_value(secret, key), is_bundle=key == "ca.crt")
+            if end:
+                yield Finding(
+                    "certificates",
+                    WARN if is_valid else FAIL,
+                    f"The certificate {key} of the Secret {metadata['namespace']}/"
+                    f"{metadata['name']} {end}. Let whoever made the Secret renew it, with the "
+                    "same key if it is the authority's, then repeat `adopt` for each driver",
                 )
 
     def make(self, workload: JsonObject, entry: JsonObject) -> list[str]:
@@ -310,6 +327,13 @@ class Surroundings:
             made = self._secret(here, AUTHORITY, {"tls.crt": certificate, "tls.key": key})
             authority = self._create(paths.SECRETS, made)
             written.append(_place(paths.SECRETS, made))
+        elif is_made(authority) and not certificates.is_fresh(_value(authority, "tls.crt")):
+            renewed = certificates.renew_authority(
+                _value(authority, "tls.crt"), _value(authority, "tls.key")
+            )
+            change = {"data": {"tls.crt": base64.b64encode(renewed).decode()}}
+            authority = self.kube.merge(paths.SECRETS, authority, change, is_exact=True)
+            written.append(_place(paths.SECRETS, self._secret(here, AUTHORITY, {})))
         server = f"{self.name}.{self.namespace}.svc"
         for place, name, host, use in (
             (here, CLIENT, "worker.csi-fleet", certificates.CLIENT),
@@ -319,7 +343,8 @@ class Surroundings:
             if known is not None and not is_made(known):
                 continue
             ca, key = (_value(authority, one) for one in ("tls.crt", "tls.key"))
-            if known is not None and certificates.is_good(_value(known, "tls.crt"), ca, host):
+            is_good = known and certificates.is_good(_value(known, "tls.crt"), ca, host)
+            if is_good and _value(known, "ca.crt") == ca:
                 continue
             certificate, own = certificates.sign(ca, key, [host], use)
             files = {"ca.crt": ca, "tls.crt": certificate, "tls.key": own}
@@ -409,9 +434,9 @@ class Surroundings:
         fields: JsonObject = {
             name: item[name] for name in ("spec", "rules", "subjects") if name in item
         }
-        if all(_covers(found.get(name), value) for name, value in fields.items()):
+        if _covers(found, fields):
             return False
-        self.kube.merge(resource, found, fields)
+        self.kube.merge(resource, found, _change(found, fields))
         return True
 
     def _is_isolated(self, workload: JsonObject) -> bool:
@@ -509,9 +534,25 @@ def _all_but(port: int) -> list[JsonObject]:
     return found
 
 
+def _change(found: Any, wanted: Any) -> Any:
+    """The merge patch that makes `found` cover `wanted`: what labels select is replaced whole."""
+    if not isinstance(wanted, dict) or not isinstance(found, dict):
+        return wanted
+    gone = found.keys() - wanted.keys() if _is_labels(wanted) else ()
+    changed = {name: _change(found.get(name), value) for name, value in wanted.items()}
+    return changed | dict.fromkeys(gone)
+
+
+def _is_labels(value: JsonObject) -> bool:
+    """Return True for a map of labels, to which the API server adds nothing."""
+    return all(isinstance(one, str) for one in value.values())
+
+
 def _covers(found: Any, wanted: Any) -> bool:
-    """Return True if `found` contains all of `wanted`; the API server adds defaults."""
+    """Return True if `found` contains all of `wanted`, and equal labels; servers add defaults."""
     if isinstance(wanted, dict):
+        if _is_labels(wanted):
+            return bool(found == wanted)
         return isinstance(found, dict) and all(
             _covers(found.get(name), value) for name, value in wanted.items()
         )

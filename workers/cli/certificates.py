@@ -1,9 +1,13 @@
-"""Creates an authority and certificates for the drivers' mutual TLS, valid for ten years."""
+"""Creates an authority and certificates for the drivers' mutual TLS, and knows how long they last.
+
+All are valid for ten years, a signed certificate no longer than its authority. An authority is
+renewed with its own key: what it signed before stays good.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -15,10 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LIFE: Final = timedelta(days=3650)
+# Less than this is worth a warning.
+SHORT: Final = timedelta(days=30)
 # A certificate with less than a third of its lifetime left is renewed.
 _LEFT_SHARE: Final = 3
 _SKEW: Final = timedelta(hours=1)
 _MOST_CHARACTERS: Final = 64
+_Key: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
 CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 
@@ -26,14 +33,26 @@ CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 def make_authority(name: str) -> tuple[bytes, bytes]:
     """Create an authority; returns its certificate and key as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _name(name)
+    return _authority(_name(name), key), _pem(key)
+
+
+def renew_authority(certificate: bytes, key: bytes) -> bytes:
+    """Return the authority's certificate for another ten years, with the same name and key.
+
+    Raises:
+        ValueError: certificate or key cannot be parsed.
+    """
+    return _authority(x509.load_pem_x509_certificate(certificate).subject, _signer(key))
+
+
+def _authority(subject: x509.Name, key: _Key) -> bytes:
     certificate = (
-        _builder(subject, subject, key.public_key())
+        _builder(subject, subject, key.public_key(), datetime.now(UTC) + LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .sign(key, hashes.SHA256())
     )
-    return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
+    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def sign(
@@ -45,12 +64,11 @@ def sign(
         ValueError: authority or key cannot be parsed.
     """
     issuer = x509.load_pem_x509_certificate(authority)
-    signer = serialization.load_pem_private_key(authority_key, None)
-    if not isinstance(signer, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise ValueError("the authority's key is neither RSA nor EC")  # noqa: TRY004 - a text's
+    signer = _signer(authority_key)
+    end = min(datetime.now(UTC) + LIFE, issuer.not_valid_after_utc)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
-        _builder(_name(names[0]), issuer.subject, key.public_key())
+        _builder(_name(names[0]), issuer.subject, key.public_key(), end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
@@ -73,13 +91,59 @@ def is_good(certificate: bytes, authority: bytes, name: str, now: datetime | Non
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         return False
+    return name in names.get_values_for_type(x509.DNSName) and _is_fresh(found, now)
+
+
+def is_fresh(certificate: bytes, now: datetime | None = None) -> bool:
+    """Return True if a third of the certificate's lifetime is left."""
+    try:
+        return _is_fresh(x509.load_pem_x509_certificate(certificate), now)
+    except ValueError:
+        return False
+
+
+def lasting(pem: bytes, *, is_bundle: bool = False) -> tuple[bool, str]:
+    """Return whether the certificate is valid, and when it ends if that is soon or past.
+
+    Of several, it is the first one, the owner's; in a bundle of authorities the one that ends last.
+    What cannot be parsed is not judged here.
+    """
+    try:
+        ends = [one.not_valid_after_utc for one in x509.load_pem_x509_certificates(pem)]
+    except ValueError:
+        return True, ""
+    left = (max(ends) if is_bundle else ends[0]) - datetime.now(UTC)
+    if left > SHORT:
+        return True, ""
+    return (True, f"ends in {left.days} days") if left > timedelta() else (False, "has ended")
+
+
+def is_of_key(certificates: bytes, authority: bytes) -> bool:
+    """Return True if one of the certificates has the authority's key: renewed or not, it is it."""
+    try:
+        key = x509.load_pem_x509_certificate(authority).public_key()
+        return any(one.public_key() == key for one in x509.load_pem_x509_certificates(certificates))
+    except ValueError:
+        return False
+
+
+def _is_fresh(found: x509.Certificate, now: datetime | None) -> bool:
     left = found.not_valid_after_utc - (now or datetime.now(UTC))
-    life = found.not_valid_after_utc - found.not_valid_before_utc
-    return name in names.get_values_for_type(x509.DNSName) and left > life / _LEFT_SHARE
+    return left > (found.not_valid_after_utc - found.not_valid_before_utc) / _LEFT_SHARE
+
+
+def _signer(key: bytes) -> _Key:
+    signer = serialization.load_pem_private_key(key, None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        raise ValueError("the authority's key is neither RSA nor EC")  # noqa: TRY004 - a text's
+    return signer
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
+    end: datetime,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
@@ -89,7 +153,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _SKEW)
-        .not_valid_after(now + LIFE)
+        .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote
 
 from csi_client.errors import CsiError
-from workers.cli import drivertools, terminal
+from workers.cli import certificates, drivertools, terminal
 from workers.cli.status import beat_words
 from workers.controllers import catalogue
 from workers.drivers.link import tls_trouble
@@ -250,6 +250,24 @@ def drivers(tools: Tools) -> Iterator[Finding]:
     if {"csi-address", "drivers-file"} & tools.settings.explicit:
         for spec in drivertools.given(tools.settings.driver):
             yield _handshake(spec)
+            yield from _certificates(spec)
+
+
+def _certificates(spec: DriverSpec) -> Iterator[Finding]:
+    """Report the files of the driver's TLS that end soon, or have ended."""
+    if spec.tls is None:
+        return
+    for file in (spec.tls.ca, spec.tls.certificate):
+        if file is None:
+            continue
+        is_valid, end = certificates.lasting(file.read_bytes(), is_bundle=file == spec.tls.ca)
+        if end:
+            yield Finding(
+                f"driver {spec.name}",
+                WARN if is_valid else FAIL,
+                f"the certificate in {file} {end}. Repeat `csi-fleet adopt {spec.name} "
+                "--as=central`, which renews what it made; else renew the Secret",
+            )
 
 
 def _handshake(spec: DriverSpec) -> Finding:

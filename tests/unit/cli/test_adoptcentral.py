@@ -7,6 +7,7 @@ import copy
 import itertools
 import json
 import stat
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -205,6 +206,33 @@ def test_a_certificate_is_for_one_name_one_authority_and_a_time():
     assert not certificates.is_good(own, authority, "x.svc", late), "a third is left no more"
 
 
+@contextmanager
+def days_before_the_end(days):
+    """What is made within ends in so many days."""
+
+    class Then(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) - certificates.LIFE + timedelta(days=days, minutes=1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certificates, "datetime", Then)
+        yield
+
+
+def test_a_signed_certificate_ends_with_its_authority_and_a_renewed_one_keeps_it_good():
+    with days_before_the_end(20):
+        authority, key = certificates.make_authority("a")
+    own, _ = certificates.sign(authority, key, ["x.svc"], certificates.SERVER)
+    assert certificates.lasting(own) == (True, "ends in 20 days")
+    renewed = certificates.renew_authority(authority, key)
+    assert certificates.lasting(renewed) == (True, "")
+    assert certificates.is_good(own, renewed, "x.svc")
+    assert certificates.is_of_key(authority, renewed)
+    assert not certificates.is_of_key(authority, certificates.make_authority("a")[0])
+    assert certificates.lasting(authority + renewed, is_bundle=True) == (True, "")
+
+
 # Doing.
 
 
@@ -339,6 +367,71 @@ def test_a_driver_that_is_listed_already_is_refused(world, capsys):
     world.api.add(paths.CONFIG_MAPS, {"metadata": metadata, "data": data})
     assert world.run("adopt") == 1
     assert "in the drivers file already" in capsys.readouterr().out
+
+
+def with_authority(world, days, labels=None):
+    """The authority's certificate ends in so many days."""
+    with days_before_the_end(days):
+        certificate, key = certificates.make_authority("a")
+    keep(world, AUTHORITY, {"tls.crt": certificate, "tls.key": key}, labels)
+
+
+def keep(world, name, files, labels=None, namespace="csi-fleet"):
+    data = {key: base64.b64encode(text).decode() for key, text in files.items()}
+    metadata = {"name": name, "namespace": namespace, "labels": labels or {}}
+    world.api.add(paths.SECRETS, {"metadata": metadata, "data": data})
+
+
+def value(world, name, key, namespace="csi-fleet"):
+    return base64.b64decode(world.api.of(paths.SECRETS, name, namespace)["data"][key])
+
+
+@pytest.mark.parametrize("days", [20, -1])
+def test_an_authority_that_adopt_made_is_renewed_before_and_after_its_end(world, days):
+    made = dict([adoptcentral.MADE])
+    with_authority(world, days, made)
+    ca, key = value(world, AUTHORITY, "tls.crt"), value(world, AUTHORITY, "tls.key")
+    with days_before_the_end(days):
+        own, _ = certificates.sign(ca, key, ["worker.csi-fleet"], certificates.CLIENT)
+    keep(world, CLIENT, {"ca.crt": ca, "tls.crt": own}, made)
+    assert world.run("adopt") == 0
+    for name, place in ((CLIENT, "csi-fleet"), (NAME, "kube-system")):
+        assert value(world, name, "ca.crt", place) == value(world, AUTHORITY, "tls.crt")
+        assert certificates.lasting(value(world, name, "tls.crt", place)) == (True, "")
+    assert certificates.is_of_key(ca, value(world, AUTHORITY, "tls.crt")), "others still trust it"
+    written = len(world.api.writes)
+    assert world.run("adopt") == 0
+    assert len(world.api.writes) == written, "once more is no change"
+
+
+@pytest.mark.parametrize(
+    ("days", "code", "says"),
+    [(31, 0, ""), (20, 0, "warn: The certificate tls.crt"), (-1, 1, "has ended")],
+)
+def test_an_authority_of_ones_own_that_ends_is_told_with_the_remedy(
+    world, capsys, days, code, says
+):
+    with_authority(world, days)
+    assert world.run("adopt") == code
+    said = capsys.readouterr().out
+    assert says.lower() in said.lower()
+    assert ("renew it" in said) is bool(says)
+    assert bool(programs_in(world.workload)) is bool(code), "refused before anything is changed"
+
+
+def test_what_a_selector_had_before_is_gone(world):
+    """A merge would leave a Service that selects no pod."""
+    assert world.run("adopt") == 0
+    for resource, path in ((SERVICES, ["selector"]), (POLICIES, ["podSelector", "matchLabels"])):
+        change = {"old": "label"}
+        for one in reversed(path):
+            change = {one: change}
+        world.api.change(resource, NAME, {"spec": change}, "kube-system")
+    assert world.run("adopt") == 0
+    label = {gateway.LABEL: NAME}
+    assert world.api.of(SERVICES, NAME, "kube-system")["spec"]["selector"] == label
+    policy = world.api.of(POLICIES, NAME, "kube-system")["spec"]
+    assert policy["podSelector"]["matchLabels"] == label
 
 
 def test_two_drivers_have_an_authority_and_a_configmap_in_common(world):
