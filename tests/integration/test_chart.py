@@ -15,6 +15,7 @@ from tests.support.helm import NoHelmError, helm
 from tests.support.kustomize import accumulate, containers, pod_spec, render
 from tests.support.shipped import rights
 from workers.controllers import catalogue
+from workers.drivers import driversfile
 
 K8S = Path(__file__).resolve().parents[2] / "k8s"
 HOME = "csi-driver-example"
@@ -260,6 +261,52 @@ def test_another_driver_restarts_redis_which_reads_its_users_at_its_start(chart)
     assert templates[0] != templates[1]
 
 
+def over_tcp(name, **more):
+    """A driver of the list that listens itself."""
+    return {"name": name, "endpoint": f"{name}.svc:10443", "insecure": "true", **more}
+
+
+def placed(objects):
+    """By kind, namespace and name."""
+    return {(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]): o for o in objects}
+
+
+@pytest.mark.parametrize("mode", ["central", "sidecar"])
+def test_each_driver_may_have_a_mode_of_its_own(chart, mode):
+    """Whatever the installation's is: both kinds at once, each with what its own kind gets."""
+    central = [over_tcp(name, mode="central") for name in ("a", "c")]
+    drivers = [central[0], beside("b", mode="worker"), central[1]]
+    found = placed(every(chart, mode=mode, drivers=drivers))
+    served = {
+        name: (one["subjects"][0]["name"], found["ClusterRole", None, name]["rules"])
+        for (kind, _, name), one in found.items()
+        if kind == "ClusterRoleBinding" and "serves" in name
+    }
+    assert {name: (who, rules[0]["resourceNames"]) for name, (who, rules) in served.items()} == {
+        "csi-fleet-serves-drivers": ("worker", ["a", "c"]),
+        "csi-fleet-serves-b": ("driver", ["b"]),
+    }
+    text = found["ConfigMap", "csi-fleet", "drivers"]["data"]["drivers.yaml"]
+    assert list(driversfile.parse(text, Path("drivers.yaml"))) == ["a", "c"]
+    assert ("Deployment", "csi-fleet", "worker") in found
+    users = found["Secret", "csi-fleet", "redis-passwords"]["data"].keys()
+    assert {one for one in users if one.startswith("worker.")} == {"worker.b"}
+    secrets = [place for _, place, name in found if name == "redis-password-worker"]
+    assert sorted(secrets) == [HOME, "csi-fleet"]
+
+
+def test_a_driver_with_another_mode_changes_nothing_for_the_others(chart):
+    one = [over_tcp("a")]
+    before, after = (
+        placed(every(chart, drivers=drivers))
+        for drivers in (one, [*one, beside("b", mode="worker")])
+    )
+    assert before.keys() <= after.keys()
+    new = after.keys() - before.keys()
+    assert all(place == HOME or name.endswith("-b") for _, place, name in new)
+    assert before["ConfigMap", "csi-fleet", "drivers"] == after["ConfigMap", "csi-fleet", "drivers"]
+
+
 EXISTING = {"source": "existing"}
 
 
@@ -305,6 +352,11 @@ def test_values_of_one_component(chart):
         {"redis": {"mode": "external"}},
         {"mode": "sidecar", "drivers": [{"name": "a"}]},
         {"mode": "sidecar", "drivers": [beside("a"), beside("b")]},  # one Secret for both
+        {"drivers": [beside("a", mode="worker"), beside("b", mode="worker")]},
+        {"drivers": [beside("a", mode="worker", namespace="csi-fleet")]},  # the central workers'
+        {"drivers": [{"name": "a"}]},
+        {"drivers": [beside("a")]},  # central, without an endpoint
+        {"mode": "sidecar", "drivers": [over_tcp("a")]},
     ],
 )
 def test_a_mistake_is_told(library, chart, values):
@@ -329,6 +381,11 @@ def test_helm_finds_nothing_to_complain_of(library):
         ({"worker": {"replica": 3}}, "replica"),
         ({"controllers": ["resiser"]}, "controllers"),
         ({"drivers": [{"endpoint": "x:1"}]}, "name"),
+        ({"drivers": [over_tcp("a", mode="sidecar")]}, "mode"),
+        ({"drivers": [beside("a", mode="central")]}, "endpoint"),
+        ({"drivers": [over_tcp("a", mode="central", serviceAccount="x")]}, "serviceAccount"),
+        ({"drivers": [over_tcp("a", mode="worker")]}, "namespace"),
+        ({"drivers": [beside("a", mode="worker", tls={})]}, "tls"),
     ],
 )
 def test_a_value_that_nothing_would_read_is_refused(library, chart, values, said):

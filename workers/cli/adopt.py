@@ -369,6 +369,7 @@ class Move:
                 "drivers": [
                     {
                         "name": self.choice.driver,
+                        "mode": "worker",
                         "namespace": namespace,
                         "serviceAccount": account,
                     }

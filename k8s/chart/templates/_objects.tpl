@@ -1,13 +1,27 @@
+{{- /* The drivers of one mode, without the mode: a list. Takes mode and root. */ -}}
+{{- define "csi-fleet.drivers" -}}
+{{- $found := list -}}{{- $default := ternary "central" "worker" (eq .root.Values.mode "central") -}}
+{{- range $driver := .root.Values.drivers -}}
+{{- if eq ($driver.mode | default $default) $.mode }}{{ $found = append $found (omit $driver "mode") }}{{ end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{- /* Whether there are central workers: "yes" or nothing. */ -}}
+{{- define "csi-fleet.has-central" -}}
+{{- if or (eq .Values.mode "central") (include "csi-fleet.drivers" (dict "mode" "central" "root" .) | fromJsonArray) }}yes{{ end -}}
+{{- end -}}
+
 {{- /* The folders whose objects make up this installation. */ -}}
 {{- define "csi-fleet.folders" -}}
 {{- $folders := list "base" -}}
-{{- if eq .Values.mode "central" }}{{ $folders = append $folders "components/central-worker" }}{{ end -}}
+{{- if include "csi-fleet.has-central" . }}{{ $folders = append $folders "components/central-worker" }}{{ end -}}
 {{- range .Values.controllers -}}
 {{- if ne . "provisioner" }}{{ $folders = append $folders (printf "components/controller-%s" .) }}{{ end -}}
 {{- end -}}
 {{- range .Values.features }}{{ $folders = append $folders (printf "components/feature-%s" .) }}{{ end -}}
 {{- if .Values.monitoring.enabled }}{{ $folders = append $folders "components/monitoring" }}{{ end -}}
-{{- if and .Values.autoscaling.enabled (eq .Values.mode "central") -}}
+{{- if and .Values.autoscaling.enabled (include "csi-fleet.has-central" .) -}}
 {{- $folders = append $folders "components/autoscaling" -}}
 {{- end -}}
 {{- if and .Values.admissionPolicy.enabled (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
@@ -113,10 +127,11 @@ rediss://redis:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt
 {{- if $own.nodeSelector }}{{ $_ := set $pod "nodeSelector" $own.nodeSelector }}{{ end -}}
 {{- if $own.tolerations }}{{ $_ := set $pod "tolerations" (concat ($pod.tolerations | default list) $own.tolerations) }}{{ end -}}
 {{- $annotations := $own.podAnnotations | default dict -}}
-{{- if and (eq $name "redis") (eq $values.mode "sidecar") $values.drivers -}}
+{{- $drivers := include "csi-fleet.drivers" (dict "mode" "worker" "root" $root) | fromJsonArray -}}
+{{- if and (eq $name "redis") $drivers -}}
 {{- /* Redis reads its users when it starts: another driver restarts it. */ -}}
 {{- $names := list -}}
-{{- range $values.drivers }}{{ $names = append $names .name }}{{ end -}}
+{{- range $drivers }}{{ $names = append $names .name }}{{ end -}}
 {{- $annotations = merge (dict "csi-fleet.io/users" (sortAlpha $names | join "," | sha256sum)) $annotations -}}
 {{- end -}}
 {{- if $annotations }}{{ $_ := set $item.spec.template.metadata "annotations" $annotations }}{{ end -}}
