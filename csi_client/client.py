@@ -23,7 +23,14 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from csi_client import answers, capabilities, errors, redact
 from csi_client import messages as csi
 from csi_client import scrub as scrubbing
-from csi_client.connection import MAX_RECEIVE_BYTES, Link, TlsFiles, open_channel, parse_address
+from csi_client.connection import (
+    MAX_RECEIVE_BYTES,
+    Link,
+    TlsFiles,
+    address_target,
+    open_channel,
+    parse_address,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -94,6 +101,7 @@ class CsiClient:
         self.is_tcp = target.startswith("dns:")
         self.answered_at = float("-inf")
         self._open = partial(open_channel, target, tls=tls, max_receive_bytes=max_receive_bytes)
+        self._target = target
         self._line: _Line = (self._open(), {})
         self._mending = threading.Lock()
         self._link = Link(self._line[0])
@@ -141,19 +149,40 @@ class CsiClient:
         Replacing the connection cancels its calls. Blocks for `timeout_seconds` twice at most.
         """
         with self._mending:
-            old, old_link = self._line[0], self._link
+            old = self._line[0]
             if self._answers(old, timeout_seconds):
                 return False
             fresh = self._open()
             if not self._answers(fresh, timeout_seconds):
                 fresh.close()
                 return False
-            self._link = Link(fresh, losses=old_link.losses + 1)
-            self._line = (fresh, {})
-            self._link.look()
-            old_link.close()
-            old.close()
+            self._replace(fresh)
             return True
+
+    def move(self, address: str) -> None:
+        """Connect to this IP address of the driver's host; counts as a loss.
+
+        Running calls end with CANCELLED.
+
+        Raises:
+            CsiAddressError: a TLS file cannot be read.
+        """
+        host, _, port = self._target.removeprefix("dns:///").rpartition(":")
+        with self._mending:
+            self._open = partial(
+                self._open.func,
+                address_target(address, int(port)),
+                **{**self._open.keywords, "host": host.strip("[]")},
+            )
+            self._replace(self._open())
+
+    def _replace(self, fresh: grpc.Channel) -> None:
+        old, old_link = self._line[0], self._link
+        self._link = Link(fresh, losses=old_link.losses + 1)
+        self._line = (fresh, {})
+        self._link.look()
+        old_link.close()
+        old.close()
 
     def _answers(self, channel: grpc.Channel, timeout_seconds: float) -> bool:
         """Return True if Probe gets any answer over this channel, even an error."""
@@ -356,6 +385,12 @@ class CsiClient:
             scrub=scrub,
         )
 
+    def deadline_seconds(self, method: str, timeout_seconds: float | None) -> float:
+        """Return the deadline of a call; `timeout_seconds` wins over the client's own."""
+        if timeout_seconds is not None:
+            return timeout_seconds
+        return self._timeouts_by_rpc.get(method, self.timeout_seconds)
+
     def _call(
         self,
         method: str,
@@ -370,9 +405,7 @@ class CsiClient:
     ) -> _Answer:
         """Make one call: log, encode, send, decode, observe. `method` is `<Service>/<Method>`."""
         rpc = f"/csi.v1.{method}"
-        timeout = timeout_seconds
-        if timeout is None:
-            timeout = self._timeouts_by_rpc.get(method, self.timeout_seconds)
+        timeout = self.deadline_seconds(method, timeout_seconds)
         started = time.monotonic()
         if is_logged := _log.isEnabledFor(logging.DEBUG):
             _log.debug("GRPC call", extra=_content(rpc, request))

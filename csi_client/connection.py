@@ -114,10 +114,21 @@ def parse_address(address: str, *, allow_tcp: bool = False) -> str:
     return f"dns:///{match['host']}:{match['port']}"
 
 
+def address_target(address: str, port: int) -> str:
+    """Return the gRPC target of an IP address."""
+    return f"ipv6:[{address}]:{port}" if ":" in address else f"ipv4:{address}:{port}"
+
+
 def open_channel(
-    target: str, *, tls: TlsFiles | None = None, max_receive_bytes: int = MAX_RECEIVE_BYTES
+    target: str,
+    *,
+    tls: TlsFiles | None = None,
+    max_receive_bytes: int = MAX_RECEIVE_BYTES,
+    host: str = "",
 ) -> grpc.Channel:
     """Open a channel to a target of `parse_address`; it connects on the first use or check.
+
+    With `host`, the target is one of the host's addresses, and the host names the server.
 
     Raises:
         CsiAddressError: `tls` is set for a unix socket, or its files cannot be read.
@@ -125,10 +136,12 @@ def open_channel(
     is_unix = target.startswith(("unix:", "unix-abstract:"))
     if tls is None:
         options = _options(is_unix, None, max_receive_bytes)
+        if host:
+            options.append(("grpc.default_authority", host))
         return grpc.insecure_channel(target, options=options)
     if is_unix:
         raise CsiAddressError("TLS is for drivers over TCP, not for a unix socket")
-    options = _options(is_unix, tls.server_name, max_receive_bytes)
+    options = _options(is_unix, tls.server_name or host or None, max_receive_bytes)
     return grpc.secure_channel(target, tls.credentials(), options=options)
 
 

@@ -27,7 +27,7 @@ from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key
 from workers.queue.leases import Lease
 from workers.queue.limits import read_stats
-from workers.queue.links import Links
+from workers.queue.links import ANYWHERE, Links
 from workers.queue.locks import Lock, Mode
 from workers.queue.marks import Remembered
 from workers.queue.names import NAMES
@@ -284,7 +284,7 @@ READERS: dict[str, Reader] = {
     "register": lambda w: w.registry.register("e", {"name": "e"}, ttl_seconds=60),
     "link: lost": lambda w: w.links.lost(DRIVER, "why"),
     "link: back": lambda w: w.links.back(DRIVER, 60),
-    "link: keep": lambda w: w.links.keep({DRIVER: "{}"}, {DRIVER}, ttl_seconds=60),
+    "link: keep": lambda w: w.links.keep({DRIVER: "{}"}, {DRIVER: ANYWHERE}, ttl_seconds=60),
     "throttle": lambda w: w.links.throttle(OWN.lane),
     "pace": lambda w: w.links.pace(OWN.lane),
     "paused classes": lambda w: (w.pauses.classes(), w.pauses.of_class("fast")),

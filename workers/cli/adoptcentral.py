@@ -116,10 +116,20 @@ class Surroundings:
         """Name of ClusterRole and binding."""
         return f"csi-fleet-adopted-{self.name.removeprefix('csi-fleet-')}"
 
-    def objects(self, workload: JsonObject) -> list[tuple[Resource, JsonObject]]:
+    def objects(
+        self, workload: JsonObject, *, is_one_replica: bool
+    ) -> list[tuple[Resource, JsonObject]]:
         """All objects except the Secrets and the entry."""
         port = self.central.port
         own = {gateway.LABEL: self.name}
+        service: JsonObject = {
+            "selector": own,
+            "ports": [{"name": "csi", "port": port, "targetPort": port}],
+        }
+        known = self._find(SERVICES, self.name, self.namespace)
+        if is_one_replica and (known is None or known["spec"].get("clusterIP") == "None"):
+            # Without an address, its name resolves to the pods. A Service keeps its address.
+            service["clusterIP"] = "None"
         workers = {
             "namespaceSelector": {
                 "matchLabels": {"kubernetes.io/metadata.name": self.central.namespace}
@@ -138,12 +148,7 @@ class Surroundings:
                 self._object(
                     SERVICES,
                     self.name,
-                    {
-                        "spec": {
-                            "selector": own,
-                            "ports": [{"name": "csi", "port": port, "targetPort": port}],
-                        }
-                    },
+                    {"spec": service},
                 ),
             ),
             (
@@ -207,7 +212,8 @@ class Surroundings:
             )
             if self._find(paths.SECRETS, name, place) is None
         ]
-        return [*secrets, *(one for _, one in self.objects(workload)), self._entries(entry)]
+        objects = self.objects(workload, is_one_replica=_is_one_replica(entry))
+        return [*secrets, *(one for _, one in objects), self._entries(entry)]
 
     def needs(self) -> Iterator[Finding]:
         """Report what prevents an adoption: foreign objects, or a driver that is already listed."""
@@ -278,7 +284,7 @@ class Surroundings:
     def make(self, workload: JsonObject, entry: JsonObject) -> list[str]:
         """Create what is missing, the entry last; returns what was written."""
         written = self._certificates()
-        for resource, item in self.objects(workload):
+        for resource, item in self.objects(workload, is_one_replica=_is_one_replica(entry)):
             if self._apply(resource, item):
                 written.append(_place(resource, item))
         if self._enter(entry):
@@ -496,6 +502,10 @@ def secrets_hint(central: Central, driver: str) -> Finding:
         "If classes of the driver name Secrets, the workers need to read them: csi-fleet "
         f"secret-roles --driver={driver} --account={central.namespace}/worker | kubectl apply -f -",
     )
+
+
+def _is_one_replica(entry: JsonObject) -> bool:
+    return bool(entry.get("replicas") == "one")
 
 
 def is_made(item: JsonObject) -> bool:

@@ -12,8 +12,8 @@ not, the Deployment's pods are replaced with strategy Recreate, and `settle` res
 strategy once the new pods run.
 
 In central mode the new pods have a gateway instead of the sidecars. Workers reach the driver only
-through it, and with Recreate no pod has it before the last pod with Go sidecars has ended. A driver
-of which only one replica is allowed to work keeps Recreate until it is released.
+through it, and with Recreate no pod has it before the last pod with Go sidecars has ended. Of
+several replicas all workers call the same, unless the user says that any may be called.
 """
 
 from __future__ import annotations
@@ -254,7 +254,9 @@ def settle(workload: JsonObject) -> JsonObject | None:
     if record is None:
         return None
     patch: JsonObject = {}
-    is_kept = is_central(record) and not (record.get("released") or record.get("any_replica"))
+    # An adoption of an earlier release has a Service that spreads the workers over all pods.
+    is_spread = is_central(record) and not (record.get("any_replica") or record.get("chosen"))
+    is_kept = is_spread and not record.get("released")
     strategy = None if is_kept else record.pop("strategy", None)
     if strategy is not None:
         patch["spec"] = {"strategy": strategy}
@@ -394,7 +396,7 @@ def _check_replicas(workload: JsonObject, choice: Choice, plan: Plan, *, is_elec
             "--leader-election, so two of them work at once already. Scale it to one replica "
             "(kubectl scale), or give the sidecars --leader-election",
         )
-    elif not (choice.one_replica or choice.any_replica):
+    elif choice.mode == WORKER and not (choice.one_replica or choice.any_replica):
         plan.say(
             "replicas",
             FAIL,
@@ -412,6 +414,13 @@ def _check_replicas(workload: JsonObject, choice: Choice, plan: Plan, *, is_elec
         )
     elif choice.any_replica:
         plan.say("replicas", WARN, f"The drivers of all {replicas} replicas are called")
+    elif not choice.one_replica:
+        plan.say(
+            "replicas",
+            WARN,
+            f"The workers call the driver of one of the {replicas} replicas, all of them the same, "
+            "and the next one when no worker reaches it",
+        )
 
 
 def _check_handover(workload: JsonObject, plan: Plan, *, is_by_lease: bool) -> None:
@@ -537,6 +546,7 @@ def _adopting(
     if choice.mode == CENTRAL:
         record["made"] = _digest(result.container)
         record["any_replica"] = choice.any_replica
+        record["chosen"] = not choice.any_replica
     changed: JsonObject = {"template": _template(template, result, names, record["volumes"])}
     if choice.one_replica and spec.get("replicas", 1) > 1:
         record["replicas"] = spec["replicas"]

@@ -129,7 +129,9 @@ def build(
         },
         **_flags(given, line, central, result),
     }
-    if is_any_replica and any(one.spec.name == "attacher" for one in given):
+    if not is_any_replica:
+        result.entry["replicas"] = "one"
+    elif any(one.spec.name == "attacher" for one in given):
         # A driver that chooses device names was written for a single caller.
         result.entry["limits"] = {"attach": {"per": "node"}, "detach": {"per": "node"}}
     if pod_spec.get("hostNetwork"):

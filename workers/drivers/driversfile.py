@@ -10,6 +10,7 @@ drivers:
     endpoint: array.storage.svc:9000
     pool: gold                       # served only by workers that ask for this pool
     tls: {ca: ca.pem, certificate: tls.crt, key: tls.key, serverName: array.example.org}
+    replicas: one                    # of several addresses, all workers call the same
     timeouts: {create: 2m, delete: 1m, capacity: 10s}
     limits: {create: {concurrency: 10, rate: 5, burst: 10}, delete: {concurrency: 4}}
     classes: {slow-clone: {timeouts: {create: 30s}}}
@@ -52,6 +53,7 @@ _DRIVER_FIELDS: Final = {
     "pool",
     "tls",
     "insecure",
+    "replicas",
     "timeouts",
     "limits",
     "classes",
@@ -76,6 +78,7 @@ class DriverSpec:
         flags: parsed values of the provisioner's flags, by flag name.
         controller_flags: parsed flags of other controllers, by controller name.
         threads: most threads of a worker process inside this driver; None: a fair share.
+        is_one_replica: of the host's addresses, all workers call the same one.
         allow_tcp: False for a driver in the same pod (`--csi-address`).
         tls_stamp: digest of the TLS files' content.
     """
@@ -91,6 +94,7 @@ class DriverSpec:
     flags: Mapping[str, Any] = field(default_factory=dict)
     controller_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     threads: int | None = None
+    is_one_replica: bool = False
     allow_tcp: bool = True
     tls_stamp: str = ""
 
@@ -98,7 +102,7 @@ class DriverSpec:
     def connection(self) -> tuple[object, ...]:
         """The settings whose change needs a new connection."""
         return (
-            *(self.name, self.endpoint, self.tls, self.tls_stamp),
+            *(self.name, self.endpoint, self.tls, self.tls_stamp, self.is_one_replica),
             *(self.timeouts, self.flags, self.controller_flags),
         )
 
@@ -241,6 +245,8 @@ def _driver(entry: Entry, defaults: DriverSpec, path: Path) -> DriverSpec:
     if tls is not None and target.startswith("unix"):
         raise fields["tls"].error("TLS is for an endpoint host:port, not for a unix socket")
     _check_open(fields, target, tls)
+    if "replicas" in fields and target.startswith("unix"):
+        raise fields["replicas"].error("replicas is for an endpoint host:port")
     spec = replace(
         defaults,
         name=name,
@@ -248,6 +254,7 @@ def _driver(entry: Entry, defaults: DriverSpec, path: Path) -> DriverSpec:
         pool=fields["pool"].text() if "pool" in fields else "",
         tls=tls,
         class_timeouts=_classes(fields["classes"]) if "classes" in fields else {},
+        is_one_replica="replicas" in fields and _is_one(fields["replicas"]),
     )
     return _common(fields, spec)
 
@@ -262,6 +269,12 @@ def _check_open(fields: dict[str, Entry], target: str, tls: TlsFiles | None) -> 
         "the secrets of storage classes would go to whoever answers there: give tls with ca, "
         "certificate and key, or say insecure: true where nobody else can read or answer"
     )
+
+
+def _is_one(entry: Entry) -> bool:
+    if entry.text() not in {"one", "any"}:
+        raise entry.error("replicas is one or any")
+    return entry.text() == "one"
 
 
 def _truth(entry: Entry) -> bool:

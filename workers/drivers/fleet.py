@@ -35,7 +35,8 @@ from workers.drivers.seats import default_seats
 from workers.errors import ConfigError
 from workers.observability.health import HEARTBEATS, LIMIT_SECONDS
 from workers.observability.logging import get_logger
-from workers.queue.links import record_text
+from workers.queue.leases import suspend_aware_clock
+from workers.queue.links import ANYWHERE, record_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from workers.config.settings import Settings
     from workers.drivers.seats import Consumers
     from workers.engine.controller import Controller
-    from workers.queue.links import Links
+    from workers.queue.links import Links, Verdict
     from workers.queue.registry import DriverRegistry
     from workers.queue.workqueue import WorkQueue
 
@@ -295,8 +296,11 @@ class Fleet:
         link.proving = self._patient.submit(self._seen, link, partial(self._mend, link))
 
     def _mend(self, link: Link) -> bool:
+        answered_at = link.client.answered_at
         try:
             is_mended = link.client.mend(PROBE_SECONDS)
+            if not is_mended and link.client.answered_at == answered_at:
+                link.seek(is_connected=False)
         except CsiAddressError as error:  # certificates that cannot be read, for example
             _log.warning("a connection cannot be tried again", driver=link.name, err=error)
             return False
@@ -325,7 +329,8 @@ class Fleet:
 
     def _adopt(self, link: Link, driver: Driver) -> None:
         """Stores a driver after its handshake under its queue name."""
-        _log.info("Detected CSI driver", driver=driver.name)
+        if link.driver is None:
+            _log.info("Detected CSI driver", driver=driver.name)
         if driver.in_tree_name:
             _log.info("Supports migration from in-tree plugin", plugin=driver.in_tree_name)
         link.driver = driver
@@ -364,21 +369,45 @@ class Fleet:
             return
         is_back = link.driver is not None and link.losses != link.shaking_losses
         self._adopt(link, driver)
-        link.losses, link.is_served, link.told = link.shaking_losses, True, ""
+        link.losses = link.shaking_losses
         self.announce(driver, queue, registry)
-        self._resume(link, driver)
+        if not self._resume(link, driver):
+            link.retry_at = time.monotonic() + RETRY_SECONDS
+            return
+        link.is_served, link.told = True, ""
         if is_back:
             _log.warning("the driver is connected again", driver=driver.name)
 
-    def _resume(self, link: Link, driver: Driver) -> None:
+    def _resume(self, link: Link, driver: Driver) -> bool:
+        """Report the connection; False if another replica of the driver is called."""
         if self._shared is not None:
-            self._shared.back(driver.queue_name, REGISTRATION_TTL_SECONDS)
+            since = suspend_aware_clock()
+            verdict = self._shared.back(driver.queue_name, REGISTRATION_TTL_SECONDS, link.place)
+            if not self._obey(link, verdict, since):
+                return False
         if self._consumers is not None:
             self._consumers.serve(driver.queue_name)
         link.lost_told_at = float("-inf")
+        return True
+
+    def _obey(self, link: Link, verdict: Verdict, since: float) -> bool:
+        """Allow calls to the replica, or forbid them; returns whether they are allowed."""
+        replica = link.client.replica
+        if replica is None:
+            return True
+        replica.chosen = verdict.chosen
+        if verdict.is_ours:
+            replica.admit(since, verdict.hold_seconds, REGISTRATION_TTL_SECONDS)
+        else:
+            replica.revoke()
+            called = f"at {verdict.chosen} is called" if verdict.chosen else "is called, if any"
+            link.tell(f"the workers have to agree on a replica; the one {called}")
+        return verdict.is_ours
 
     def _lose(self, link: Link) -> None:
         link.is_served, link.waiting_since = False, time.monotonic()
+        if link.client.replica is not None:
+            link.client.replica.revoke()
         _log.warning("connection to the driver is lost, its keys wait", driver=link.name)
         if link.driver is not None and self._consumers is not None:
             self._consumers.leave(link.driver.queue_name)
@@ -391,7 +420,9 @@ class Fleet:
             and self._shared is not None
             and now - link.lost_told_at > LOST_AGAIN_SECONDS
         ):
-            self._shared.lost(link.driver.queue_name, "driver socket lost")
+            verdict = self._shared.lost(link.driver.queue_name, "driver socket lost", link.place)
+            if link.client.replica is not None:
+                link.client.replica.chosen = verdict.chosen
             link.lost_told_at = now
         if link.diagnosis is not None and link.diagnosis.done():
             link.tell(link.diagnosis.result())
@@ -424,11 +455,22 @@ class Fleet:
         parted = {x.driver.queue_name for x in self._links.values() if x.driver and not x.is_served}
         place = self._announcing.place
         records = {place(driver.queue_name): self._record(driver) for driver in drivers}
-        connected = {place(driver.queue_name) for driver in drivers} - set(map(place, parted))
+        links = {x.driver.queue_name: x for x in self._links.values() if x.driver}
+        connected = {
+            place(name): links[name].place if name in links else ANYWHERE
+            for name in (driver.queue_name for driver in drivers)
+            if name not in parted
+        }
         if self._announcing.has_driverless:
             records[place(DRIVERLESS)] = record_text(self._announcing.driverless_record())
         if records:
-            self._shared.keep(records, connected, ttl_seconds=REGISTRATION_TTL_SECONDS)
+            since = suspend_aware_clock()
+            told = self._shared.keep(records, connected, ttl_seconds=REGISTRATION_TTL_SECONDS)
+            for name, link in links.items():
+                if name in told and not self._obey(link, told[name], since):
+                    self._lose(link)
+                elif name not in parted and link.client.replica is not None:
+                    link.client.replica.renew(since, REGISTRATION_TTL_SECONDS)
 
     def _record(self, driver: Driver) -> str | bytes:
         """Returns the driver's record as text, cached: a driver changes only by a new handshake."""

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Final
 from csi_client import tlscheck
 from csi_client.connection import CsiAddressError
 from csi_client.errors import DEADLINE_EXCEEDED, CsiError
+from workers.deadlines import MARGIN_SECONDS
 from workers.drivers.driver import Driver, handshake
 from workers.drivers.pace import Pace, WatchedClient
+from workers.drivers.replica import Replica
 from workers.errors import ConfigError
 from workers.observability.logging import get_logger
+from workers.queue.links import ANYWHERE, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +77,30 @@ class Link:
     diagnosis: Future[str] | None = None
 
     @property
+    def place(self) -> Place:
+        """What Redis is told of the connection."""
+        replica = self.client.replica
+        if replica is None:
+            return ANYWHERE
+        longest = self.longest_call + MARGIN_SECONDS
+        return Place(replica.address, replica.open_seconds(), longest)
+
+    def seek(self, *, is_connected: bool) -> bool:
+        """Move to the replica that all workers call, without a connection to the next one.
+
+        Returns True if the connection is a new one. Blocks while the name is resolved.
+        """
+        replica = self.client.replica
+        address = replica.next(is_connected=is_connected) if replica else ""
+        if replica is None or not address:
+            return False
+        replica.revoke()
+        replica.address = address
+        self.client.move(address)
+        _log.info("connects to another replica", driver=self.name, address=address)
+        return True
+
+    @property
     def name(self) -> str:
         """The driver's name, or its endpoint while the name is unknown."""
         return self.spec.name or (self.driver.name if self.driver else self.spec.endpoint)
@@ -94,6 +121,10 @@ class Link:
         Raises:
             ConfigError: the driver is not ready, is another driver, or a call failed; one line.
         """
+        if self.seek(is_connected=True):
+            raise ConfigError(f"driver {self.name}: connects to the replica that is called")
+        if self.client.replica is not None and not self.client.replica.address:
+            raise ConfigError(f"driver {self.name}: no address of {self.spec.endpoint} is known")
         try:
             if not self.client.probe(timeout_seconds=PROBE_SECONDS):
                 raise ConfigError(f"driver {self.name} is not ready yet")
@@ -119,6 +150,8 @@ class Link:
 
     def diagnose(self) -> str:
         """Return one line on why there is no connection; runs in a separate thread."""
+        if self.seek(is_connected=False):
+            return ""
         place = f"driver {self.name} at {self.spec.endpoint}"
         if trouble := tls_trouble(self.spec):
             return f"{place}: {trouble}"
@@ -134,6 +167,13 @@ class Link:
         if line and (line != self.told or now - self.told_at > TELL_EVERY_SECONDS):
             self.told, self.told_at = line, now
             _log.warning("the driver is not served", driver=self.name, err=line)
+
+
+def _replica(spec: DriverSpec) -> Replica | None:
+    if not spec.is_one_replica:
+        return None
+    host, _, port = spec.endpoint.removeprefix("dns:///").rpartition(":")
+    return Replica(host.strip("[]"), int(port))
 
 
 def tls_trouble(spec: DriverSpec) -> str:
@@ -169,6 +209,7 @@ def open_link(
             allow_tcp=spec.allow_tcp,
             tls=spec.tls,
             timeouts_by_rpc=spec.timeouts_by_rpc(),
+            replica=_replica(spec),
         )
     except CsiAddressError as error:
         raise ConfigError(f"driver {spec.name} at {spec.endpoint}: {error}", exit_code=1) from error

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from csi_client.client import CsiClient
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from google.protobuf.message import Message
+
+    from workers.drivers.replica import Replica
 
     _Answer = TypeVar("_Answer", bound=Message)
 
@@ -118,11 +121,18 @@ class WatchedClient(CsiClient):
 
     They raise DriverAway instead of a CsiError when the connection is lost. The driver may have
     received the call, so callers that create objects must treat it as still running.
+
+    Attributes:
+        replica: which of the driver's replicas is called; None for a driver without replicas, or
+            of which any may be called.
     """
 
-    def __init__(self, address: str, pace: Pace, **options: Any) -> None:
+    def __init__(
+        self, address: str, pace: Pace, *, replica: Replica | None = None, **options: Any
+    ) -> None:
         super().__init__(address, **options)
         self.pace = pace
+        self.replica = replica
 
     def _call(
         self,
@@ -142,8 +152,10 @@ class WatchedClient(CsiClient):
             lease.check()  # the turn may have taken long
             if lease.permit is not None:
                 options["is_allowed"] = lease.permit
+        seconds = self.deadline_seconds(method, timeout_seconds)
         try:
-            return super()._call(method, request, answer_type, timeout_seconds, **options)
+            with self.replica.call(seconds) if self.replica else nullcontext():
+                return super()._call(method, request, answer_type, timeout_seconds, **options)
         except CsiError as error:
             if error.code == CANCELLED and lease is not None and not lease.is_permitted():
                 raise LeaseLost(f"{method} was cancelled: others may work now") from None

@@ -117,6 +117,7 @@ NAMES: Final = {
         RedisName("drivers", "hash", "registry", "driver -> record json; dropped when expired"),
         RedisName("drivers_until", "zset", "registry", "driver -> ms until it counts as served"),
         _family("links", "zset", "registry", "driver: process connected to it -> ms; PX"),
+        RedisName("chosen", "hash", "registry", "driver -> 'begin_ms calls_ms address' (link.lua)"),
         RedisName("installation", "string", "registry", "name of this Redis; put back by workers"),
         _family("fellows", "zset", "registry", "Lease: worker -> ms until it works by it; PX"),
         RedisName(

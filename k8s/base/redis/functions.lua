@@ -1,6 +1,6 @@
-#!lua name=csifleet_79896d207c9ff96d
+#!lua name=csifleet_19fb296188a1cf44
 local ARGV
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', chosen = 'csifleet:chosen', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments', 'data-sources' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true, ['data-sources'] = true }
@@ -732,10 +732,9 @@ for lane in pairs(lanes) do wake(lane) end
 return lists
 end
 scripts['begin'] = function()
--- BEGIN(domain, record, key, process, token, most, note): write the intent if the lease is still
--- ours, and for a volume without one, if its namespace then has no more than `most` bytes of them.
--- Without a key there is no lease to check; an empty `note` leaves the history as it is.
--- Touches intents, held, leases (hashes), trail (list).
+-- BEGIN(domain, record, key, process, token, most): write the intent if the lease is still ours, and
+-- for a volume without one, if its namespace then has no more than `most` bytes of them.
+-- Without a key there is no lease to check. Touches intents, held, leases (hashes).
 -- Returns 1 = written, 0 = lease lost, 2 = the namespace is full.
 if ARGV[4] ~= '' then
   local lease = lease_of(ARGV[4])
@@ -745,7 +744,7 @@ local full = refused_if_new(K.intents, ARGV[2])
 if full then return full end
 if not weigh(ARGV[2], ARGV[3], tonumber(ARGV[7])) then return 2 end
 redis.call('HSET', K.intents, ARGV[2], ARGV[3])
-if ARGV[4] ~= '' and ARGV[8] ~= '' then trail(ARGV[4], stamped(ARGV[8])) end
+if ARGV[4] ~= '' then trail(ARGV[4], stamped('intent')) end
 return 1
 end
 scripts['block'] = function()
@@ -928,9 +927,11 @@ return reply
 end
 scripts['drivers_keep'] = function()
 -- DRIVERS_KEEP(process, ttl_ms, name, record, connected, ...): the process serves these drivers.
--- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), versions (hash, field
+-- `connected` is 0, 1, or the address of the replica of a driver of which one is called.
+-- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), chosen, versions (hash, field
 -- drivers), paused (hash). Idempotent.
--- Returns {1 when the set of drivers or a record changed, connected drivers that count as lost}.
+-- Returns {1 when the set of drivers or a record changed, connected drivers that count as lost, or
+-- as connected to another replica}.
 local process, ttl = ARGV[2], tonumber(ARGV[3])
 local changed, lost = false, {}
 for i = 4, #ARGV, 3 do
@@ -940,12 +941,19 @@ for i = 4, #ARGV, 3 do
     changed = true
   end
   redis.call('ZADD', K.drivers_until, now + ttl, name)
-  if ARGV[i + 2] == '1' then
+  local connected = ARGV[i + 2]
+  if connected ~= '0' then
     local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
-    redis.call('ZADD', K.links .. driver, now + ttl, process)
-    redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
+    local chosen = connected == '1' and '1'
+      or string.match(redis.call('HGET', K.chosen, driver) or '', '%S+$')
+    if chosen == connected then
+      redis.call('ZADD', K.links .. driver, now + ttl, process)
+      redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
+    end
     local paused = 'driver ' .. CALL_KINDS[1] .. '|' .. driver
-    if redis.call('HEXISTS', K.paused, paused) == 1 then lost[#lost + 1] = driver end
+    if chosen ~= connected or redis.call('HEXISTS', K.paused, paused) == 1 then
+      lost[#lost + 1] = driver
+    end
   end
 end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', K.drivers_until, '-inf', now)) do
@@ -1108,32 +1116,68 @@ wake(ARGV[2])
 return lists
 end
 scripts['link'] = function()
--- LINK(event, driver, kinds, ...): whether any process is connected to a driver.
---   lost(process, reason)    the process has no connection; with the last one the driver's lanes
---                            are paused, until a process is back or nobody has said `lost` again
---   back(process, ttl_ms)    the process is connected, and knows the driver
--- Touches links:<driver> (zset), paused (hash), all lanes. Returns the lists to wake.
+-- LINK(event, driver, kinds, process, open_ms, longest_ms, ...): whether any process is connected to
+-- a driver, and which of its replicas is called (workers/drivers/replica.py).
+--   lost(reason)                  the process has no connection; with the last one the driver's lanes
+--                                 are paused, until a process is back or nobody has said `lost` again
+--   back(ttl_ms, address, serves) the process is connected, and knows the driver; to that replica, ""
+--                                 for a driver of which any replica may be called
+-- `open_ms`: the process's calls may run for so long; `longest_ms`: no call runs for longer.
+-- Touches links:<driver> (zset), chosen, paused (hashes), epoch, all lanes.
+-- Returns {lists to wake, 1 if the process may call the driver, ms until then, chosen address}.
 local event, driver, kinds, process = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local open, longest = tonumber(ARGV[6]), tonumber(ARGV[7])
 local LOST_MS = 15000
 local links = K.links .. driver
-if event == 'back' then
-  redis.call('ZADD', links, now + tonumber(ARGV[6]), process)
-  redis.call('PEXPIRE', links, KEPT_MS)
-else
-  redis.call('ZREM', links, process)
-  redis.call('ZREMRANGEBYSCORE', links, '-inf', now)
+local begin, calls, chosen =
+  string.match(redis.call('HGET', K.chosen, driver) or '', '^(%d+) (%d+) (%S+)$')
+begin, calls = tonumber(begin) or 0, tonumber(calls) or 0
+local function choose(address)
+  chosen = address
+  redis.call('HSET', K.chosen, driver, string.format('%d %d %s', begin, calls, address))
 end
+
+redis.call('ZREM', links, process)
+if chosen then
+  -- A process that fell silent made its last call before its word ended.
+  local silent = redis.call('ZREVRANGEBYSCORE', links, now, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local last = math.max(calls, now + open, silent and tonumber(silent) + longest or 0)
+  if last > calls and last > now then
+    calls = last
+    choose(chosen)
+  end
+end
+redis.call('ZREMRANGEBYSCORE', links, '-inf', now)
+
+if event == 'back' then
+  local ttl, address, serves = tonumber(ARGV[8]), ARGV[9], ARGV[10] == '1'
+  if address ~= '' and address ~= chosen then
+    local birth = tonumber(string.match(redis.call('GET', K.epoch) or '', ':(%d+):')) or now
+    local is_other = chosen and redis.call('ZCARD', links) > 0
+    -- A young Redis may have forgotten whom others call; who is connected says so within its ttl.
+    local is_unsure = not chosen and not serves and now < birth + longest + LOST_MS
+    if is_other or is_unsure then return { lists, 0, 0, chosen or '' } end
+    begin = math.max(now, calls)
+    choose(address)
+  end
+  redis.call('ZADD', links, now + ttl, process)
+  redis.call('PEXPIRE', links, KEPT_MS)
+end
+
 local is_lost = redis.call('ZCARD', links) == 0
+local until_ms, reason = now + LOST_MS, ARGV[8]
+if not is_lost and chosen and begin > now then
+  until_ms, reason = begin, 'calls at another replica may still run'
+end
 for kind in string.gmatch(kinds, '%S+') do
   local lane = kind .. '|' .. driver
-  if is_lost then
-    redis.call('HSET', K.paused, 'driver ' .. lane,
-      string.format('%d %s', now + LOST_MS, ARGV[6]))
+  if is_lost or until_ms == begin then
+    redis.call('HSET', K.paused, 'driver ' .. lane, string.format('%d %s', until_ms, reason))
   elseif redis.call('HDEL', K.paused, 'driver ' .. lane) == 1 then
     wake(lane)
   end
 end
-return lists
+return { lists, 1, math.max(0, begin - now), chosen or '' }
 end
 scripts['mark'] = function()
 -- MARK(key, process, token, epoch, record): replace the key's mark, "" removes it. Repeatable.
@@ -1573,5 +1617,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_79896d207c9ff96d', run)
-redis.register_function{ function_name = 'csifleet_79896d207c9ff96d_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_19fb296188a1cf44', run)
+redis.register_function{ function_name = 'csifleet_19fb296188a1cf44_always', callback = run, flags = { 'allow-oom' } }

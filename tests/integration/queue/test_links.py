@@ -8,7 +8,7 @@ from tests.support.taking import take_all
 from workers.kube.pauserecord import Recorded
 from workers.queue.keys import Key, claim_key, volume_key
 from workers.queue.leases import Lease
-from workers.queue.links import Links, record_text
+from workers.queue.links import ANYWHERE, Links, Place, record_text
 from workers.queue.pauses import Pauses
 from workers.queue.registry import DriverRegistry
 from workers.queue.workqueue import WorkQueue
@@ -108,7 +108,7 @@ def test_a_driver_with_a_connected_worker_is_not_lost_after_a_wipe(world, redis_
     redis_client.flushall()
     world.queue.heartbeat()
     assert lose(world, world.one) == LOST
-    world.two.keep({"d": b"{}"}, {"d"}, ttl_seconds=15)
+    world.two.keep({"d": b"{}"}, {"d": ANYWHERE}, ttl_seconds=15)
     assert world.paused() == {}
 
 
@@ -121,7 +121,7 @@ def test_the_next_word_of_a_parted_worker_ends_lost_too(world, redis_client):
 
 def test_a_worker_that_keeps_its_drivers_counts_as_connected(world):
     """What it says anew every few seconds, not only its first word."""
-    world.two.keep({"d": b"{}"}, {"d"}, ttl_seconds=15)
+    world.two.keep({"d": b"{}"}, {"d": ANYWHERE}, ttl_seconds=15)
     assert lose(world, world.one) == {}
     world.later(16)
     assert lose(world, world.one) == LOST
@@ -174,15 +174,123 @@ def test_a_serial_driver_has_one_call_of_any_kind_and_kinds_take_turns(world):
 def test_keep_announces_all_drivers_in_one_call(world, redis_client):
     registry = DriverRegistry(redis_client, now_ms=lambda: world.now)
     records = {f"d{i}": record_text({"name": f"d{i}"}) for i in range(200)}
-    assert world.one.keep(records, records.keys(), ttl_seconds=15) is True
-    assert world.one.keep(records, records.keys(), ttl_seconds=15) is False
+    connected = dict.fromkeys(records, ANYWHERE)
+    world.one.keep(records, connected, ttl_seconds=15)
     assert len(registry.alive()) == 200
+    version = registry.version
+    world.one.keep(records, connected, ttl_seconds=15)
+    registry.alive()
+    assert registry.version == version, "nothing has changed"
     del records["d7"]
     world.later(10)
-    world.one.keep(records, records.keys(), ttl_seconds=15)
+    world.one.keep(records, connected, ttl_seconds=15)
     world.later(10)
     assert "d7" not in registry.alive()
     assert len(registry.alive()) == 199
+
+
+# Which of a driver's replicas is called.
+
+
+def at(address, *, open_seconds=0, longest=20):
+    return Place(address, open_seconds, longest)
+
+
+def grown_up(world):
+    """The young Redis could have forgotten whom others call."""
+    world.later(20 + 15)
+
+
+def back(world, links, place, **options):
+    verdict = links.back("d", 15, place, **options)
+    return (verdict.is_ours, verdict.hold_seconds, verdict.chosen)
+
+
+def test_the_first_replica_that_a_worker_reaches_is_that_of_all(world):
+    grown_up(world)
+    assert back(world, world.one, at("10.0.0.1")) == (True, 0, "10.0.0.1")
+    assert back(world, world.two, at("10.0.0.2")) == (False, 0, "10.0.0.1")
+    assert back(world, world.two, at("10.0.0.1")) == (True, 0, "10.0.0.1")
+
+
+def test_a_replica_is_not_changed_while_a_worker_is_connected_to_it(world):
+    grown_up(world)
+    for links in (world.one, world.two):
+        back(world, links, at("a"))
+    assert world.one.lost("d", "lost", at("a")).chosen == "a"
+    assert back(world, world.one, at("b")) == (False, 0, "a")
+    world.two.lost("d", "lost", at("a"))
+    assert back(world, world.one, at("b")) == (True, 0, "b")
+    assert back(world, world.two, at("a")) == (False, 0, "b")
+
+
+def test_another_replica_is_called_when_calls_at_the_old_one_have_ended(world):
+    """The longest of all workers; keys wait so long, also for a worker that comes later."""
+    grown_up(world)
+    for links in (world.one, world.two):
+        back(world, links, at("a"))
+    world.claims(1)
+    world.one.lost("d", "lost", at("a", open_seconds=4))
+    world.two.lost("d", "lost", at("a", open_seconds=9))
+    world.later(1)
+    assert back(world, world.one, at("b")) == (True, 8, "b")
+    assert world.pump() == []
+    world.later(5)
+    assert back(world, world.two, at("b")) == (True, 3, "b")
+    world.later(2.9)
+    world.one.keep({"d": b"{}"}, {"d": at("b")}, ttl_seconds=15)
+    assert world.pump() == []
+    world.later(0.1)
+    world.queue.heartbeat()
+    assert len(world.pump()) == 1
+
+
+def test_the_same_replica_is_called_again_at_once(world):
+    grown_up(world)
+    back(world, world.one, at("a"))
+    world.one.lost("d", "lost", at("a", open_seconds=9))
+    assert back(world, world.one, at("a")) == (True, 0, "a")
+    assert world.paused() == {}
+
+
+def test_calls_of_a_silent_worker_are_waited_for_from_the_end_of_its_word(world):
+    """It may have made one just before, and nobody knows how long that takes."""
+    grown_up(world)
+    back(world, world.one, at("a"))
+    world.later(14)
+    assert back(world, world.two, at("b")) == (False, 0, "a")
+    world.later(6)
+    assert back(world, world.two, at("b")) == (True, 15, "b"), "15 s its word, then a call of 20 s"
+
+
+def test_a_worker_that_serves_tells_an_empty_redis_which_replica_it_is(world, redis_client):
+    """And one that has just started waits for that."""
+    grown_up(world)
+    back(world, world.one, at("a"))
+    redis_client.flushall()
+    world.queue.heartbeat()
+    assert back(world, world.two, at("b")) == (False, 0, "")
+    told = world.one.keep({"d": b"{}"}, {"d": at("a")}, ttl_seconds=15)
+    assert told["d"].is_ours
+    assert told["d"].hold_seconds == 0
+    assert back(world, world.two, at("b")) == (False, 0, "a")
+
+
+def test_an_empty_redis_without_a_word_learns_it_after_the_longest_call(world, redis_client):
+    redis_client.flushall()
+    world.queue.heartbeat()
+    assert back(world, world.two, at("b")) == (False, 0, "")
+    grown_up(world)
+    assert back(world, world.two, at("b")) == (True, 0, "b")
+
+
+def test_who_keeps_another_replica_is_told_and_does_not_count_for_it(world):
+    grown_up(world)
+    back(world, world.one, at("a"))
+    told = world.two.keep({"d": b"{}"}, {"d": at("b")}, ttl_seconds=15)
+    assert (told["d"].is_ours, told["d"].chosen) == (False, "a")
+    world.one.lost("d", "lost", at("a"))
+    assert world.paused() == LOST | {"driver": "lost"}
 
 
 def test_the_end_of_a_pause_is_told(world, redis_client):

@@ -93,13 +93,44 @@ def test_a_gateway_takes_the_sidecars_place_and_gives_it_back(seed):
     assert released == before
 
 
-def test_one_replica_is_replaced_by_recreate_until_it_is_released():
-    """A rolling update would have workers call two of them at once."""
-    adopted = applied(mounted(simple()), plan_of(mounted(simple())).patch)
-    assert adoptplan.settle(adopted) is None
+@pytest.mark.parametrize("fields", [{}, {"any_replica": True}, {"one_replica": True}])
+def test_the_workloads_own_strategy_comes_back_once_the_gateway_works(fields):
     item = mounted(simple(replicas=2))
-    free = applied(item, plan_of(item, any_replica=True).patch)
-    assert applied(free, adoptplan.settle(free))["spec"]["strategy"]["type"] == "RollingUpdate"
+    adopted = applied(item, plan_of(item, **fields).patch)
+    assert adopted["spec"]["strategy"]["type"] == "Recreate"
+    assert (
+        applied(adopted, adoptplan.settle(adopted))["spec"]["strategy"]["type"] == "RollingUpdate"
+    )
+
+
+def test_an_adoption_of_an_earlier_release_keeps_recreate():
+    """Its Service would spread the workers over two pods in a rolling update."""
+    adopted = applied(mounted(simple()), plan_of(mounted(simple())).patch)
+    record = adoptplan.record_of(adopted)
+    del record["chosen"]
+    adopted["metadata"]["annotations"][RECORD] = json.dumps(record)
+    assert adoptplan.settle(adopted) is None
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_all_workers_call_the_same_replica_unless_any_will_do(replicas):
+    """Also of one, which somebody may scale up later."""
+    item = mounted(simple(replicas=replicas))
+    assert spec_of(plan_of(item).entry).is_one_replica
+    assert not spec_of(plan_of(item, any_replica=True).entry).is_one_replica
+    words = texts(plan_of(item), "warn")
+    assert ("the next one when no worker reaches it" in words) is (replicas > 1)
+
+
+def test_a_service_resolves_to_its_pods_unless_any_will_do(world):
+    assert world.run("adopt") == 0
+    assert world.api.of(SERVICES, NAME, "kube-system")["spec"]["clusterIP"] == "None"
+    assert world.run("release") == 0
+    assert world.run("adopt", "--any-replica") == 0
+    assert "clusterIP" not in world.api.of(SERVICES, NAME, "kube-system")["spec"]
+    world.api.change(SERVICES, NAME, {"spec": {"clusterIP": "10.0.0.9"}}, "kube-system")
+    assert world.run("adopt", "--any-replica") == 0
+    assert world.api.of(SERVICES, NAME, "kube-system")["spec"]["clusterIP"] == "10.0.0.9"
 
 
 def test_the_entry_says_what_the_sidecars_were_told():
@@ -135,7 +166,6 @@ REFUSED = {
     ),
     "argument": ((simple(), "csi-attacher", "--no-such"), CENTRAL, "does not take its arguments"),
     "node": ((simple(), "csi-provisioner", "--node-deployment"), CENTRAL, "node by node"),
-    "replicas": ((simple(replicas=2),), CENTRAL, "--any-replica"),
 }
 
 

@@ -1,7 +1,9 @@
 -- DRIVERS_KEEP(process, ttl_ms, name, record, connected, ...): the process serves these drivers.
--- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), versions (hash, field
+-- `connected` is 0, 1, or the address of the replica of a driver of which one is called.
+-- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), chosen, versions (hash, field
 -- drivers), paused (hash). Idempotent.
--- Returns {1 when the set of drivers or a record changed, connected drivers that count as lost}.
+-- Returns {1 when the set of drivers or a record changed, connected drivers that count as lost, or
+-- as connected to another replica}.
 local process, ttl = ARGV[2], tonumber(ARGV[3])
 local changed, lost = false, {}
 for i = 4, #ARGV, 3 do
@@ -11,12 +13,19 @@ for i = 4, #ARGV, 3 do
     changed = true
   end
   redis.call('ZADD', K.drivers_until, now + ttl, name)
-  if ARGV[i + 2] == '1' then
+  local connected = ARGV[i + 2]
+  if connected ~= '0' then
     local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
-    redis.call('ZADD', K.links .. driver, now + ttl, process)
-    redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
+    local chosen = connected == '1' and '1'
+      or string.match(redis.call('HGET', K.chosen, driver) or '', '%S+$')
+    if chosen == connected then
+      redis.call('ZADD', K.links .. driver, now + ttl, process)
+      redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
+    end
     local paused = 'driver ' .. CALL_KINDS[1] .. '|' .. driver
-    if redis.call('HEXISTS', K.paused, paused) == 1 then lost[#lost + 1] = driver end
+    if chosen ~= connected or redis.call('HEXISTS', K.paused, paused) == 1 then
+      lost[#lost + 1] = driver
+    end
   end
 end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', K.drivers_until, '-inf', now)) do

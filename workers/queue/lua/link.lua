@@ -1,26 +1,62 @@
--- LINK(event, driver, kinds, ...): whether any process is connected to a driver.
---   lost(process, reason)    the process has no connection; with the last one the driver's lanes
---                            are paused, until a process is back or nobody has said `lost` again
---   back(process, ttl_ms)    the process is connected, and knows the driver
--- Touches links:<driver> (zset), paused (hash), all lanes. Returns the lists to wake.
+-- LINK(event, driver, kinds, process, open_ms, longest_ms, ...): whether any process is connected to
+-- a driver, and which of its replicas is called (workers/drivers/replica.py).
+--   lost(reason)                  the process has no connection; with the last one the driver's lanes
+--                                 are paused, until a process is back or nobody has said `lost` again
+--   back(ttl_ms, address, serves) the process is connected, and knows the driver; to that replica, ""
+--                                 for a driver of which any replica may be called
+-- `open_ms`: the process's calls may run for so long; `longest_ms`: no call runs for longer.
+-- Touches links:<driver> (zset), chosen, paused (hashes), epoch, all lanes.
+-- Returns {lists to wake, 1 if the process may call the driver, ms until then, chosen address}.
 local event, driver, kinds, process = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local open, longest = tonumber(ARGV[6]), tonumber(ARGV[7])
 local LOST_MS = 15000
 local links = K.links .. driver
-if event == 'back' then
-  redis.call('ZADD', links, now + tonumber(ARGV[6]), process)
-  redis.call('PEXPIRE', links, KEPT_MS)
-else
-  redis.call('ZREM', links, process)
-  redis.call('ZREMRANGEBYSCORE', links, '-inf', now)
+local begin, calls, chosen =
+  string.match(redis.call('HGET', K.chosen, driver) or '', '^(%d+) (%d+) (%S+)$')
+begin, calls = tonumber(begin) or 0, tonumber(calls) or 0
+local function choose(address)
+  chosen = address
+  redis.call('HSET', K.chosen, driver, string.format('%d %d %s', begin, calls, address))
 end
+
+redis.call('ZREM', links, process)
+if chosen then
+  -- A process that fell silent made its last call before its word ended.
+  local silent = redis.call('ZREVRANGEBYSCORE', links, now, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local last = math.max(calls, now + open, silent and tonumber(silent) + longest or 0)
+  if last > calls and last > now then
+    calls = last
+    choose(chosen)
+  end
+end
+redis.call('ZREMRANGEBYSCORE', links, '-inf', now)
+
+if event == 'back' then
+  local ttl, address, serves = tonumber(ARGV[8]), ARGV[9], ARGV[10] == '1'
+  if address ~= '' and address ~= chosen then
+    local birth = tonumber(string.match(redis.call('GET', K.epoch) or '', ':(%d+):')) or now
+    local is_other = chosen and redis.call('ZCARD', links) > 0
+    -- A young Redis may have forgotten whom others call; who is connected says so within its ttl.
+    local is_unsure = not chosen and not serves and now < birth + longest + LOST_MS
+    if is_other or is_unsure then return { lists, 0, 0, chosen or '' } end
+    begin = math.max(now, calls)
+    choose(address)
+  end
+  redis.call('ZADD', links, now + ttl, process)
+  redis.call('PEXPIRE', links, KEPT_MS)
+end
+
 local is_lost = redis.call('ZCARD', links) == 0
+local until_ms, reason = now + LOST_MS, ARGV[8]
+if not is_lost and chosen and begin > now then
+  until_ms, reason = begin, 'its replica changed, calls at the old one may still run'
+end
 for kind in string.gmatch(kinds, '%S+') do
   local lane = kind .. '|' .. driver
-  if is_lost then
-    redis.call('HSET', K.paused, 'driver ' .. lane,
-      string.format('%d %s', now + LOST_MS, ARGV[6]))
+  if is_lost or until_ms == begin then
+    redis.call('HSET', K.paused, 'driver ' .. lane, string.format('%d %s', until_ms, reason))
   elseif redis.call('HDEL', K.paused, 'driver ' .. lane) == 1 then
     wake(lane)
   end
 end
-return lists
+return { lists, 1, math.max(0, begin - now), chosen or '' }

@@ -1,0 +1,117 @@
+"""One of a driver's replicas, the same for all workers (`replicas: one` in the drivers file).
+
+The driver's host resolves to the addresses of its replicas (a headless Service). Redis keeps which
+address is called (`chosen`, workers/queue/lua/link.lua). A worker that reached another replica is
+told the chosen one and moves there. While any worker is connected to the chosen replica, no other
+is called; when none is, the first worker that reaches another replica makes that one the chosen.
+
+No volume is in calls of two replicas at once: the new replica is called after the calls of all
+workers to the old one have ended, or their deadlines have passed. Redis knows these deadlines from
+what each worker reports when it loses its connection; for a worker that fell silent it takes the
+longest call from the moment when the worker's word ended. Until then only a worker whose word
+holds makes calls (`admit`).
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from csi_client.errors import CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, CsiError
+from workers.deadlines import MARGIN_SECONDS
+from workers.errors import DriverAway
+from workers.queue.leases import suspend_aware_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_UNANSWERED: Final = frozenset({None, CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE})
+
+
+def addresses_of(host: str, port: int) -> list[str]:
+    """Return the addresses of a host, sorted; empty if it cannot be resolved. May block."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return sorted({str(one[4][0]) for one in found})
+
+
+@dataclass(slots=True)
+class Replica:
+    """What this process knows of the replica that it is connected to.
+
+    Attributes:
+        host: name of the driver's host.
+        port: port of all replicas.
+        address: address of the replica; "" for one that the name resolved to.
+        chosen: the address that all workers call, when Redis last said so; "" for unknown.
+        resolve: returns the addresses of a host.
+        clock: local seconds, which go on while the machine is suspended.
+    """
+
+    host: str
+    port: int
+    address: str = ""
+    chosen: str = ""
+    resolve: Callable[[str, int], list[str]] = field(default_factory=lambda: addresses_of)
+    clock: Callable[[], float] = suspend_aware_clock
+    _from: float = math.inf
+    _until: float = -math.inf
+    _ends: dict[int, float] = field(default_factory=dict)
+    _unanswered: float = -math.inf
+    _numbers: count[int] = field(default_factory=count)
+
+    def admit(self, since: float, hold_seconds: float, ttl_seconds: float) -> None:
+        """Allow calls, from `hold_seconds` to `ttl_seconds` after `since`; Redis was asked then."""
+        self._from, self._until = since + hold_seconds, since + ttl_seconds
+
+    def renew(self, since: float, ttl_seconds: float) -> None:
+        """Allow calls for longer: Redis still counts this process as connected."""
+        if self._until > -math.inf:
+            self._until = since + ttl_seconds
+
+    def revoke(self) -> None:
+        """Allow no calls until `admit`."""
+        self._from, self._until = math.inf, -math.inf
+
+    def open_seconds(self) -> float:
+        """Return how long calls of this process may still run at the replica; 0 for none."""
+        last = max(self._ends.copy().values(), default=-math.inf)
+        return max(0.0, max(last, self._unanswered) - self.clock())
+
+    @contextmanager
+    def call(self, timeout_seconds: float) -> Iterator[None]:
+        """Count one call.
+
+        Raises:
+            DriverAway: this process must not call the replica now; nothing was sent.
+        """
+        number, now = next(self._numbers), self.clock()
+        if not self._from <= now < self._until:
+            raise DriverAway(f"no replica of {self.host} may be called at the moment")
+        self._ends[number] = end = now + timeout_seconds + MARGIN_SECONDS
+        try:
+            yield
+        except CsiError as error:
+            if error.code in _UNANSWERED:
+                self._unanswered = max(self._unanswered, end)
+            raise
+        finally:
+            self._ends.pop(number, None)
+
+    def next(self, *, is_connected: bool) -> str:
+        """Return the address to move to, "" to stay. Resolves the name, which may block."""
+        found = self.resolve(self.host, self.port)
+        if not found:
+            return ""
+        if is_connected or not self.address:
+            wanted = self.chosen if self.chosen in found else self.address or found[0]
+        else:
+            later = [one for one in found if one > self.address]
+            wanted = (later or found)[0]
+        return wanted if wanted != self.address else ""
