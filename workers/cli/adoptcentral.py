@@ -349,8 +349,11 @@ class Surroundings:
             if known is not None and not is_made(known):
                 continue
             ca, key = (_value(authority, one) for one in ("tls.crt", "tls.key"))
-            is_good = known and certificates.is_good(_value(known, "tls.crt"), ca, host)
-            if is_good and _value(known, "ca.crt") == ca:
+            if (
+                known is not None
+                and certificates.is_good(_value(known, "tls.crt"), ca, host)
+                and _value(known, "ca.crt") == ca
+            ):
                 continue
             certificate, own = certificates.sign(ca, key, [host], use)
             files = {"ca.crt": ca, "tls.crt": certificate, "tls.key": own}

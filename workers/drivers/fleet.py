@@ -395,7 +395,7 @@ class Fleet:
         replica = link.client.replica
         if replica is None:
             return True
-        replica.chosen = verdict.chosen
+        replica.chosen = "" if verdict.is_ours else verdict.chosen
         if verdict.is_ours:
             replica.admit(since, verdict.hold_seconds, REGISTRATION_TTL_SECONDS)
         else:
@@ -420,9 +420,7 @@ class Fleet:
             and self._shared is not None
             and now - link.lost_told_at > LOST_AGAIN_SECONDS
         ):
-            verdict = self._shared.lost(link.driver.queue_name, "driver socket lost", link.place)
-            if link.client.replica is not None:
-                link.client.replica.chosen = verdict.chosen
+            self._shared.lost(link.driver.queue_name, "driver socket lost", link.place)
             link.lost_told_at = now
         if link.diagnosis is not None and link.diagnosis.done():
             link.tell(link.diagnosis.result())

@@ -49,7 +49,7 @@ class Replica:
         host: name of the driver's host.
         port: port of all replicas.
         address: address of the replica; "" for one that the name resolved to.
-        chosen: the address that all workers call, when Redis last said so; "" for unknown.
+        chosen: the address that the other workers call, if Redis refused this one; else "".
         resolve: returns the addresses of a host.
         clock: local seconds, which go on while the machine is suspended.
     """
@@ -113,5 +113,5 @@ class Replica:
             wanted = self.chosen if self.chosen in found else self.address or found[0]
         else:
             later = [one for one in found if one > self.address]
-            wanted = (later or found)[0]
+            wanted, self.chosen = (later or found)[0], ""
         return wanted if wanted != self.address else ""

@@ -88,9 +88,9 @@ class Links:
         self._wakeups = Wakeups(publish)
         self.process_id = uuid.uuid4().hex
 
-    def lost(self, driver: str, reason: str, place: Place = ANYWHERE) -> Verdict:
+    def lost(self, driver: str, reason: str, place: Place = ANYWHERE) -> None:
         """This process is not connected; with the last one the driver's keys wait."""
-        return self._event("lost", driver, place, reason)
+        self._event("lost", driver, place, reason)
 
     def back(
         self,
