@@ -124,7 +124,7 @@ class Hostile:
         self.registry.register(
             DRIVER, {"name": DRIVER, "controllers": ["provisioner"]}, ttl_seconds=60
         )
-        self.links.keep({DRIVER: b'{"name":"d"}'}, {DRIVER}, ttl_seconds=60)
+        self.links.keep({DRIVER: b'{"name":"d"}'}, {DRIVER: ANYWHERE}, ttl_seconds=60)
         self.links.lost("e", "refused")
         self.queue.mirror_pauses("5", {"class stopped": "0 why", "driver e": "0 why"})
         for key in (OTHER, OWN):
