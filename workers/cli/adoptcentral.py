@@ -122,14 +122,6 @@ class Surroundings:
         """All objects except the Secrets and the entry."""
         port = self.central.port
         own = {gateway.LABEL: self.name}
-        service: JsonObject = {
-            "selector": own,
-            "ports": [{"name": "csi", "port": port, "targetPort": port}],
-        }
-        known = self._find(SERVICES, self.name, self.namespace)
-        if is_one_replica and (known is None or known["spec"].get("clusterIP") == "None"):
-            # Without an address, its name resolves to the pods. A Service keeps its address.
-            service["clusterIP"] = "None"
         workers = {
             "namespaceSelector": {
                 "matchLabels": {"kubernetes.io/metadata.name": self.central.namespace}
@@ -143,14 +135,7 @@ class Surroundings:
             # A policy closes all ports that no policy opens, so keep the other ports open.
             ingress.append({"ports": _all_but(port)})
         return [
-            (
-                SERVICES,
-                self._object(
-                    SERVICES,
-                    self.name,
-                    {"spec": service},
-                ),
-            ),
+            (SERVICES, self._service(own, is_one_replica=is_one_replica)),
             (
                 POLICIES,
                 self._object(
@@ -200,6 +185,18 @@ class Surroundings:
                 ),
             ),
         ]
+
+    def _service(self, selector: JsonObject, *, is_one_replica: bool) -> JsonObject:
+        port = self.central.port
+        spec: JsonObject = {
+            "selector": selector,
+            "ports": [{"name": "csi", "port": port, "targetPort": port}],
+        }
+        known = self._find(SERVICES, self.name, self.namespace)
+        if is_one_replica and (known is None or known["spec"].get("clusterIP") == "None"):
+            # Without an address, its name resolves to the pods. A Service keeps its address.
+            spec["clusterIP"] = "None"
+        return self._object(SERVICES, self.name, {"spec": spec})
 
     def shown(self, workload: JsonObject, entry: JsonObject) -> list[JsonObject]:
         """All objects for display, without keys: those are generated when they are written."""
