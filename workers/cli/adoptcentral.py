@@ -474,7 +474,7 @@ def asked_in_pod(tools: Tools, namespace: str, *command: str) -> JsonObject | No
     config = tools.settings.kube.kubeconfig
     flags = [f"--kubeconfig={config}"] if config else []
     try:
-        place = kubectl.choose(kubectl.pods(flags, namespace), command)
+        place = kubectl.choose(kubectl.pods(flags, namespace), list(command))
         argv = [
             *(kubectl.kubectl(), *flags, "exec", f"--namespace={place.namespace}", place.pod),
             *(f"--container={place.container}", "--", "csi-fleet", *command),
