@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.fake_context import DRIVER, PLUGIN, FakeWorld
 from workers.controllers.attacher import names
 from workers.controllers.attacher.controller import CONTROLLER
-from workers.controllers.attacher.settings import AttacherSettings
+from workers.controllers.attacher.spec import AttacherSettings
 from workers.kube import paths
 from workers.queue.keys import Key
 

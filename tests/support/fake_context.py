@@ -28,6 +28,7 @@ from csi_client.errors import CsiError
 from tests.support.fake_cluster import FakeCatalog, FakeEvents
 from tests.support.memory_api import MemoryApi
 from workers.engine.effects import Effects
+from workers.engine.outcome import Ended
 from workers.errors import LeaseLost
 from workers.observability.metrics import Metrics
 from workers.queue.keys import Key
@@ -332,6 +333,8 @@ class FakeWorld:
         lease = self.lease(key)
         try:
             outcome = controller.sync(self.context, self.driver, key, cast("Any", lease))
+        except Ended as ended:  # as the frame does
+            outcome = ended.outcome
         finally:
             self.queue.held.clear()
         word = outcome.action.value

@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 WALL = re.compile(r"\btime\.time(_ns)?\b|\bdatetime\.(now|utcnow)\(")
 ALLOWED = {
     # Stamps on objects, answers, logs, traces and names.
-    "workers/controllers/attacher/work.py",
     "workers/controllers/provisioner/intent.py",
     "workers/controllers/resizer/writing.py",
     "workers/controllers/snapshot_controller/work.py",

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from workers.engine.outcome import Action, Outcome, retry, wait
+from workers.engine.outcome import Action, Ended, Outcome, retry, wait
 from workers.engine.steps import Step
 from workers.errors import ApiError, LeaseLost, QueueFull, TransientError
 from workers.kube.errors import AwayError
@@ -217,6 +217,8 @@ class Pass:
         """One pass with every failure turned into an outcome."""
         try:
             return self.controller.sync(self.context, self.driver, self.key, lease)
+        except Ended as ended:
+            return ended.outcome
         except LeaseLost as error:
             _log.warning("lease lost", err=error)
             trail.note("waits", "lease lost")

@@ -55,14 +55,22 @@ class Outcome:
     reason: str = ""
 
 
+class Ended(Exception):  # noqa: N818 - the end of a pass, no error
+    """Ends a pass early with `outcome`: nothing is left to do, or something else comes first."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.reason)
+        self.outcome = outcome
+
+
 def done(reason: str = "", *, finish_intent: bool = False, known: str = "") -> Outcome:
     """The key needs nothing more."""
     return Outcome(Action.DONE, reason=reason, finish_intent=finish_intent, known=known)
 
 
-def retry(reason: str = "", *, not_before_seconds: float = 0.0) -> Outcome:
+def retry(reason: str = "", *, not_before_seconds: float = 0.0, memo: str = "") -> Outcome:
     """The attempt failed: again after the key's back-off."""
-    return Outcome(Action.RETRY, delay_seconds=not_before_seconds, reason=reason)
+    return Outcome(Action.RETRY, delay_seconds=not_before_seconds, memo=memo, reason=reason)
 
 
 def wait(seconds: float, reason: str = "") -> Outcome:

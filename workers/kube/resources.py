@@ -80,8 +80,7 @@ class KubeResources(KubeReader):
         if is_exact:
             known["resourceVersion"] = metadata["resourceVersion"]
         body = {**change, "metadata": {**(change.get("metadata") or {}), **known}}
-        path = _path_of(resource, item) + ("/status" if status else "")
-        return self.client.patch(path, body, MERGE_PATCH)
+        return self._patch_this(_path_of(resource, item), body, MERGE_PATCH, status=status)
 
     def add_finalizer(
         self, resource: Resource, item: Mapping[str, Any], finalizer: str
@@ -139,10 +138,17 @@ class KubeResources(KubeReader):
         """
         return self._patch_this(paths.VOLUMES.path(name), finalizers.remove_patch(finalizer, uid))
 
-    def _patch_this(self, path: str, patch: Mapping[str, Any]) -> JsonObject:
+    def _patch_this(
+        self,
+        path: str,
+        patch: Mapping[str, Any],
+        content_type: str = STRATEGIC_PATCH,
+        *,
+        status: bool = False,
+    ) -> JsonObject:
         """Patch the object with the UID in `patch`; for another UID the server answers Invalid."""
         try:
-            return self.client.patch(path, patch, STRATEGIC_PATCH)
+            return self.client.patch(path + "/status" * status, patch, content_type)
         except InvalidError as error:
             if "metadata.uid" not in error.message:
                 raise

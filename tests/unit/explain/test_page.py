@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 
 from workers.controllers import catalogue
+from workers.controllers.attacher.names import Reason
 
 ROOT = Path(__file__).resolve().parents[3]
-# Made of the word of what failed, in workers/controllers/attacher/explain.py.
-MADE_UP = {"attach-failed", "detach-failed"}
+# Made of the word of what failed, or the reason that the pass stored, in
+# workers/controllers/attacher/explain.py.
+MADE_UP = {"attach-failed", "detach-failed", *filter(None, Reason)} - {Reason.SECRET_MISSING}
 
 
 def words(node, known):

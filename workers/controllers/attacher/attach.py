@@ -1,259 +1,494 @@
-"""Attaches a volume: from a VolumeAttachment to a published volume (A-040 to A-058).
+"""The pass over an attachment, and attaching: from a VolumeAttachment to a published volume.
 
 All checks run before the finalizer and the node id are written, so that an attachment that fails
 early can be deleted without an unpublish. Nothing is undone here. The finalizer guarantees that
-the attachment is detached later, and the detach cleans up (A-044). If the attachment disappears
-without a detach, `abandon` cleans up.
+the attachment is detached later, and the detach cleans up. If the attachment disappears without a
+detach, `detach.abandon` cleans up.
 """
 
 from __future__ import annotations
 
+import random
+import time
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
+import msgspec
+
+from csi_client import errors
 from csi_client import messages as csi
-from workers.controllers.attacher import records, texts, writes
-from workers.controllers.attacher.nodes import annotated_id, registered_id, with_earlier
-from workers.controllers.attacher.request import capability, is_multi_node, publish_request
-from workers.controllers.attacher.source import (
-    AttachError,
-    foreign_driver,
-    inline_source,
-    volume_name,
-    volume_source,
+from csi_client.errors import CsiError
+from workers.controllers.attacher import volume as volumes
+from workers.controllers.attacher.names import (
+    ATTACHMENTS,
+    NODE_ID,
+    Reason,
+    finalizer,
+    keys_of,
 )
-from workers.engine.outcome import blocked, done, wait
+from workers.controllers.attacher.volume import AttachError, Memory
+from workers.engine.live import DriverPass, Gone, OpenCalls
+from workers.engine.outcome import Ended, done, retry, wait
+from workers.errors import AttemptError
 from workers.kube import paths
-from workers.kube.client import MERGE_PATCH
-from workers.kube.errors import ConflictError, NotFoundError, RefusedError
+from workers.kube.errors import AwayError, NotFoundError, RefusedError
+from workers.migration.plugins import in_tree_source
+from workers.observability.logging import get_logger
+from workers.queue.locks import Lock, Mode
+from workers.translate.published import volume_capability
 
 if TYPE_CHECKING:
-    from workers.controllers.attacher.source import Source
-    from workers.controllers.attacher.work import Work
+    from collections.abc import Mapping
+
+    from google.protobuf.message import Message
+
+    from workers.controllers.attacher.spec import AttacherSettings
+    from workers.controllers.attacher.volume import Source
     from workers.engine.outcome import Outcome
     from workers.kube.objects import JsonObject
+    from workers.translate.secrets import SecretRef
 
-CONFLICT_TRIES: Final = 10
-"""Write conflicts on one object before the attempt is postponed (DA-015)."""
+_log = get_logger(__name__)
+
+ABORTED_TRIES: Final = 5
+"""Consecutive ABORTED answers ("another operation is pending") not counted as failures."""
+
+GONE_PAUSES_SECONDS: Final = (1.0, 2.0, 4.0)
+
+TIMEOUTS: Final = 3
+"""After this many consecutive timeouts an attachment shares one lock with all others of its node
+that keep timing out."""
 
 OTHER_NODE_SECONDS: Final = 1.0
 OTHER_NODE_SILENCE_SECONDS: Final = 10.0
-"""How often to check whether the other node has detached, and when to report it (MA-012)."""
+"""How often to check whether the other node has detached, and when to report it."""
+
+MAX_MESSAGE_BYTES: Final = 1024
+MAX_METADATA_BYTES: Final = 256 * 1024
+"""The API server refuses a longer VolumeError message and a larger attachmentMetadata (keys and
+values together): kubernetes, pkg/apis/storage/validation."""
+
+REWRITE_SECONDS: Final = 60.0
+"""An unchanged error is written again after this time, to renew its timestamp (DA-020)."""
+
+_METHODS: Final = {
+    "attach": "Controller/ControllerPublishVolume",
+    "detach": "Controller/ControllerUnpublishVolume",
+}
 
 
-class Busy(Exception):  # noqa: N818 - no error: the pass ends with this outcome
-    """Ends the reconcile with `outcome`, because something else must happen first."""
+@dataclass
+class AttachmentPass(DriverPass):
+    """One reconcile of an attachment, shared by attach and detach.
 
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.reason)
-        self.outcome = outcome
+    What must survive this process is on the attachment (finalizer, node ids) and, for convenience,
+    in the key's mark (`Memory`).
+
+    Attributes:
+        is_forced: the call is repeated although the status says that it is done.
+        is_unsaved: a publish was sent, and its outcome is not yet in the status.
+        is_unheard: the outcome of that publish is unknown: it may be in flight.
+        volume: the PV as last read or written.
+    """
+
+    is_forced: bool = False
+    is_unsaved: bool = False
+    is_unheard: bool = False
+    volume: JsonObject | None = None
+
+    @property
+    def settings(self) -> AttacherSettings:
+        """The attacher's settings for this driver."""
+        found: AttacherSettings = self.driver.settings.controllers["attacher"]
+        return found
+
+    @property
+    def memory(self) -> Memory:
+        """What earlier passes left for this key."""
+        return Memory.read(self.lease.mark)
+
+    @property
+    def finalizer(self) -> str:
+        """Our finalizer."""
+        return finalizer(self.driver.name)
+
+    @property
+    def node(self) -> str:
+        """Name of the node."""
+        return str(self.item["spec"]["nodeName"])
+
+    @property
+    def is_deleting(self) -> bool:
+        """True if the attachment is deleted and must be detached."""
+        return bool(self.item["metadata"].get("deletionTimestamp"))
+
+    @property
+    def is_attached(self) -> bool:
+        """True if the status says that the volume is attached."""
+        return bool((self.item.get("status") or {}).get("attached"))
+
+    @property
+    def has_finalizer(self) -> bool:
+        """True if our finalizer is present, so that a publish may exist."""
+        return self.finalizer in (self.item["metadata"].get("finalizers") or ())
+
+    def is_gone(self) -> bool:
+        """Return True if the attachment with this uid is gone; waits for the API server a little.
+
+        Only this pass knows of the publish, so a short outage must not hide that nobody detaches.
+        """
+        for seconds in GONE_PAUSES_SECONDS:
+            try:
+                return self.context.kube.is_gone(self.resource, self.name, self.key.uid)
+            except AwayError:
+                pause(seconds)
+        return self.context.kube.is_gone(self.resource, self.name, self.key.uid)
+
+    def read_volume(self, name: str) -> JsonObject | None:
+        """Read the PV; the lock keeps its creation, deletion and offline expansion away."""
+        self.acquire(Lock(name, Mode.SHARED))
+        self.volume = self.find(paths.VOLUMES, name)
+        return self.volume
+
+    def registered_id(self) -> str:
+        """The node id that the driver registered, read live: the node may have been made again."""
+        csi_node = self.find(paths.CSI_NODES, self.node)
+        return volumes.registered_id(self.node, csi_node, self.driver.name)
+
+    def publish_secret(self, reference: SecretRef | None) -> dict[str, str]:
+        """Read the publish secret.
+
+        Raises:
+            AttachError: the secret cannot be read; the message contains no values.
+        """
+        try:
+            return self.secret(reference)
+        except (RefusedError, AttemptError) as error:
+            assert reference is not None
+            message = f'failed to load secret "{reference.namespace}/{reference.name}": {error}'
+            is_missing = isinstance(error, NotFoundError)
+            reason = Reason.SECRET_MISSING if is_missing else Reason.SECRET
+            raise AttachError(message, reason=reason) from None
+
+    def lock_calls(self, operation: str, handle: str, node_id: str, *, multi_node: bool) -> None:
+        """Allow one call at a time per volume; a multi-node volume, one per volume and node.
+
+        Static PVs may share a handle, so the lock is on the handle. A limit per node lets its
+        calls share that number of locks (`limits: {attach: {per: node}}`). Attachments that keep
+        timing out share a single lock, so that a dead node occupies one call only.
+        """
+        volume = f"{self.driver.name}#{handle}"
+        locks = [Lock(volume, Mode.SHARED if multi_node else Mode.EXCLUSIVE)]
+        if multi_node:  # a new attachment may exist while the old one is deleted
+            locks.append(Lock(f"{volume}@{node_id}"))
+        places = self.driver.per_node(operation) or self.settings.max_ops_per_node
+        if places:
+            place = crc32(self.key.uid.encode()) % places
+            locks.append(Lock(f"{self.driver.name}@{node_id}#{place}"))
+        if self.memory.timeouts >= TIMEOUTS:
+            locks.append(Lock(f"{self.driver.name}@{node_id}#slow"))
+        self.acquire(*locks)
+
+    def timeout(self, operation: str) -> float:
+        """Timeout of a call in seconds."""
+        spec = (self.volume or {}).get("spec") or {}
+        own = self.driver.timeout_seconds(operation, spec.get("storageClassName") or "")
+        return own or self.settings.timeout_seconds
+
+    def ask(self, operation: str, request: Message, answer: type[Any]) -> Any:
+        """Publish or unpublish; metrics count in-tree and inline as migrated.
+
+        Raises:
+            AttachError: the driver refused the call, or did not answer in time.
+        """
+        is_migrated = not volumes.volume_name(self.item) or (
+            self.volume is not None and in_tree_source(self.volume) is not None
+        )
+        method, seconds = _METHODS[operation], self.timeout(operation)
+        try:
+            found = self.call(
+                method, request, answer, timeout_seconds=seconds, is_migrated=is_migrated
+            )
+        except CsiError as error:
+            # The driver answered, or its deadline passed; else the call may be in flight.
+            if not error.from_transport or error.code == errors.DEADLINE_EXCEEDED:
+                self.is_unheard = False
+            raise AttachError(str(error), reason=Reason.DRIVER_ERROR, code=error.code) from None
+        self.is_unheard = False
+        return found
+
+    def remembered(self) -> Memory:
+        """What earlier passes left under any of the attachment's keys.
+
+        A status "attached" was written after its publish ended, so that call is over; calls
+        before it may still be in flight, and so may a forced publish. Without our finalizer no
+        call is in flight: it is added before the first call, and a detach waits for the last
+        call before it removes the finalizer.
+        """
+        found, session = Memory(), self.lease.session
+        keys = keys_of(self.key.driver, self.node, self.name, self.key.uid)
+        for key, mark in zip(keys, self.context.queue.marks_of(keys), strict=True):
+            known = Memory.read(mark)
+            calls = known.calls if self.has_finalizer else OpenCalls()
+            if self.is_attached and key.kind == ATTACHMENTS:
+                calls = calls.answered()
+            found = Memory(
+                record=known.record or found.record,
+                nodes=(*found.nodes, *known.nodes),
+                calls=OpenCalls(
+                    earlier=session.latest(found.calls.earlier, calls.newest, calls.earlier)
+                ),
+            )
+        return found
+
+    # Results.
+
+    def save_status(self, step: str, status: Mapping[str, Any]) -> None:
+        """Patch the status; old metadata keys are removed one by one, for the merge.
+
+        Raises:
+            Gone: the attachment is gone; a late worker changes no newer one of its name.
+        """
+        self.write(step, lambda _: {"status": status}, status=True, is_exact=False)
+        self.is_unsaved = False
+
+    def save_attached(self, context: Mapping[str, str]) -> None:
+        """Write the status of a published volume."""
+        known = (self.item.get("status") or {}).get("attachmentMetadata") or {}
+        gone = dict.fromkeys(known.keys() - context.keys())
+        metadata = {**context, **gone} if context else None
+        status = {"attached": True, "attachmentMetadata": metadata, "attachError": None}
+        self.save_status("save-attached", status)
+
+    def failed(self, word: str, error: AttemptError) -> Outcome:
+        """Report in status, event, history and log, then back off."""
+        self.failure(error.message, operation=word)
+        field, with_code = f"{word}Error", self.settings.writes_error_code
+        content = error_content(self.item, field, error, with_code=with_code, now=datetime.now(UTC))
+        if content is not None:
+            self.warn(f"{word.capitalize()}Failed", error.message)
+            try:
+                self.save_status(f"save-{word}-error", {field: content})
+            except RefusedError as refused:  # like csi-attacher, only log it
+                _log.warning("error not saved", operation=word, err=refused)
+        return self.again(error, f"{word} failed")
+
+    def again(self, error: AttemptError, reason: str) -> Outcome:
+        """Back off; the first ABORTED answers wait the first interval and do not count."""
+        memory = self.memory
+        aborted = memory.aborted + 1 if error.code == errors.ABORTED else 0
+        timeouts = memory.timeouts + 1 if error.code == errors.DEADLINE_EXCEEDED else 0
+        self.keep("note-failure", replace(memory, aborted=aborted, timeouts=timeouts).mark())
+        if 0 < aborted <= ABORTED_TRIES:
+            spread = random.uniform(1, 1.5)  # noqa: S311 - no secret
+            seconds = self.settings.retry_interval_start_seconds * spread
+            return wait(seconds, f"{reason}: another operation is pending")
+        waits_for = error.reason if isinstance(error, AttachError) else Reason.OTHER
+        memo = msgspec.json.encode({"reason": waits_for}).decode() if waits_for else ""
+        return retry(reason, memo=memo)
+
+    def warn(self, reason: str, message: str) -> None:
+        """Send an event to the volume's claim, whose owner can act on it.
+
+        csi-attacher writes no event.
+        """
+        claim = ((self.volume or {}).get("spec") or {}).get("claimRef")
+        if not claim:
+            return
+        metadata = {part: claim.get(part) for part in ("name", "namespace", "uid")}
+        involved = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata}
+        text = f"node {self.node}: {message}"
+        self.context.effects.event(involved, "Warning", reason, text, component=self.component)
 
 
-def attach(work: Work) -> Outcome:
+def pause(seconds: float) -> None:
+    """Sleep within a reconcile."""
+    time.sleep(seconds)
+
+
+def error_content(
+    attachment: JsonObject, field: str, error: AttemptError, *, with_code: bool, now: datetime
+) -> JsonObject | None:
+    """The new `attachError` or `detachError`; None if the same error was written recently.
+
+    The code is never invented: Kubernetes takes 8 (RESOURCE_EXHAUSTED) for a full node.
+    """
+    code = error.code if with_code and field == "attachError" else None
+    content: JsonObject = {"message": cut(error.message), "errorCode": code}
+    known = (attachment.get("status") or {}).get(field)
+    if known and all(known.get(name) == value for name, value in content.items()):
+        # An error without a time was not written by us: replace it.
+        written = known.get("time")
+        if written and (now - datetime.fromisoformat(written)).total_seconds() < REWRITE_SECONDS:
+            return None
+    content["time"] = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if field == "detachError":
+        del content["errorCode"]
+    return content
+
+
+def cut(message: str) -> str:
+    """Shorten to at most 1024 bytes, at a character boundary."""
+    data = message.encode()
+    if len(data) <= MAX_MESSAGE_BYTES:
+        return message
+    return data[: MAX_MESSAGE_BYTES - 3].decode("utf-8", "ignore") + "..."
+
+
+# Attaching, top-down.
+
+
+def attach(work: AttachmentPass) -> Outcome:
     """Publish the volume unless the status says that it is attached (A-040)."""
     if work.is_attached and not work.is_forced:
-        return keep_finalizer(work)
+        # Without our finalizer no detach would run: somebody removed it.
+        work.item = work.add_finalizer(work.resource, work.item, "keep-finalizer", work.finalizer)
+        return done("attached already")
     try:
         context = publish(work)
-    except Busy as busy:
-        return busy.outcome
-    except AttachError as error:
-        return work.failed("attachError", error)
-    # A failed write is not recorded in the status (TA-029): the publish is repeated.
-    try:
-        work.patch("save-attached", writes.attached_patch(work.attachment, context), status=True)
-    except (NotFoundError, ConflictError):
-        if not work.has_gone_for_sure():  # refused by a webhook or a busy API server
-            raise
-        return done("attachment is gone")
-    mark = work.lease.mark
-    # A status "attached" already implies that the call ended (`Work.remembered`), so an ordinary
-    # reconcile needs no write to Redis here.
-    if work.is_forced or records.counts_failures(mark):
-        work.set_mark("end-call", records.succeeded(mark))
+    except AttemptError as error:
+        return work.failed("attach", error)
+    work.save_attached(context)  # a failed write is not recorded: the publish is repeated
+    # The status implies that the call ended, so an ordinary reconcile writes nothing to Redis.
+    memory = work.memory
+    if work.is_forced or memory.aborted or memory.timeouts:
+        work.keep("end-call", memory.succeeded().mark())
     return done("attached")
 
 
-def keep_finalizer(work: Work) -> Outcome:
-    """Restore our finalizer on an attached attachment: without it no detach would run (DA-025)."""
-    if not work.has_finalizer:
-        work.patch("keep-finalizer", writes.mark_patch(work.attachment, work.finalizer, "", {}))
-    return done("attached already")
-
-
-def publish(work: Work) -> dict[str, str]:
+def publish(work: AttachmentPass) -> dict[str, str]:
     """Check, lock, record and publish (steps 1 to 11 of A-041); returns the publish context."""
     source = checked_source(work)
-    how = capability(
-        source,
-        default_fstype=work.settings.default_fstype,
+    how = volume_capability(
+        {"spec": source.spec},
+        default_fs_type=work.settings.default_fstype,
         multi_writer=work.driver.supports("SINGLE_NODE_MULTI_WRITER"),
     )
-    secrets = work.secrets(source.secret)
-    node_id = registered_id(work.node, work.read_node(), work.driver.name)
-    is_multi = is_multi_node(source)
-    busy = work.lock_calls("attach", source.handle, node_id, multi_node=is_multi)
-    if busy is not None:
-        raise Busy(blocked(busy))
-    if not is_multi and work.settings.is_strict_single_node:
+    secrets = work.publish_secret(source.secret)
+    node_id = work.registered_id()
+    work.lock_calls("attach", source.handle, node_id, multi_node=source.is_multi_node)
+    if not source.is_multi_node and work.settings.is_strict_single_node:
         wait_for_other_node(work)
-    mark(work, source, node_id)
-    request = publish_request(
-        source,
-        how,
-        node_id,
-        secrets,
-        has_readonly=work.driver.supports("PUBLISH_READONLY"),
-    )
-    work.context.effects.reach("publish", work.lease)
+    record_publish(work, source, node_id)
+    has_readonly = work.driver.supports("PUBLISH_READONLY")
+    request = volumes.publish_request(source, how, node_id, secrets, has_readonly=has_readonly)
+    work.reach("publish")
     work.is_unsaved = work.is_unheard = True
     try:
-        answer = work.call("attach", request, csi.ControllerPublishVolumeResponse)
-    except AttachError as error:
-        if error.is_heard:  # the driver answered, or its deadline passed
-            work.is_unheard = False
-            work.set_mark("end-call", records.ended(work.lease.mark))
+        answer = work.ask("attach", request, csi.ControllerPublishVolumeResponse)
+    except AttachError:
+        if not work.is_unheard:
+            memory = work.memory
+            work.keep("end-call", replace(memory, calls=memory.calls.answered()).mark())
         raise
-    work.is_unheard = False
     return checked_context(dict(answer.publish_context))
 
 
-def checked_source(work: Work) -> Source:
-    """Read the volume and add our finalizer to its PV (steps 1 to 6)."""
-    name = volume_name(work.attachment)
+def checked_source(work: AttachmentPass) -> Source:
+    """Read the volume and add our finalizer to its PV (steps 1 to 6).
+
+    The lock on the PV's name prevents the finalizer's removal until this reconcile ends.
+    """
+    name = volumes.volume_name(work.item)
     if not name:
-        return inline_source(work.attachment)
-    busy = work.lock_volume(name)
-    if busy is not None:
-        raise Busy(blocked(busy))
+        return volumes.inline_source(work.item)
     volume = work.read_volume(name)
     if volume is None:
-        raise AttachError(texts.volume_missing(name))
+        raise volumes.missing_volume(name)
     if volume["metadata"].get("deletionTimestamp"):
-        raise AttachError(texts.volume_deleting(name))
-    other = foreign_driver(volume, work.driver.name)
+        raise AttachError(f'PersistentVolume "{name}" is marked for deletion')
+    other = volumes.foreign_driver(volume, work.driver.name)
     if other:
         raise AttachError(
             f'PersistentVolume "{name}" belongs to driver {other}, '
             f"the attachment names {work.driver.name}"
         )
-    protect_volume(work, name)
-    return volume_source(volume)
+    try:
+        work.volume = work.add_finalizer(paths.VOLUMES, volume, "protect-volume", work.finalizer)
+    except Gone:
+        raise volumes.missing_volume(name) from None
+    except RefusedError as error:
+        raise AttachError(f"could not add PersistentVolume finalizer: {error}") from error
+    return volumes.volume_source(work.volume)
 
 
-def protect_volume(work: Work, name: str) -> None:
-    """Add our finalizer to the PV once, even if several attachments do so at a time (DA-015).
-
-    The lock on the PV's name prevents its removal until this reconcile ends (MA-021).
-    """
-    for _ in range(CONFLICT_TRIES):
-        volume = work.volume
-        if volume is None:
-            raise AttachError(texts.volume_missing(name))
-        if volume["metadata"].get("deletionTimestamp"):
-            raise AttachError(texts.volume_deleting(name))
-        body = writes.with_finalizer_patch(volume, work.finalizer)
-        if body is None:
-            return
-        work.context.effects.reach("protect-volume", work.lease)
-        try:
-            work.volume = work.context.effects.kube.patch_volume(name, body, MERGE_PATCH)
-        except (ConflictError, NotFoundError):
-            work.read_volume(name)
-        except RefusedError as error:
-            raise AttachError(f"could not add PersistentVolume finalizer: {error}") from error
-    raise Busy(wait(OTHER_NODE_SECONDS, "others write the volume all the time"))
-
-
-def wait_for_other_node(work: Work) -> None:
+def wait_for_other_node(work: AttachmentPass) -> None:
     """Wait until a single-node volume is detached from its previous node (MA-012).
 
     Raises:
-        Busy: another attachment of the volume is deleted and not yet detached.
+        Ended: another attachment of the volume is deleted and not yet detached.
     """
-    name = volume_name(work.attachment)
+    name = volumes.volume_name(work.item)
     known = work.context.catalog.attachment(name) if name else None
     for other, node in sorted((known or {}).items()):
         if node == work.node or not is_detach_due(work, other):
             continue
-        created = datetime.fromisoformat(work.attachment["metadata"]["creationTimestamp"])
+        created = datetime.fromisoformat(work.item["metadata"]["creationTimestamp"])
         if (datetime.now(UTC) - created).total_seconds() > OTHER_NODE_SILENCE_SECONDS:
             message = f'volume "{name}" is still to be detached from node {node}'
-            work.failed("attachError", AttachError(message))
-        raise Busy(wait(OTHER_NODE_SECONDS, f"waits for the detach from node {node}"))
+            work.failed("attach", AttachError(message))
+        raise Ended(wait(OTHER_NODE_SECONDS, f"waits for the detach from node {node}"))
 
 
-def is_detach_due(work: Work, name: str) -> bool:
+def is_detach_due(work: AttachmentPass, name: str) -> bool:
     """Return True if attachment `name` is being deleted and its volume may still be published."""
-    try:
-        other = work.context.kube.get(paths.ATTACHMENTS, name)
-    except NotFoundError:
-        return False
-    metadata = other["metadata"]
+    metadata = (work.find(paths.ATTACHMENTS, name) or {}).get("metadata") or {}
     is_ours = work.finalizer in (metadata.get("finalizers") or ())
     return bool(metadata.get("deletionTimestamp")) and is_ours
 
 
-def mark(work: Work, source: Source, node_id: str) -> None:
-    """Step 10: record what a detach needs before the call (A-041, MA-016, MA-030, MA-032)."""
-    earlier = annotated_id(work.attachment) if work.has_finalizer else ""
+def record_publish(work: AttachmentPass, source: Source, node_id: str) -> None:
+    """Record what a detach needs before the call: on the attachment and in the key's mark."""
+    memory, wanted = work.memory, volumes.record(source, work.driver.name, node_id)
+    earlier = volumes.annotated_id(work.item) if work.has_finalizer else ""
     if earlier and earlier != node_id:
         # Record the earlier id before the annotation is overwritten: that node may have the volume.
-        work.set_mark("note-node", records.with_node(work.lease.mark, earlier))
-    record = records.record(source, work.driver.name, node_id)
+        memory = replace(memory, nodes=tuple(dict.fromkeys((*memory.nodes, earlier))))
+        work.keep("note-node", memory.mark())
     annotation = work.settings.record_annotation
-    save_mark(work, node_id, {annotation: records.to_text(record)} if annotation else {})
-    session, known = work.lease.session, work.lease.mark
-    until = session.deadline(work.timeout("attach"))
-    overtaken = session.latest(*records.deadlines(known))
-    work.set_mark("record-call", records.begun(known, record, until=until, overtaken=overtaken))
-
-
-def save_mark(work: Work, node_id: str, extra: dict[str, str]) -> None:
-    """Write finalizer and node ids to the attachment, unless it is deleted meanwhile."""
-    for _ in range(CONFLICT_TRIES):
-        # Without our finalizer, no publish was sent with the id in the annotation.
-        earlier = with_earlier(work.attachment, node_id) if work.has_finalizer else {}
-        body = writes.mark_patch(work.attachment, work.finalizer, node_id, extra | earlier)
-        try:
-            return work.patch("mark-attachment", body)
-        except NotFoundError:
-            raise Busy(done("attachment is gone")) from None
-        except ConflictError:
-            check_same(work, reread(work))
-        except RefusedError as error:
-            raise AttachError(f"could not save VolumeAttachment: {error}") from error
-    raise Busy(wait(OTHER_NODE_SECONDS, "others write the attachment all the time"))
-
-
-def reread(work: Work) -> JsonObject:
-    """Read the attachment again; returns its previous content."""
-    before: dict[str, Any] = work.attachment
+    extra = {annotation: volumes.record_text(wanted)} if annotation else {}
     try:
-        work.reread()
-    except NotFoundError:
-        raise Busy(done("attachment is gone")) from None
-    return before
+        work.write("mark-attachment", lambda item: mark_patch(item, work.finalizer, node_id, extra))
+    except RefusedError as error:
+        raise AttachError(f"could not save VolumeAttachment: {error}") from error
+    calls = memory.calls.with_next(work.lease.session, work.timeout("attach"))
+    work.keep("record-call", replace(memory, record=wanted, calls=calls).mark())
 
 
-def check_same(work: Work, before: JsonObject) -> None:
-    """Stop if the attachment was deleted or is being deleted: publish nothing for it (MA-020)."""
-    if work.attachment["metadata"]["uid"] != before["metadata"]["uid"]:
-        raise Busy(done("attachment is gone"))
-    if work.is_deleting:
-        raise Busy(wait(0, "attachment is deleted"))
+def mark_patch(
+    attachment: JsonObject, finalizer_name: str, node_id: str, extra: Mapping[str, str]
+) -> JsonObject | None:
+    """Finalizer and node ids in one request; None if all are present.
+
+    Raises:
+        Ended: the attachment is being deleted, so nothing is published for it.
+    """
+    metadata = attachment["metadata"]
+    if metadata.get("deletionTimestamp"):
+        raise Ended(wait(0, "attachment is deleted"))
+    names, known = metadata.get("finalizers") or (), metadata.get("annotations") or {}
+    is_new = finalizer_name not in names
+    wanted = {NODE_ID: node_id, **extra}
+    if not is_new:  # without our finalizer, no publish was sent with the id in the annotation
+        wanted |= volumes.with_earlier(attachment, node_id)
+    body: JsonObject = {"finalizers": [*names, finalizer_name]} if is_new else {}
+    if changed := {name: value for name, value in wanted.items() if known.get(name) != value}:
+        body["annotations"] = changed
+    return {"metadata": body} if body else None
 
 
 def checked_context(context: dict[str, str]) -> dict[str, str]:
-    """Return the publish context if the API server will accept it (DA-017).
+    """Return the publish context if the API server will accept it.
 
     Raises:
         AttachError: the context is larger than an attachment can hold.
     """
-    size = writes.metadata_bytes(context)
-    if size > writes.MAX_METADATA_BYTES:
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in context.items())
+    if size > MAX_METADATA_BYTES:
         raise AttachError(
             f"the driver's publish context has {size} bytes, "
-            f"an attachment holds {writes.MAX_METADATA_BYTES}"
+            f"an attachment holds {MAX_METADATA_BYTES}"
         )
     return context

@@ -6,24 +6,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from workers.controllers.attacher import names
-from workers.controllers.attacher.attach import attach
-from workers.controllers.attacher.detach import abandon, detach
-from workers.controllers.attacher.finalizers import release_volume
-from workers.controllers.attacher.reconcile import can_compare, reconcile
+from workers.controllers.attacher.attach import AttachmentPass, attach
+from workers.controllers.attacher.compare import can_compare, compare
+from workers.controllers.attacher.detach import abandon, detach, pretend, release_volume
 from workers.controllers.attacher.spec import SPEC
-from workers.controllers.attacher.trivial import pretend
-from workers.controllers.attacher.work import Work
 from workers.engine.controller import Due
-from workers.engine.outcome import done
+from workers.engine.live import DriverPass
+from workers.engine.outcome import Ended, done
 from workers.errors import ApiError, LeaseLost, TransientError
 from workers.kube import paths
-from workers.kube.errors import NotFoundError
 from workers.queue.locks import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from workers.controllers.attacher.settings import AttacherSettings
+    from workers.controllers.attacher.spec import AttacherSettings
     from workers.drivers.driver import Driver
     from workers.engine.context import Context
     from workers.engine.outcome import Outcome
@@ -48,12 +45,14 @@ class AttacherController:
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
         """Run the reconcile that the key's kind stands for."""
         assert driver is not None  # all kinds have one
-        settings = settings_of(driver)
         if key.kind == names.FINALIZERS:
-            return release_volume(context, driver, key, lease, settings)
+            return release_volume(DriverPass(context, key, lease, paths.VOLUMES, driver=driver))
         if key.kind == names.RECONCILE:
-            return reconcile(context, driver, key, lease, settings)
-        return sync_attachment(context, driver, key, lease, settings)
+            work = DriverPass(context, key, lease, paths.ATTACHMENTS, driver=driver)
+            return compare(work, settings_of(driver))
+        return sync_attachment(
+            AttachmentPass(context, key, lease, paths.ATTACHMENTS, driver=driver)
+        )
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
         """The comparison with ListVolumes, if the driver supports it (A-090)."""
@@ -87,23 +86,16 @@ def settings_of(driver: Driver) -> AttacherSettings:
     return found
 
 
-def sync_attachment(
-    context: Context, driver: Driver, key: Key, lease: Lease, settings: AttacherSettings
-) -> Outcome:
-    """Reconcile an attachment as it is now (A-033)."""
-    try:
-        attachment = context.kube.get(paths.ATTACHMENTS, names.attachment_name(key))
-    except NotFoundError:
+def sync_attachment(work: AttachmentPass) -> Outcome:
+    """Reconcile an attachment as it is now."""
+    if not work.read():
         return done("attachment is gone")
-    if attachment["metadata"]["uid"] != key.uid:
-        return done("attachment was made again")
-    if attachment["spec"]["attacher"] != driver.name:
+    if work.item["spec"]["attacher"] != work.driver.name:
         return done("attachment of another driver")
-    is_forced = key.kind == names.FORCED
-    work = Work(context, driver, key, lease, attachment, settings, is_forced=is_forced)
-    if not driver.supports("CONTROLLER_SERVICE") or not driver.supports("PUBLISH_UNPUBLISH_VOLUME"):
+    work.is_forced = work.key.kind == names.FORCED
+    if not all(map(work.driver.supports, ("CONTROLLER_SERVICE", "PUBLISH_UNPUBLISH_VOLUME"))):
         return pretend(work)
-    if work.is_deleting and key.kind == names.ATTACHMENTS:
+    if work.is_deleting and work.key.kind == names.ATTACHMENTS:
         return hand_over(work)
     if work.is_deleting:
         return detach(work)
@@ -111,14 +103,14 @@ def sync_attachment(
         outcome = attach(work)
     except LeaseLost:
         raise
-    except (ApiError, TransientError):
+    except (Ended, ApiError, TransientError):
         if work.is_unsaved and work.is_gone():
             return abandon(work)
         raise
     return abandon(work) if work.is_unsaved and work.is_gone() else outcome
 
 
-def hand_over(work: Work) -> Outcome:
+def hand_over(work: AttachmentPass) -> Outcome:
     """Requeue a deleted attachment as a detach, which has a queue of its own.
 
     The watcher adds the same key when it sees the deletion.

@@ -1,36 +1,40 @@
 """Detaches a volume: unpublish, remove the finalizer, update the status (A-060 to A-069).
 
 In this order a crash between the last two steps repeats nothing. Handle and secret are read from
-the PV; if the PV is gone, from the record that the publish left (DA-006).
+the PV; if the PV is gone, from the record that the publish left. Our finalizer on a PV keeps the PV
+while an attachment may need it; `release_volume` removes it.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from csi_client import messages as csi
-from workers.controllers.attacher import records, texts, writes
-from workers.controllers.attacher.attach import CONFLICT_TRIES, Busy, reread
-from workers.controllers.attacher.nodes import annotated_id, earlier_ids, registered_id
-from workers.controllers.attacher.request import is_multi_node, unpublish_request
-from workers.controllers.attacher.source import (
-    AttachError,
-    inline_source,
-    volume_name,
-    volume_source,
-)
-from workers.controllers.attacher.work import Work, pause
-from workers.engine.outcome import blocked, done, wait
+from workers.constants import ANN_MIGRATED_TO
+from workers.controllers.attacher import volume as volumes
+from workers.controllers.attacher.attach import pause
+from workers.controllers.attacher.names import Reason, finalizer
+from workers.controllers.attacher.volume import AttachError, Target
+from workers.engine.outcome import Ended, done, retry, wait
 from workers.errors import ApiError, LeaseLost, QueueUnavailable, TransientError
-from workers.kube.errors import ConflictError, NotFoundError, RefusedError
+from workers.kube import paths
+from workers.kube.errors import RefusedError
+from workers.migration.plugins import in_tree_source
 from workers.observability.logging import get_logger
+from workers.translate.fields import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
+    from workers.controllers.attacher.attach import AttachmentPass
+    from workers.controllers.attacher.volume import Memory
+    from workers.engine.live import DriverPass
     from workers.engine.outcome import Outcome
+    from workers.kube.objects import JsonObject
+    from workers.translate.secrets import SecretRef
 
 _log = get_logger(__name__)
 
@@ -41,38 +45,138 @@ ABANDON_SECONDS: Final = 120.0
 """No try starts later, so that timeouts cannot extend a reconcile beyond `longest_pass`."""
 
 
-class Target(NamedTuple):
-    """The volume to unpublish, as the driver knows it."""
-
-    handle: str
-    secret: tuple[str, str] | None
-    is_multi_node: bool
-
-
-def detach(work: Work) -> Outcome:
+def detach(work: AttachmentPass) -> Outcome:
     """Unpublish the volume; without our finalizer only a forced key does so (A-060)."""
     if not work.has_finalizer and not work.is_forced:
         return done("detached already")
     try:
         unpublish(work)
-        return finish(work)
-    except Busy as busy:
-        return busy.outcome
+        finish(work)
     except AttachError as error:
-        return work.failed("detachError", error)
+        return work.failed("detach", error)
+    return done("detached")
 
 
-def abandon(work: Work) -> Outcome:
+def unpublish(work: AttachmentPass) -> None:
+    """Unpublish from every node id that a publish may have used.
+
+    Raises:
+        Ended: a lock is busy, or a publish of a dead worker may still run.
+    """
+    known = work.remembered()
+    target = find_target(work, known)
+    secrets = find_secrets(work, target.secret)
+    node_ids = find_node_ids(work, known)
+    work.lock_calls("detach", target.handle, node_ids[0], multi_node=target.is_multi_node)
+    seconds = known.calls.seconds_left(work.lease.session)
+    if seconds:
+        # An unpublish that races with a publish of a dead worker could leave either state.
+        raise Ended(wait(seconds, "a publish of an earlier worker may still run"))
+    for node_id in node_ids:
+        request = volumes.unpublish_request(target.handle, node_id, secrets)
+        work.reach("unpublish")
+        work.ask("detach", request, csi.ControllerUnpublishVolumeResponse)
+
+
+def find_target(work: AttachmentPass, known: Memory) -> Target:
+    """Find the volume in its PV, in the attachment, or in the record of its publish."""
+    name = volumes.volume_name(work.item)
+    if not name:
+        return Target.of_source(volumes.inline_source(work.item))
+    volume = work.read_volume(name)
+    if volume is None:
+        return recorded_target(work, name, known, volumes.missing_volume(name))
+    source = volumes.volume_source(volume)
+    if volumes.is_of_another(work.item, source):
+        return recorded_target(work, name, known, volumes.replaced_volume(name), is_replaced=True)
+    return Target.of_source(source)
+
+
+def recorded_target(
+    work: AttachmentPass,
+    name: str,
+    known: Memory,
+    problem: AttachError,
+    *,
+    is_replaced: bool = False,
+) -> Target:
+    """Take the volume from the record of the publish, because its PV is gone.
+
+    If a PV with another handle has replaced it, a record counts only if the attachment's name
+    proves it: the other volume may be in use on the same node.
+
+    Raises:
+        AttachError: `problem`; no usable record names the volume.
+    """
+    found = volumes.annotated_record(work.item, work.settings.record_annotation)
+    if is_replaced and found and not volumes.proves(work.item, str(found["handle"])):
+        found = None
+    found = found or volumes.confirmed_record(known.record, work.item)
+    if found is None or found.get("driver") != work.driver.name:
+        raise problem
+    _log.warning("detach by the record of the publish, the volume is another one", volume=name)
+    return Target.of_record(found)
+
+
+def find_secrets(work: AttachmentPass, reference: SecretRef | None) -> dict[str, str]:
+    """Read the publish secret; if it is gone, a flag allows a detach without it."""
+    try:
+        return work.publish_secret(reference)
+    except AttachError as error:
+        is_missing = error.reason is Reason.SECRET_MISSING
+        if not (is_missing and work.settings.detaches_without_missing_secret):
+            raise
+        _log.warning("detach without secrets", err=error.message)
+        return {}
+
+
+def find_node_ids(work: AttachmentPass, remembered: Memory) -> list[str]:
+    """The node ids that publishes used; the node's current id only if no id is known."""
+    known = [volumes.annotated_id(work.item), *volumes.earlier_ids(work.item), *remembered.nodes]
+    node_ids = [one for one in dict.fromkeys(known) if one]
+    return node_ids or [work.registered_id()]
+
+
+def finish(work: AttachmentPass) -> None:
+    """Remove the finalizer, then update the status if others keep the attachment (A-062).
+
+    Raises:
+        AttachError: one of the writes was refused; the unpublish is repeated.
+    """
+    try:
+        release(work)
+        metadata, status = work.item["metadata"], work.item.get("status") or {}
+        is_gone = metadata.get("deletionTimestamp") and not metadata.get("finalizers")
+        is_shown = any(map(status.get, ("attached", "attachmentMetadata", "detachError")))
+        if is_shown and not is_gone:
+            detached = {"attached": False, "attachmentMetadata": None, "detachError": None}
+            work.save_status("save-detached", detached)
+    except RefusedError as error:
+        raise AttachError(f"could not mark as detached: {error}") from error
+
+
+def release(work: AttachmentPass) -> None:
+    """Remove our finalizer from the attachment and keep all others."""
+    step = "release-attachment"
+    work.item = work.remove_finalizer(work.resource, work.item, step, work.finalizer)
+
+
+# Attachments that go without a detach, and drivers that cannot attach.
+
+
+def abandon(work: AttachmentPass) -> Outcome:
     """Unpublish a volume whose attachment disappeared without a detach (DA-033).
 
     A deletion that the API server began before it stored our finalizer still removes the
     attachment (kubernetes/kubernetes#77988). Only this reconcile knows of the publish: without
     an attachment to confirm it, the state in Redis is not trusted, and the watcher drops it.
-    A publish with an unknown outcome is first given time to end (MA-016).
+    A publish with an unknown outcome is first given time to end.
     """
+    memory = work.memory
     if not work.is_unheard:
-        _note(work, "end-call", records.succeeded(work.lease.mark))
-    pause(work.zombie_seconds(work.lease.mark))
+        memory = memory.succeeded()
+        _note(work, "end-call", memory.mark())
+    pause(memory.calls.seconds_left(work.lease.session))
     problem, first = "", min(work.settings.retry_interval_start_seconds, MOST_PAUSE_SECONDS)
     begun = time.monotonic()
     for number in range(ABANDON_TRIES):
@@ -80,15 +184,11 @@ def abandon(work: Work) -> Outcome:
         if time.monotonic() - begun > ABANDON_SECONDS:
             break
         try:
-            _note(work, "end-call", records.succeeded(work.lease.mark))
+            _note(work, "end-call", work.memory.succeeded().mark())
             unpublish(work)
         except LeaseLost:
             raise
-        except Busy as busy:
-            problem = busy.outcome.reason
-        except AttachError as error:
-            problem = error.message
-        except (ApiError, TransientError) as error:
+        except (Ended, AttachError, ApiError, TransientError) as error:
             problem = str(error)
         else:
             _note(work, "forget", {})
@@ -101,133 +201,76 @@ def abandon(work: Work) -> Outcome:
     return done("attachment went meanwhile, and the volume may still be on its node")
 
 
-def _note(work: Work, step: str, mark: Mapping[str, Any]) -> None:
+def _note(work: AttachmentPass, step: str, mark: Mapping[str, Any]) -> None:
     """Update the reconcile state. It is no longer needed, so an unavailable Redis is ignored."""
     with suppress(QueueUnavailable):
-        work.set_mark(step, mark)
+        work.keep(step, mark)
 
 
-def unpublish(work: Work) -> None:
-    """Unpublish from every node id that a publish may have used (A-061, DA-003, MA-032)."""
-    known = work.remembered()
-    target = find_target(work, known)
-    secrets = find_secrets(work, target.secret)
-    node_ids = find_node_ids(work, known)
-    is_multi = target.is_multi_node
-    busy = work.lock_calls("detach", target.handle, node_ids[0], multi_node=is_multi)
-    if busy is not None:
-        raise Busy(blocked(busy))
-    seconds = work.zombie_seconds(known)
-    if seconds:
-        # An unpublish that races with a publish of a dead worker could leave either state.
-        raise Busy(wait(seconds, "a publish of an earlier worker may still run"))
-    for node_id in node_ids:
-        request = unpublish_request(target.handle, node_id, secrets)
-        work.context.effects.reach("unpublish", work.lease)
-        work.call("detach", request, csi.ControllerUnpublishVolumeResponse)
-
-
-def find_target(work: Work, known: Mapping[str, Any]) -> Target:
-    """Find the volume in its PV, in the attachment, or in the record of its publish."""
-    name = volume_name(work.attachment)
-    if not name:
-        source = inline_source(work.attachment)
-    else:
-        busy = work.lock_volume(name)
-        if busy is not None:
-            raise Busy(blocked(busy))
-        volume = work.read_volume(name)
-        if volume is None:
-            return recorded_target(work, name, known)
-        source = volume_source(volume)
-        if records.is_of_another(work.attachment, source):
-            return recorded_target(work, name, known, is_replaced=True)
-    return Target(source.handle, source.secret, is_multi_node(source))
-
-
-def recorded_target(
-    work: Work, name: str, known: Mapping[str, Any], *, is_replaced: bool = False
-) -> Target:
-    """Take the volume from the record of the publish, because its PV is gone (DA-006).
-
-    If a PV with another handle has replaced it, a record counts only if the attachment's name
-    proves it: the other volume may be in use on the same node.
-
-    Raises:
-        AttachError: no usable record names the volume.
-    """
-    found = records.annotated(work.attachment, work.settings.record_annotation)
-    if is_replaced and found and not records.proves(work.attachment, str(found["handle"])):
-        found = None
-    found = found or records.confirmed(known, work.attachment)
-    if found is None or found.get("driver") != work.driver.name:
-        raise AttachError(
-            texts.volume_replaced(name) if is_replaced else texts.volume_missing(name)
-        )
-    _log.warning("detach by the record of the publish, the volume is another one", volume=name)
-    secret = found.get("secret")
-    return Target(
-        handle=str(found["handle"]),
-        secret=(secret[0], secret[1]) if secret else None,
-        is_multi_node=False,
-    )
-
-
-def find_secrets(work: Work, reference: tuple[str, str] | None) -> dict[str, str]:
-    """Read the publish secret; if it is gone, a flag allows a detach without it (DA-007)."""
-    try:
-        return work.secrets(reference)
-    except AttachError as error:
-        if not (error.is_missing and work.settings.detaches_without_missing_secret):
-            raise
-        _log.warning("detach without secrets", err=error.message)
-        return {}
-
-
-def find_node_ids(work: Work, remembered: Mapping[str, Any]) -> list[str]:
-    """The node ids that publishes used; the node's current id only if no id is known."""
-    known = [annotated_id(work.attachment), *earlier_ids(work.attachment)]
-    known += remembered.get("nodes", ())
-    node_ids = [one for one in dict.fromkeys(known) if one]
-    return node_ids or [registered_id(work.node, work.read_node(), work.driver.name)]
-
-
-def finish(work: Work) -> Outcome:
-    """Remove the finalizer, then update the status (A-062).
-
-    Raises:
-        AttachError: one of the writes was refused; the unpublish is repeated.
-    """
-    try:
+def pretend(work: AttachmentPass) -> Outcome:
+    """Mark as attached without a call, for a driver that cannot attach; remove an old finalizer."""
+    if not work.is_attached:
+        # This also clears errors and metadata from when the driver could attach.
+        work.save_attached({})
+    if work.is_deleting and work.has_finalizer:
+        with suppress(AttachError):
+            if name := volumes.volume_name(work.item):
+                work.read_volume(name)
+        work.warn("DetachFailed", "the driver does not detach any more, nothing was asked of it")
         release(work)
-        metadata = work.attachment["metadata"]
-        is_gone = metadata.get("deletionTimestamp") and not metadata.get("finalizers")
-        if not is_gone and has_attached_status(work):
-            body = writes.detached_patch(work.attachment)
-            work.patch("save-detached", body, status=True)
-    except NotFoundError:
-        return done("detached")
+    return done("attached without a call")
+
+
+# The finalizer of a PV.
+
+
+def release_volume(work: DriverPass) -> Outcome:
+    """Remove our finalizer from a PV that is deleted or no longer migrated (A-067).
+
+    The key holds the lock on the PV's name, so no attach can be between reading the PV and
+    publishing it. No other code removes the finalizer; it stays if the driver was uninstalled.
+    """
+    ours = finalizer(work.driver.name)
+
+    def without_ours(volume: JsonObject) -> JsonObject | None:
+        names = volume["metadata"].get("finalizers") or ()
+        if ours not in names or not may_go(volume, work.driver.name):
+            return None
+        return {"metadata": {"finalizers": [one for one in names if one != ours] or None}}
+
+    if not work.read():
+        return done("volume is gone")
+    if without_ours(work.item) is None:
+        return done("nothing to do")
+    if is_attached(work):
+        # The key is queued again when the PV's last attachment is gone.
+        return done("an attachment names it")
+    try:
+        work.write("release-volume", without_ours)
     except RefusedError as error:
-        if isinstance(error, ConflictError) and work.is_gone():
-            return done("attachment was made again")
-        raise AttachError(f"could not mark as detached: {error}") from error
-    return done("detached")
+        return retry(f"finalizer not removed: {error}")
+    # Changes that others made earlier caused events of their own; this write needs no event.
+    return done("released", known=version_of(work.item))
 
 
-def release(work: Work) -> None:
-    """Remove our finalizer from the attachment and keep all others (DA-014)."""
-    for _ in range(CONFLICT_TRIES):
-        body = writes.without_finalizer_patch(work.attachment, work.finalizer)
-        try:
-            return work.patch("release-attachment", body)
-        except ConflictError:
-            uid = reread(work)["metadata"]["uid"]
-            if work.attachment["metadata"]["uid"] != uid:
-                raise Busy(done("attachment was made again")) from None
-    raise Busy(wait(1.0, "others write the attachment all the time"))
+def may_go(volume: JsonObject, driver: str) -> bool:
+    """Return True if the PV is deleted, or is in-tree and not migrated to this driver."""
+    metadata = volume["metadata"]
+    if metadata.get("deletionTimestamp"):
+        return True
+    migrated_to = (metadata.get("annotations") or {}).get(ANN_MIGRATED_TO)
+    return in_tree_source(volume) is not None and migrated_to != driver
 
 
-def has_attached_status(work: Work) -> bool:
-    """Return True if the status still shows a publication or a detach error."""
-    status = work.attachment.get("status") or {}
-    return any(status.get(name) for name in ("attached", "attachmentMetadata", "detachError"))
+def is_attached(work: DriverPass) -> bool:
+    """Return True if any driver's attachment names the PV, even one that is being deleted.
+
+    The watcher writes an attachment to the catalog before it queues its key, so the catalog
+    contains every attachment that may have been published; each is read live.
+    """
+    for name in work.context.catalog.attachment(work.name) or {}:
+        found = work.find(paths.ATTACHMENTS, name)
+        source = (found["spec"].get("source") or {}) if found else {}
+        if source.get("persistentVolumeName") == work.name:
+            return True
+    return False

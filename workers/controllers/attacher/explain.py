@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.controllers.attacher import names, texts
+from workers.controllers.attacher import names
+from workers.controllers.attacher.names import Reason
 from workers.explain import queueing, serving
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
@@ -170,23 +171,20 @@ def _failed(
     if state is not None and (cause := queueing.defect(state, message, again)):
         return cause
     node = attachment["spec"]["nodeName"]
-    code, advice = f"{word}-failed", again
-    if texts.waits_for_volume(message):
-        code = "volume-missing"
+    reason = str(queueing.memo_of(state).get("reason") or "")
+    code, advice = reason or f"{word}-failed", again
+    if reason == Reason.VOLUME_MISSING:
         advice = "The attach starts by itself when the PersistentVolume shows up."
         if word == "detach":
             advice = (
                 "The volume was removed by force. Detach it in the storage, then take the "
                 "finalizer off the attachment."
             )
-    elif texts.waits_for_node(message):
-        code = "driver-not-on-node"
+    elif reason == Reason.DRIVER_NOT_ON_NODE:
         advice = f"It starts by itself when the driver registers on node {node}: see its pod there."
-    elif "failed to load secret" in message:
-        code = "secret"
+    elif reason in {Reason.SECRET, Reason.SECRET_MISSING}:
+        code = Reason.SECRET
         advice = f"Create the secret, or allow reading it. {again}"
-    elif "rpc error" in message:
-        code = "driver-error"
     age = duration(max(0.0, facts.now - at))
     return Cause(
         code,

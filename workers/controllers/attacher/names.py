@@ -5,6 +5,7 @@ Source: kubernetes-csi/external-attacher, pkg/controller/util.go.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 from workers.engine.leasename import sanitize_name
@@ -16,6 +17,18 @@ NODE_ID: Final = "csi.alpha.kubernetes.io/node-id"
 EARLIER_IDS: Final = "csi-fleet.io/earlier-node-ids"
 """Our own annotation: a JSON list of the node ids that publishes before the last one used. It is
 written only if there are any (MA-032)."""
+
+
+class Reason(StrEnum):
+    """Why an attach or detach failed, for `explain`; kept with the key from pass to pass."""
+
+    VOLUME_MISSING = "volume-missing"
+    DRIVER_NOT_ON_NODE = "driver-not-on-node"
+    SECRET = "secret"  # noqa: S105 - a word
+    SECRET_MISSING = "secret-missing"  # noqa: S105
+    DRIVER_ERROR = "driver-error"
+    OTHER = ""
+
 
 ATTACHMENTS: Final = "attachments"
 DETACHMENTS: Final = "detachments"

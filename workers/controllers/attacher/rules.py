@@ -2,19 +2,18 @@
 
 Unlike csi-attacher, it ignores events that only echo our own writes (DA-009): the finalizer, node
 id and errors that we write are left out of the comparison. An attachment that is settled (attached
-with our finalizer, or deleting without it) is forgotten, so a resync queues only the others
-(MA-003). This keeps less in memory than MA-002 allows; CSIDriver objects are not read (A-077).
+with our finalizer, or deleting without it) is forgotten, so a resync queues only the others.
+An attachment is woken by what it may have waited for: its driver is new on the node, or its PV is
+younger than the attachment itself. CSIDriver objects are not read (A-077).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from workers.constants import ANN_MIGRATED_TO
-from workers.controllers.attacher import texts
 from workers.controllers.attacher.names import (
     EARLIER_IDS,
     NODE_ID,
@@ -24,6 +23,7 @@ from workers.controllers.attacher.names import (
     finalizer_key,
     keys_of,
 )
+from workers.engine.waits import Waits
 from workers.kube import paths
 from workers.spec import Forget
 
@@ -49,7 +49,7 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """An attachment with something to do: the parts of its key and what it waits for.
+    """An attachment with something to do: the parts of its key and what may wake it.
 
     `fingerprint`: its content without our own writes. `is_marked`: it has our finalizer and a
     node id.
@@ -59,12 +59,22 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     node: str
     name: str
     uid: str
-    volume: str
+    created: str
     is_deleting: bool
     fingerprint: int
     is_marked: bool
-    lacks_volume: bool
-    lacks_node: bool
+    has_error: bool
+
+    @property
+    def key(self) -> Key:
+        """Its key; a deleted attachment is in the queue of detaches."""
+        make = detachment_key if self.is_deleting else attachment_key
+        return make(self.driver, self.node, self.name, self.uid)
+
+    @property
+    def forgotten(self) -> list[Told]:
+        """What becomes of its keys when it is gone: its counters and marks end with it."""
+        return [Forget(key) for key in keys_of(self.driver, self.node, self.name, self.uid)]
 
 
 class AttacherRules:
@@ -73,12 +83,16 @@ class AttacherRules:
     def __init__(self) -> None:
         self._drivers: dict[str, DriverView] = {}
         self._by_finalizer: dict[str, DriverView] = {}
-        self._waiting: dict[str, Waiting] = {}
-        self._of_node: defaultdict[str, set[str]] = defaultdict(set)
-        self._of_volume: defaultdict[str, set[str]] = defaultdict(set)
-        # PVs with our finalizer that wait for their last detach, and their queue names.
-        self._held: dict[str, str] = {}
-        self._listed: dict[Resource, set[str]] = {}
+        self._waiting: Waits[Waiting] = Waits()
+        # Keys of PVs with our finalizer that wait for their last detach.
+        self._held: Waits[Key] = Waits()
+        # The queue names of our drivers that are registered, by node.
+        self._nodes: Waits[tuple[str, ...]] = Waits()
+        self._tables: dict[Resource, Waits[Any]] = {
+            paths.ATTACHMENTS: self._waiting,
+            paths.VOLUMES: self._held,
+            paths.CSI_NODES: self._nodes,
+        }
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
         """Replace the drivers; a new driver causes a new list (`Watch.relists`)."""
@@ -98,7 +112,7 @@ class AttacherRules:
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
         """Process an object as it is now."""
         if is_listed:
-            self._listed.setdefault(resource, set()).add(item.metadata.name)
+            self._tables[resource].listed(item.metadata.name)
         if resource == paths.ATTACHMENTS:
             return self._see_attachment(item)
         if resource == paths.VOLUMES:
@@ -107,34 +121,28 @@ class AttacherRules:
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
         """Process a deletion."""
-        if resource == paths.ATTACHMENTS:
-            return self._drop_attachment(item)
+        known = self._tables[resource].pop(item.metadata.name)
         if resource == paths.VOLUMES:
-            return self._drop_volume(item.metadata.name)
-        return ()
+            return [Forget(known)] if known is not None else []
+        return self._drop_attachment(item) if resource == paths.ATTACHMENTS else ()
 
     def begin_list(self, resource: Resource) -> None:
         """Start to record which objects still exist."""
-        self._listed[resource] = set()
+        self._tables[resource].begin_list()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
         """Treat objects that the list did not contain as deleted."""
-        listed = self._listed.pop(resource, set())
-        told: list[Told] = []
-        if resource == paths.ATTACHMENTS:
-            for name in self._waiting.keys() - listed:
-                told += self._forget(self._waiting[name])
-            # It is unknown which attachments of a held PV are gone: the worker checks.
-            told += [finalizer_key(queue, volume) for volume, queue in self._held.items()]
-        elif resource == paths.VOLUMES:
-            for name in self._held.keys() - listed:
-                told += self._drop_volume(name)
-        return told
+        missing = self._tables[resource].end_list()
+        if resource == paths.VOLUMES:
+            return [Forget(key) for key in missing]
+        if resource == paths.CSI_NODES:
+            return ()
+        # It is unknown which attachments of a held PV are gone: the worker checks.
+        return [*(told for waiting in missing for told in waiting.forgotten), *self._held.values()]
 
     def all_keys(self) -> Iterable[Key]:
         """Return the keys of all unfinished attachments and held PVs."""
-        keys = [self._key(waiting) for waiting in self._waiting.values()]
-        return keys + [finalizer_key(queue, volume) for volume, queue in self._held.items()]
+        return [*(waiting.key for waiting in self._waiting.values()), *self._held.values()]
 
     def counts(self) -> dict[str, int]:
         """Return the tables' sizes, for metrics."""
@@ -144,93 +152,55 @@ class AttacherRules:
 
     def _see_attachment(self, item: Attachment) -> list[Told]:
         name, driver = item.metadata.name, self._drivers.get(item.spec.attacher)
-        known = self._waiting.get(name)
+        known = self._waiting.pop(name)
         told: list[Told] = []
         if known is not None and known.uid != item.metadata.uid:  # its deletion was missed
-            told += self._forget(known)
+            told += known.forgotten
             known = None
         if driver is None or is_settled(item, driver):
-            self._drop_waiting(name)
             return told
-        waiting = self._waiting_entry(item, driver)
+        waiting = waiting_of(item, driver)
+        volume = item.spec.source.persistent_volume_name or ""
+        self._waiting.put(name, waiting, ("node", waiting.node), ("volume", volume))
         is_echo = known is not None and known.fingerprint == waiting.fingerprint
         if known is not None and known.is_marked and not waiting.is_marked:
             is_echo = False  # we remove them only at the end, so someone else removed one
-        self._drop_waiting(name)
-        self._waiting[name] = waiting
-        self._of_node[waiting.node].add(name)
-        if waiting.volume:
-            self._of_volume[waiting.volume].add(name)
-        return told if is_echo else [*told, self._key(waiting)]
-
-    def _waiting_entry(self, item: Attachment, driver: DriverView) -> Waiting:
-        errors = (item.status.attach_error, item.status.detach_error)
-        messages = [str(error.get("message") or "") for error in errors if error]
-        return Waiting(
-            driver=driver.queue_name,
-            node=item.spec.node_name,
-            name=item.metadata.name,
-            uid=item.metadata.uid,
-            volume=item.spec.source.persistent_volume_name or "",
-            is_deleting=item.metadata.deletion_timestamp is not None,
-            fingerprint=fingerprint(item, driver),
-            is_marked=item.metadata.has_finalizer(driver.finalizer)
-            and item.metadata.annotation(NODE_ID) is not None,
-            lacks_volume=any(map(texts.waits_for_volume, messages)),
-            lacks_node=any(map(texts.waits_for_node, messages)),
-        )
+        return told if is_echo else [*told, waiting.key]
 
     def _drop_attachment(self, item: Attachment) -> list[Told]:
-        """Drop its counters and state; its PV, whoever attached it, may now lose the finalizer."""
-        told: list[Told] = []
         driver = self._drivers.get(item.spec.attacher)
-        if driver is not None:
-            parts = (driver.queue_name, item.spec.node_name, item.metadata.name, item.metadata.uid)
-            told += map(Forget, keys_of(*parts))
-        self._drop_waiting(item.metadata.name)
-        volume = item.spec.source.persistent_volume_name
-        if volume and volume in self._held:
-            told.append(finalizer_key(self._held[volume], volume))
-        return told
-
-    def _forget(self, waiting: Waiting) -> list[Told]:
-        self._drop_waiting(waiting.name)
-        return list(map(Forget, keys_of(waiting.driver, waiting.node, waiting.name, waiting.uid)))
-
-    def _drop_waiting(self, name: str) -> None:
-        known = self._waiting.pop(name, None)
-        if known is None:
-            return
-        for index, place in ((self._of_node, known.node), (self._of_volume, known.volume)):
-            index[place].discard(name)
-            if not index[place]:
-                del index[place]
-
-    @staticmethod
-    def _key(waiting: Waiting) -> Key:
-        make = detachment_key if waiting.is_deleting else attachment_key
-        return make(waiting.driver, waiting.node, waiting.name, waiting.uid)
+        told = waiting_of(item, driver).forgotten if driver is not None else []
+        held = self._held.get(item.spec.source.persistent_volume_name or "")
+        return [*told, held] if held is not None else told
 
     # What attachments wait for.
 
     def _see_node(self, item: CsiNode) -> list[Told]:
-        """Queue attachments that failed because the driver was missing on this node (DA-021)."""
-        names = {driver.name for driver in item.spec.drivers or ()}
-        queues = {view.queue_name for view in self._drivers.values() if view.name in names}
-        waiting = [self._waiting[name] for name in self._of_node.get(item.metadata.name, ())]
-        return [self._key(one) for one in waiting if one.lacks_node and one.driver in queues]
+        """Queue the attachments of drivers that are new on the node."""
+        name = item.metadata.name
+        known = self._nodes.pop(name) or ()
+        views = [self._drivers.get(entry.name) for entry in item.spec.drivers or ()]
+        if now := tuple(view.queue_name for view in views if view is not None):
+            self._nodes.put(name, now)
+        waiting = self._waiting.waiting_for("node", name) if now != known else ()
+        new = set(now).difference(known)
+        return [one.key for one in waiting if one.has_error and one.driver in new]
 
     def _see_volume(self, item: Volume, *, is_listed: bool) -> list[Told]:
-        name = item.metadata.name
-        waiting = [self._waiting[one] for one in self._of_volume.get(name, ())]
-        told: list[Told] = [self._key(one) for one in waiting if one.lacks_volume]
-        known = self._held.pop(name, "")
-        driver = self._owner(item)
+        """Queue the attachments that failed before the PV was made, and a PV that may go.
+
+        Only a PV that was made again is younger than its attachment.
+        """
+        name, created = item.metadata.name, item.metadata.creation_timestamp or ""
+        waiting = self._waiting.waiting_for("volume", name)
+        told: list[Told] = [one.key for one in waiting if one.has_error and one.created < created]
+        known, driver = self._held.pop(name), self._owner(item)
         if driver is not None:
-            self._held[name] = driver.queue_name
+            held = finalizer_key(driver.queue_name, name)
+            self._held.put(name, held)
             # The end of its attachment also queues it, but the PV's own event can come first.
-            if not (is_listed and known == driver.queue_name):
-                told.append(finalizer_key(driver.queue_name, name))
+            if not (is_listed and known == held):
+                told.append(held)
         return told
 
     def _owner(self, item: Volume) -> DriverView | None:
@@ -244,10 +214,6 @@ class AttacherRules:
             item.metadata.annotation(ANN_MIGRATED_TO) != driver.name
         )
         return driver if item.metadata.deletion_timestamp or is_rolled_back else None
-
-    def _drop_volume(self, name: str) -> list[Told]:
-        queue = self._held.pop(name, "")
-        return [Forget(finalizer_key(queue, name))] if queue else []
 
 
 def can_attach(record: Any) -> bool:
@@ -264,7 +230,7 @@ def is_another_kind(before: Records, now: Records) -> bool:
 
 
 def is_settled(item: Attachment, driver: DriverView) -> bool:
-    """Return True if nothing is left to do (MA-003).
+    """Return True if nothing is left to do.
 
     A driver that cannot attach needs no finalizer, but an old one must be removed (A-075, DA-008).
     """
@@ -275,8 +241,24 @@ def is_settled(item: Attachment, driver: DriverView) -> bool:
     return item.status.attached and (has_finalizer or not driver.can_attach)
 
 
+def waiting_of(item: Attachment, driver: DriverView) -> Waiting:
+    """The entry of an unfinished attachment."""
+    meta = item.metadata
+    return Waiting(
+        driver=driver.queue_name,
+        node=item.spec.node_name,
+        name=meta.name,
+        uid=meta.uid,
+        created=meta.creation_timestamp or "",
+        is_deleting=meta.deletion_timestamp is not None,
+        fingerprint=fingerprint(item, driver),
+        is_marked=meta.has_finalizer(driver.finalizer) and meta.annotation(NODE_ID) is not None,
+        has_error=bool(item.status.attach_error or item.status.detach_error),
+    )
+
+
 def fingerprint(item: Attachment, driver: DriverView) -> int:
-    """A hash of everything that others can change on an attachment (A-031, TA-116, TA-117)."""
+    """A hash of everything that others can change on an attachment."""
     meta = item.metadata
     annotations = dict(meta.annotations or {})
     for name in (NODE_ID, EARLIER_IDS):

@@ -1,16 +1,115 @@
-"""Declares csi-attacher as data; flags and defaults of external-attacher v4.11 (A-100)."""
+"""Declares csi-attacher as data: kinds, watches, permissions, flags and settings.
+
+Flags and defaults are those of external-attacher v4.11 (A-100, A-101).
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
+from workers.config.flagfields import read, setting
+from workers.config.flags import POSITIVE, Command, Flag
+from workers.config.flags import Kind as Value
+from workers.config.gates import GateSpec
 from workers.controllers.attacher import names
 from workers.controllers.attacher.rules import AttacherRules, is_another_kind
-from workers.controllers.attacher.settings import FLAGS, GATES, read_settings
+from workers.errors import ConfigError
 from workers.kube import paths
 from workers.kube.objects import Attachment, CsiNode, Volume
 from workers.queue.catalogkinds import KIND_ATTACHMENTS
 from workers.spec import Kind, Permission, Spec, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ALLOCATABLE_COUNT: Final = "MutableCSINodeAllocatableCount"
+
+GATES: Final = (
+    GateSpec(
+        ALLOCATABLE_COUNT,
+        "BETA",
+        default=True,
+        effect="write the gRPC code of a failed attach, so that a full node is counted again",
+    ),
+)
+
+
+_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+_SCHEDULE: Final = _RUN_WORKER | {Command.BEAT}
+_DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
+_BOOL, _INT, _UINT, _STRING = Value.BOOL, Value.INT, Value.UINT, Value.STRING
+_DURATION: Final = Value.DURATION
+
+FLAGS: Final = (
+    Flag("timeout", _DURATION, "15s", "Deadline of each CSI call (publish, unpublish, a page of "
+         "ListVolumes, and the identity calls at start).",
+         _RUN_WORKER | _DRIVER_TOOLS, bound=POSITIVE),
+    Flag("worker-threads", _UINT, "10", "Simultaneous attaches and, apart from them, detaches per "
+         "driver, over all worker processes.", _RUN_WORKER),
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed attachment; "
+         "doubles with each failure.", _RUN_WORKER, bound=POSITIVE),
+    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", _RUN_WORKER,
+         bound=POSITIVE),
+    Flag("resync", _DURATION, "10m", "Period in which every unfinished attachment is looked at "
+         "again, whatever it waits for: csi-attacher's name of --resync-period, the shorter one of "
+         "both holds. 0 is none. Without either it is that of --resync-period.",
+         _RUN_WORKER | {Command.WATCHER}),
+    Flag("reconcile-sync", _DURATION, "1m", "Time between two comparisons of the attachments with "
+         "the driver's ListVolumes.", _SCHEDULE),
+    Flag("max-entries", _INT, "0", "Entries per page of ListVolumes; 0 leaves it to the driver.",
+         _RUN_WORKER),
+    Flag("default-fstype", _STRING, "", "File system type of volumes that name none; empty leaves "
+         "the choice to the driver.", _RUN_WORKER),
+    Flag("max-grpc-log-length", _INT, "-1", "Longest logged CSI answer.", _RUN_WORKER,
+         ignored="answers are logged whole at verbosity 5"),
+    Flag("reconcile-timeout", _DURATION, "10m", "Longest time of one comparison, all pages "
+         "together.", _RUN_WORKER, upstream=False),
+    Flag("detach-without-missing-secret", _BOOL, "false", "Call the driver without secrets when "
+         "the secret of a detach does not exist any more.", _RUN_WORKER, upstream=False),
+    Flag("strict-single-node", _BOOL, "true", "Publish a volume of one node only after its detach "
+         "from another node; false leaves that to the driver.", _RUN_WORKER, upstream=False),
+    Flag("max-ops-per-node", _UINT, "0", "Simultaneous publish and unpublish calls for one node; 0 "
+         "sets no limit.", _RUN_WORKER, upstream=False),
+    Flag("attach-record-annotation", _STRING, "", "Annotation under which an attachment keeps what "
+         "its detach needs once the PV is gone; empty keeps it in Redis alone.",
+         _RUN_WORKER, upstream=False),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AttacherSettings:
+    """The attacher's settings for one driver; the defaults are those of csi-attacher."""
+
+    timeout_seconds: float = setting("timeout", FLAGS)
+    worker_threads: int = setting("worker-threads", FLAGS)
+    retry_interval_start_seconds: float = setting("retry-interval-start", FLAGS)
+    retry_interval_max_seconds: float = setting("retry-interval-max", FLAGS)
+    reconcile_seconds: float = setting("reconcile-sync", FLAGS)
+    reconcile_timeout_seconds: float = setting("reconcile-timeout", FLAGS)
+    max_entries: int = setting("max-entries", FLAGS)
+    default_fstype: str = setting("default-fstype", FLAGS)
+    writes_error_code: bool = True  # gate MutableCSINodeAllocatableCount
+    detaches_without_missing_secret: bool = setting("detach-without-missing-secret", FLAGS)
+    is_strict_single_node: bool = setting("strict-single-node", FLAGS)
+    max_ops_per_node: int = setting("max-ops-per-node", FLAGS)
+    record_annotation: str = setting("attach-record-annotation", FLAGS)
+
+
+def read_settings(values: Mapping[str, Any]) -> AttacherSettings:
+    """Build the settings from the value of every flag by name.
+
+    Raises:
+        ConfigError: there are no worker threads; the exit code is 1 (A-003).
+    """
+    if values["worker-threads"] < 1:
+        raise ConfigError("Option -worker-threads must be greater than zero", exit_code=1)
+    return read(
+        AttacherSettings,
+        values,
+        writes_error_code=values["feature-gates"].get(ALLOCATABLE_COUNT, True),
+    )
+
 
 PERMISSIONS: Final = (
     Permission("", ("persistentvolumes",), ("get", "list", "watch", "patch"), "finalizer"),

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from tests.support.attach_world import AttachWorld
 from tests.support.taking import take
+from workers.controllers.attacher.spec import AttacherSettings
 from workers.engine.frame import RETRY_MAX_SECONDS
+from workers.engine.outcome import Action
 from workers.queue.workqueue import WorkQueue
+
+RETRY = Action.RETRY
 
 
 def test_ta035_twelve_failures(redis_client):
@@ -25,8 +29,13 @@ def test_ta035_twelve_failures(redis_client):
         lease = take(queue, key)
         assert lease is not None
         outcome = world.run(key)
+        assert (outcome.action, outcome.base_seconds, outcome.cap_seconds) == (RETRY, None, None)
+        # So the frame takes the settings' intervals, see tests/unit/engine/test_frame.py.
+        settings = AttacherSettings()
         delay = queue.fail(
-            lease, base_seconds=outcome.base_seconds, cap_seconds=outcome.cap_seconds
+            lease,
+            base_seconds=settings.retry_interval_start_seconds,
+            cap_seconds=settings.retry_interval_max_seconds,
         ).delay_seconds
         assert delay is not None
         delays.append(delay)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from workers.controllers.attacher import explain
 from workers.controllers.attacher.explain import AttachmentFacts, attachment_cause
 from workers.controllers.attacher.spec import SPEC
 from workers.explain.generic import candidates
+from workers.kube.errors import ForbiddenError
 from workers.observability.trail import REFUSED
 from workers.queue.inspect import KeyState, Note
 from workers.queue.keys import Key
@@ -55,32 +57,62 @@ def facts(found=None, **more):
         ),
         pytest.param(facts(attachment(), watchers=0), "no-watcher", id="no watcher"),
         pytest.param(facts(attachment()), "not-queued", id="forgotten"),
-        pytest.param(
-            facts(attachment(attachError=error('persistentvolume "pv1" not found'))),
-            "volume-missing",
-            id="volume",
-        ),
-        pytest.param(
-            facts(attachment(attachError=error("CSINode node1 does not contain driver csi/test"))),
-            "driver-not-on-node",
-            id="node",
-        ),
-        pytest.param(
-            facts(attachment(attachError=error('failed to load secret "a/b": no'))),
-            "secret",
-            id="secret",
-        ),
-        pytest.param(
-            facts(attachment(deleted=True, detachError=error("rpc error: code = Internal"))),
-            "driver-error",
-            id="driver",
-        ),
         pytest.param(facts(attachment(attachError=error("other"))), "attach-failed", id="else"),
     ],
 )
 def test_first_cause(given, code):
     """One word per cause, stable for scripts."""
     assert attachment_cause(given).code == code
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("volume-missing", "volume-missing"),
+        ("driver-not-on-node", "driver-not-on-node"),
+        ("secret", "secret"),
+        ("secret-missing", "secret"),
+        ("driver-error", "driver-error"),
+        ("", "detach-failed"),
+    ],
+)
+def test_the_reason_of_the_last_pass_is_the_cause(reason, code):
+    """Whatever the words of its error are."""
+    state = KeyState(KEY, NOW, fails=1, memo=json.dumps({"reason": reason}) if reason else "")
+    given = facts(attachment(deleted=True, detachError=error("words")), state=state)
+    assert attachment_cause(given).code == code
+
+
+@pytest.mark.parametrize("is_deleting", [False, True], ids=["attach", "detach"])
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ("no volume", "volume-missing"),
+        ("no node", "driver-not-on-node"),
+        ("no secret", "secret"),
+        ("refused secret", "secret"),
+        ("driver", "driver-error"),
+        ("status", "attach-failed"),
+    ],
+)
+def test_a_failed_pass_says_why(change, code, is_deleting):
+    """From the pass to the command, without a look at the text."""
+    world = AttachWorld(has_node=change != "no node")
+    secret = {"controllerPublishSecretRef": {"name": "s", "namespace": "n"}}
+    if change != "no volume":
+        world.add_volume(csi=secret if "secret" in change else {})
+    if change == "refused secret":
+        world.api.fail("get", "secrets/s", ForbiddenError(403, "Forbidden", "no"))
+    fails = [{"code": "INTERNAL", "message": "x"}]
+    world.client.respond({"ControllerPublishVolume": fails, "ControllerUnpublishVolume": fails})
+    source = {} if change == "status" else None
+    options = {"finalizers": [FIN], "is_deleting": True} if is_deleting else {}
+    key = world.add_attachment("va", source=source, **options)
+    assert world.run(key).action.value == "retry"
+    state = KeyState(key, NOW, fails=1, memo=world.memos[key.text])
+    found = attachment_cause(facts(world.attachment("va"), state=state))
+    wanted = code.replace("attach-failed", "detach-failed") if is_deleting else code
+    assert (found.code, world.client.published) == (wanted, {})
 
 
 def test_error_is_quoted_with_its_age():
@@ -93,7 +125,8 @@ def test_error_is_quoted_with_its_age():
 def test_volume_removed_by_force_needs_a_person():
     """DA-006: without a record nothing else ends it."""
     message = 'persistentvolume "pv1" not found'
-    given = facts(attachment(deleted=True, detachError=error(message)))
+    state = KeyState(KEY, NOW, fails=1, memo='{"reason":"volume-missing"}')
+    given = facts(attachment(deleted=True, detachError=error(message)), state=state)
     assert "finalizer" in attachment_cause(given).advice
 
 

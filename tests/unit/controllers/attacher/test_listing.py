@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from csi_client import messages as csi
-from workers.controllers.attacher import listing
-from workers.controllers.attacher.source import Source
+from workers.controllers.attacher import compare
+from workers.controllers.attacher.volume import Source
 
 GCE = "pd.csi.storage.gke.io"
 NODE = "projects/p/zones/us-east1-b/instances/n"
@@ -42,7 +42,7 @@ def page(*entries):
 def test_a091_all_pages_together(entries, says, is_one_page):
     """A-091, DA-012: of an id that comes twice the last entry counts; no status is no answer."""
     pages = [page(*entries)] if is_one_page else [page(one) for one in entries]
-    assert listing.published(pages).says("v", "n") is says
+    assert compare.published(pages).says("v", "n") is says
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a091_all_pages_together(entries, says, is_one_page):
 def test_a071_what_an_in_tree_handle_lacks_comes_from_the_node(stored, listed):
     """A-071: project, zone, and the region of a regional disk."""
     source = Source({"csi": {"driver": GCE, "volumeHandle": stored}}, is_migrated=True)
-    assert listing.listed_handle(source, NODE, GCE) == listed
+    assert compare.listed_handle(source, NODE, GCE) == listed
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_a071_what_an_in_tree_handle_lacks_comes_from_the_node(stored, listed):
 )
 def test_a071_what_cannot_be_completed_is_not_compared(handle, node_id, words):
     source = Source({"csi": {"driver": GCE, "volumeHandle": handle}}, is_migrated=True)
-    with pytest.raises(listing.UnknownHandleError, match=words):
-        listing.listed_handle(source, node_id, GCE)
+    with pytest.raises(compare.UnknownHandleError, match=words):
+        compare.listed_handle(source, node_id, GCE)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a071_what_cannot_be_completed_is_not_compared(handle, node_id, words):
 )
 def test_a071_other_handles_stay_as_they_are(driver, is_migrated, handle):
     source = Source({"csi": {"driver": driver, "volumeHandle": handle}}, is_migrated=is_migrated)
-    assert listing.listed_handle(source, "n", driver) == handle
+    assert compare.listed_handle(source, "n", driver) == handle
 
 
 ERROR = {"message": "boom", "time": "2026-01-01T00:00:00Z"}
@@ -109,7 +109,7 @@ ERROR = {"message": "boom", "time": "2026-01-01T00:00:00Z"}
 def test_a113_states(deleted, status, state):
     """A-113: each attachment is in one of them."""
     metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
-    assert listing.state({"metadata": metadata, "status": status}) == state
+    assert compare.state({"metadata": metadata, "status": status}) == state
 
 
 @pytest.mark.parametrize("is_found", [True, False])
@@ -119,4 +119,4 @@ def test_a113_states(deleted, status, state):
 )
 def test_a094_a_difference_is_a_status_that_the_driver_contradicts(status, attached, is_found):
     """A-094: deleted or not."""
-    assert listing.differs({"status": status}, is_found=is_found) is (attached != is_found)
+    assert compare.differs({"status": status}, is_found=is_found) is (attached != is_found)

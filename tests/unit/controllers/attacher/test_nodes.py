@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.attach_world import AttachWorld
 from workers.controllers.attacher import names
-from workers.controllers.attacher.nodes import earlier_ids, with_earlier
-from workers.controllers.attacher.writes import mark_patch
+from workers.controllers.attacher.attach import mark_patch
+from workers.controllers.attacher.volume import earlier_ids, with_earlier
+from workers.kube import paths
 
 FIN = "external-attacher/d"
+VA = "volumeattachments/pv1-node1"
 
 
 def attachment(last=None, earlier=None):
@@ -57,11 +60,23 @@ def test_ma032_the_id_of_the_last_publish_is_kept(last, earlier, expected):
     assert found == ({} if expected is None else {names.EARLIER_IDS: expected})
 
 
-def test_ma032_the_list_is_written_with_the_version_it_was_read_at():
-    """MA-031: a late worker's id would be lost else; all in the one request of the node id."""
-    item = attachment("m")
-    body = mark_patch(item, FIN, "n", with_earlier(item, "n"))
+def test_ma032_the_list_is_written_with_the_node_id():
+    """MA-032: all in the one request of the node id."""
+    body = mark_patch(attachment("m"), FIN, "n", {})
     annotations = {names.NODE_ID: "n", names.EARLIER_IDS: '["m"]'}
-    assert body == {"metadata": {"uid": "u", "resourceVersion": "7", "annotations": annotations}}
+    assert body == {"metadata": {"annotations": annotations}}
     body = mark_patch(attachment(), FIN, "n", {})
-    assert body == {"metadata": {"uid": "u", "annotations": {names.NODE_ID: "n"}}}
+    assert body == {"metadata": {"annotations": {names.NODE_ID: "n"}}}
+
+
+def test_ma032_a_late_worker_loses_no_id():
+    """MA-031: another worker's publish to a third node comes between read and write."""
+    world = AttachWorld()
+    world.add_volume()
+    key = world.add_attachment(is_marked=True, node_id="m")
+    other = {names.NODE_ID: "x", names.EARLIER_IDS: '["m"]'}
+    change = {"metadata": {"annotations": other}}
+    world.api.before("patch", VA, lambda: world.api.change(paths.ATTACHMENTS, "pv1-node1", change))
+    world.run(key)
+    annotations = world.attachment()["metadata"]["annotations"]
+    assert annotations == {names.NODE_ID: "nodeID1", names.EARLIER_IDS: '["m","x"]'}

@@ -9,11 +9,8 @@ import pytest
 
 from tests.support.attach_world import AttachWorld
 from workers.controllers.attacher import names
-from workers.controllers.attacher.attach import Busy, attach
+from workers.controllers.attacher.attach import AttachmentPass, attach
 from workers.controllers.attacher.controller import CONTROLLER
-from workers.controllers.attacher.settings import AttacherSettings
-from workers.controllers.attacher.work import Work
-from workers.engine.outcome import wait
 from workers.kube import paths
 from workers.observability import trail
 from workers.queue.locks import Lock, Mode
@@ -137,7 +134,7 @@ def test_mark_holds_no_secret(world):
 
 
 def test_a022_name_of_an_attachment():
-    """As the attach/detach controller makes it; `records.confirmed` relies on it."""
+    """As the attach/detach controller makes it; `confirmed_record` relies on it."""
     digest = hashlib.sha256(b"handle1" + b"csi/test" + b"node1").hexdigest()
     key = names.attachment_key("csi/test", "node1", f"csi-{digest}", "u")
     assert names.attachment_name(key) == f"csi-{digest}"
@@ -241,13 +238,8 @@ def test_ma016_a_forced_publish_leaves_no_call(world):
 def test_a040_a_pass_is_plain_unless_it_is_forced(world):
     """A-040, A-095: who builds one without a word gets no second publish."""
     key = world.add_attachment(is_marked=True, attached=True)
-    found = world.attachment()
-    plain = Work(world.context, world.driver, key, world.lease(key), found, AttacherSettings())
+    lease, found = world.lease(key), world.attachment()
+    plain = AttachmentPass(world.context, key, lease, paths.ATTACHMENTS, found, driver=world.driver)
     assert attach(plain).reason == "attached already"
     assert (plain.is_forced, plain.is_unsaved, plain.volume) == (False, False, None)
     assert world.calls == []
-
-
-def test_what_ends_a_pass_early_says_why():
-    """As a traceback would show it."""
-    assert str(Busy(wait(1.0, "another first"))) == "another first"

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.attach_world import AttachWorld
 from workers.controllers.attacher import names
+from workers.engine.live import WRITE_TRIES
 from workers.kube import paths
 from workers.kube.errors import ConflictError
 
@@ -18,7 +19,7 @@ def test_ta029_a_conflict_of_the_status_is_not_an_attachment_that_went():
     world = AttachWorld()
     world.add_volume()
     key = world.add_attachment()
-    world.api.fail("patch", STATUS, BUSY)
+    world.api.fail("patch", STATUS, *[BUSY] * WRITE_TRIES)
     with pytest.raises(ConflictError):  # so it comes back after a back-off
         world.run(key)
     assert world.client.published == {"handle1": {"nodeID1"}}
@@ -34,7 +35,7 @@ def test_a062_a_conflict_of_the_last_status_is_not_an_attachment_that_was_made_a
     world.add_attachment(is_marked=True, attached=True, is_deleting=True, finalizers=["x"])
     uid = world.attachment()["metadata"]["uid"]
     key = names.detachment_key("csi/test", "node1", "pv1-node1", uid)
-    world.api.fail("patch", STATUS, BUSY)
+    world.api.fail("patch", STATUS, *[BUSY] * WRITE_TRIES)
     outcome = world.run(key)
     assert world.api.of(paths.ATTACHMENTS, "pv1-node1") is not None
     assert world.attachment()["status"]["attached"] is False or outcome.action.value != "done"

@@ -6,7 +6,7 @@ import pytest
 
 from csi_client import messages as csi
 from tests.support.attach_world import PUBLISHES, AttachWorld
-from workers.controllers.attacher.request import unpublish_request
+from workers.controllers.attacher.volume import unpublish_request
 from workers.kube import paths
 from workers.migration.plugins import GCE_PD
 from workers.observability.requests import csi_observer

@@ -22,6 +22,7 @@ RECORD = {
 KEY = names.attachment_key(DRIVER, "node1", "va", "u1")
 RELEASE = names.finalizer_key(DRIVER, "pv1")
 DETACH = names.detachment_key(DRIVER, "node1", "va", "u1")
+CREATED, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
 FORGOTTEN = [Forget(key) for key in names.keys_of(DRIVER, "node1", "va", "u1")]
 
 
@@ -39,6 +40,7 @@ def attachment(
     meta["finalizers"] = list(finalizers)
     meta["annotations"] = dict(more.pop("annotations", {}))
     meta["labels"] = dict(more.pop("labels", {}))
+    meta["creationTimestamp"] = CREATED
     if deleted:
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     source = {"persistentVolumeName": volume} if volume else {"inlineVolumeSpec": {}}
@@ -47,8 +49,9 @@ def attachment(
     return msgspec.convert({"metadata": meta, "spec": spec, "status": status}, Attachment)
 
 
-def volume(*, finalizers=(FIN,), deleted=False, csi=True, annotations=None):
+def volume(*, finalizers=(FIN,), deleted=False, csi=True, annotations=None, created=CREATED):
     meta = {"name": "pv1", "finalizers": list(finalizers), "annotations": annotations or {}}
+    meta["creationTimestamp"] = created
     if deleted:
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     spec = {"csi": {"driver": DRIVER}} if csi else {}
@@ -195,18 +198,43 @@ def test_ta018_node_that_was_waited_for(rules, message):
     see(rules, attachment(**error(message)))
     assert see(rules, csi_node("other")) == []
     assert see(rules, csi_node("other", DRIVER)) == [KEY]
+    assert see(rules, csi_node("other", DRIVER)) == []
 
 
 def test_node_that_nobody_waited_for(rules):
-    """A-031: most CSINode events mean nothing."""
+    """A-031: most CSINode events mean nothing: its driver was there before."""
+    see(rules, csi_node(DRIVER), is_listed=True)
     see(rules, attachment(**error("boom")))
+    assert see(rules, csi_node(DRIVER, "other")) == []
+
+
+@pytest.mark.parametrize("way", ["lost its driver", "gone", "not listed"])
+def test_driver_that_comes_back_on_its_node(rules, way):
+    """DA-021: whatever the attachment failed for, and in whosever words."""
+    see(rules, csi_node(DRIVER), is_listed=True)
+    see(rules, attachment(**error("boom")))
+    if way == "lost its driver":
+        assert see(rules, csi_node("other")) == []
+    elif way == "gone":
+        assert list(rules.gone(paths.CSI_NODES, csi_node(DRIVER))) == []
+    else:
+        rules.begin_list(paths.CSI_NODES)
+        assert list(rules.end_list(paths.CSI_NODES)) == []
+    assert see(rules, csi_node(DRIVER)) == [KEY]
+
+
+def test_attachment_that_was_not_tried_yet_needs_no_wake(rules):
+    """It is queued already."""
+    see(rules, attachment())
     assert see(rules, csi_node(DRIVER)) == []
+    assert see(rules, volume(finalizers=(), created=LATER)) == []
 
 
-def test_da021_volume_that_was_waited_for(rules):
-    """DA-021."""
-    see(rules, attachment(**error('persistentvolume "pv1" not found')))
-    assert see(rules, volume(finalizers=())) == [KEY]
+@pytest.mark.parametrize("message", ['persistentvolume "pv1" not found', "another program's words"])
+def test_da021_volume_that_was_waited_for(rules, message):
+    """DA-021: it is younger than the attachment, which therefore came without it."""
+    see(rules, attachment(**error(message)))
+    assert see(rules, volume(finalizers=(), created=LATER)) == [KEY]
 
 
 @pytest.mark.parametrize("way", ["attached", "gone", "not listed"])
@@ -214,7 +242,11 @@ def test_da021_volume_that_was_waited_for(rules):
     ("message", "event"),
     [
         pytest.param('csinode.storage.k8s.io "node1" not found', csi_node(DRIVER), id="node"),
-        pytest.param('persistentvolume "pv1" not found', volume(finalizers=()), id="volume"),
+        pytest.param(
+            'persistentvolume "pv1" not found',
+            volume(finalizers=(), created=LATER),
+            id="volume",
+        ),
     ],
 )
 def test_who_waits_no_more_is_not_waked(rules, message, event, way):
@@ -348,7 +380,7 @@ NO_VOLUME = 'persistentvolume "pv1" not found'
     ("message", "before", "now"),
     [
         pytest.param(NO_NODE, csi_node(DRIVER), csi_node(DRIVER, name="node2"), id="node"),
-        pytest.param(NO_VOLUME, volume(finalizers=()), None, id="volume"),
+        pytest.param(NO_VOLUME, volume(finalizers=(), created=LATER), None, id="volume"),
     ],
 )
 def test_attachment_made_again_for_another_node_and_volume(rules, message, before, now):

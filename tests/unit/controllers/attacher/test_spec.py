@@ -12,9 +12,8 @@ from tests.support.attach_world import PUBLISHES, AttachWorld
 from workers.config.load import parse
 from workers.controllers.attacher import names
 from workers.controllers.attacher.controller import CONTROLLER
-from workers.controllers.attacher.settings import AttacherSettings, read_settings
-from workers.controllers.attacher.source import AttachError, Source
-from workers.controllers.attacher.spec import FLAGS, SPEC
+from workers.controllers.attacher.spec import FLAGS, SPEC, AttacherSettings, read_settings
+from workers.controllers.attacher.volume import AttachError, Source
 from workers.errors import ConfigError
 from workers.queue.locks import Lock
 
@@ -133,11 +132,11 @@ def test_a003_fewest_worker_threads(threads, forced):
 def test_what_is_not_said_of_an_error_or_a_volume():
     """No code is invented (A-057), nothing counts as missing (DA-007) or migrated (A-072)."""
     error = AttachError("boom")
-    assert (str(error), error.message, error.code, error.is_missing) == (
+    assert (str(error), error.message, error.code, error.reason) == (
         "boom",
         "boom",
         None,
-        False,
+        names.Reason.OTHER,
     )
     assert Source({"csi": {}}).is_migrated is False
 

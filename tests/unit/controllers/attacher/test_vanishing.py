@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import fake_context
 from tests.support.attach_world import FIN, AttachWorld
-from workers.controllers.attacher import detach, work
+from workers.controllers.attacher import attach, detach
 from workers.engine.passes import longest_pass
 from workers.errors import DriverAway, LeaseLost, QueueUnavailable
 from workers.kube import paths
@@ -48,7 +48,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     found = Clock()
-    for module in (fake_context, detach, work):
+    for module in (fake_context, detach, attach):
         monkeypatch.setattr(module, "time", found)
     return found
 

@@ -1,0 +1,375 @@
+"""Compares a driver's attachments with its ListVolumes (A-090 to A-097, MA-040).
+
+It only finds differences. Each becomes a key of its own kind, which stays until a reconcile has
+repaired it. A published volume without an attachment is left alone. Attachments may change while
+pages are read, and a list may be incomplete. So an attachment that changed meanwhile is left alone,
+a volume without a status counts as unknown, and many differences on several nodes are treated as a
+possible error of the list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from csi_client import errors
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.controllers.attacher import volume as of_volume
+from workers.controllers.attacher.names import forced_key
+from workers.controllers.attacher.volume import AttachError
+from workers.engine.outcome import done
+from workers.errors import ApiError
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.migration.plugins import GCE_PD, in_tree_name
+from workers.observability.logging import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from workers.controllers.attacher.spec import AttacherSettings
+    from workers.controllers.attacher.volume import Source
+    from workers.drivers.driver import Driver
+    from workers.engine.context import Context
+    from workers.engine.live import DriverPass
+    from workers.engine.outcome import Outcome
+    from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
+
+_log = get_logger(__name__)
+
+GET_AT_MOST: Final = 50
+"""Up to this many attachments, PVs and nodes are read one by one. Above it one list of each costs
+the API server less."""
+
+FREE_DIFFERENCES: Final = 20
+MOST_OF_ALL: Final = 0.1
+"""If there are more differences than both limits (a number, a share of all attachments), on several
+nodes, they are believed only when two lists in a row agree."""
+
+STATES: Final = ("attached", "attaching", "detaching", "failing")
+
+_SUMMARY: Final = "said"  # member of the mark
+
+_GCE: Final = re.compile(
+    r"projects/(?P<project>[^/]+)/(?P<scope>zones|regions)/(?P<place>[^/]+)/disks/(?P<disk>[^/]+)"
+)
+_GCE_NODE: Final = re.compile(r"projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instances/[^/]+")
+_UNSPECIFIED: Final = "UNSPECIFIED"
+
+
+class Finding(StrEnum):
+    """Result of comparing one attachment; a label of the metric (A-113)."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    UNTOLD = "untold"  # the driver lists the volume without a status
+    SKIPPED = "skipped"  # volume, node id or handle cannot be determined
+
+
+class UnknownHandleError(ValueError):
+    """The volume handle cannot be compared with the handles that the driver lists."""
+
+
+def can_compare(driver: Driver) -> bool:
+    """Return True if the driver can attach and lists the nodes of its volumes (A-005)."""
+    needed = ("LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES", "PUBLISH_UNPUBLISH_VOLUME")
+    return all(map(driver.supports, needed))
+
+
+def compare(work: DriverPass, settings: AttacherSettings) -> Outcome:
+    """Queue a key for every attachment whose status contradicts the driver."""
+    if not can_compare(work.driver):
+        return done("the driver does not list publications")
+    started = time.monotonic()
+    try:
+        return compare_once(work, settings)
+    finally:
+        seconds = time.monotonic() - started
+        work.context.metrics.compare_seconds.labels(work.driver.name).observe(seconds)
+
+
+def compare_once(work: DriverPass, settings: AttacherSettings) -> Outcome:
+    """Compare once, for a driver that lists publications."""
+    context, driver = work.context, work.driver
+    # Read before the listing, so that a later change shows in the resource version.
+    attachments = [
+        item
+        for item in context.kube.list(paths.ATTACHMENTS)
+        if item["spec"]["attacher"] == driver.name
+    ]
+    try:
+        truth = published(pages(work, settings))
+    except CsiError as error:
+        _log.error("Failed to reconcile VolumeAttachment", err=f"failed to ListVolumes: {error}")
+        return done("listing failed")
+    is_many = len(attachments) > GET_AT_MOST
+    volumes = Objects(context, paths.VOLUMES, is_many=is_many)
+    nodes = Objects(context, paths.CSI_NODES, is_many=is_many)
+    findings = [finding(volumes, nodes, driver.name, item, truth) for item in attachments]
+    count(context, driver, attachments, findings)
+    different = [
+        item for item, one in zip(attachments, findings, strict=True) if one is Finding.DIFFERENT
+    ]
+    new = summary(different) if are_too_many(different, len(attachments)) else ""
+    is_confirmed = new == work.lease.mark.get(_SUMMARY, "")
+    work.keep("remember-list", {_SUMMARY: new} if new else {})
+    if new and not is_confirmed:
+        refuse(work, len(different), len(attachments))
+        return done("too many differences")
+    force(work, different)
+    return done(f"{len(different)} differences")
+
+
+def refuse(work: DriverPass, found: int, total: int) -> None:
+    """Report that the differences are ignored until the next list shows the same ones."""
+    message = (
+        f"ListVolumes contradicts {found} of {total} VolumeAttachments, on several nodes. Nothing "
+        "is repaired unless the next list says the same. If this message comes again, the driver "
+        "answers differently each time: look at its ListVolumes"
+    )
+    _log.error("the driver contradicts too many attachments", contradicted=found, attachments=total)
+    metadata = {"name": work.driver.name}
+    involved = {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": metadata}
+    work.context.effects.event(
+        involved, "Warning", "DoubtfulListVolumes", message, component=work.component
+    )
+
+
+class Objects:
+    """The PVs or CSINodes of one comparison, read one by one or with a single list."""
+
+    def __init__(self, context: Context, resource: Resource, *, is_many: bool) -> None:
+        self._kube, self._resource, self._is_complete = context.kube, resource, is_many
+        listed = self._kube.list(resource) if is_many else ()
+        self._known: dict[str, JsonObject | None] = {
+            item["metadata"]["name"]: item for item in listed
+        }
+
+    def get(self, name: str) -> JsonObject | None:
+        """Return one object, None if it does not exist."""
+        if name not in self._known and not self._is_complete:
+            try:
+                self._known[name] = self._kube.get(self._resource, name)
+            except NotFoundError:
+                self._known[name] = None
+        return self._known.get(name)
+
+
+def pages(work: DriverPass, settings: AttacherSettings) -> Iterator[csi.ListVolumesResponse]:
+    """Read all pages; each has a deadline, and so has the whole listing.
+
+    Raises:
+        CsiError: a page failed, a page token was repeated, or the listing took too long.
+    """
+    method, seconds = "Controller/ListVolumes", settings.timeout_seconds
+    until = time.monotonic() + settings.reconcile_timeout_seconds
+    token, seen = "", set[str]()
+    while True:
+        request = csi.ListVolumesRequest(max_entries=settings.max_entries, starting_token=token)
+        page = work.call(method, request, csi.ListVolumesResponse, timeout_seconds=seconds)
+        yield page
+        token = page.next_token
+        if not token:
+            return
+        problem = "the driver repeats a page token" if token in seen else ""
+        if time.monotonic() > until:
+            problem = "the listing takes longer than --reconcile-timeout"
+        if problem:
+            raise CsiError(errors.ABORTED, problem, rpc=f"/csi.v1.{method}")
+        seen.add(token)
+
+
+def count(
+    context: Context,
+    driver: Driver,
+    attachments: Sequence[JsonObject],
+    findings: Sequence[Finding],
+) -> None:
+    """Update the metrics of this comparison (A-113)."""
+    for one, number in Counter(findings).items():
+        context.metrics.compared.labels(driver.name, one).inc(number)
+    states = Counter(map(state, attachments))
+    for name in STATES:
+        context.metrics.attachments.labels(driver.name, name).set(states[name])
+
+
+def finding(
+    volumes: Objects, nodes: Objects, driver: str, attachment: JsonObject, truth: Published
+) -> Finding:
+    """Compare one attachment with the driver's list; what cannot be judged is skipped."""
+    name = attachment["metadata"]["name"]
+    try:
+        source = find_source(volumes, attachment)
+        node_id = find_node_id(nodes, attachment, driver)
+        handle = listed_handle(source, node_id, driver)
+    except (AttachError, UnknownHandleError) as error:
+        _log.warning("attachment not compared", attachment=name, err=error)
+        return Finding.SKIPPED
+    is_found = truth.says(handle, node_id)
+    if is_found is None:
+        return Finding.UNTOLD
+    return Finding.DIFFERENT if differs(attachment, is_found=is_found) else Finding.SAME
+
+
+def find_source(volumes: Objects, attachment: JsonObject) -> Source:
+    """The volume, found as a detach would find it.
+
+    Raises:
+        AttachError: the PV is missing or was replaced, or the source is invalid.
+    """
+    name = of_volume.volume_name(attachment)
+    if not name:
+        return of_volume.inline_source(attachment)
+    volume = volumes.get(name)
+    if volume is None:
+        raise of_volume.missing_volume(name)
+    source = of_volume.volume_source(volume)
+    if of_volume.is_of_another(attachment, source):
+        raise of_volume.replaced_volume(name)
+    return source
+
+
+def find_node_id(nodes: Objects, attachment: JsonObject, driver: str) -> str:
+    """The node id to which a forced reconcile would send its call (A-056, A-093).
+
+    A publish uses the node's current id, so it also reaches a node that was created again. An
+    unpublish uses the id of the publish.
+    """
+    known, node = of_volume.annotated_id(attachment), attachment["spec"]["nodeName"]
+    if known and attachment["metadata"].get("deletionTimestamp"):
+        return known
+    try:
+        return of_volume.registered_id(node, nodes.get(node), driver)
+    except AttachError:
+        if known:
+            return known
+        raise
+
+
+def force(work: DriverPass, attachments: list[JsonObject]) -> None:
+    """Queue the attachments that have not been written since the listing began (DA-013)."""
+    keys = []
+    for item in attachments:
+        metadata = item["metadata"]
+        try:
+            now = work.context.kube.get(paths.ATTACHMENTS, metadata["name"])["metadata"]
+        except ApiError:
+            continue
+        if any(now[part] != metadata[part] for part in ("uid", "resourceVersion")):
+            continue
+        _log.error(
+            "VolumeAttachment attached status and actual state do not match. "
+            "Adding back to VolumeAttachment queue for forced reprocessing",
+            attachment=metadata["name"],
+        )
+        node = item["spec"]["nodeName"]
+        keys.append(forced_key(work.key.driver, node, metadata["name"], metadata["uid"]))
+    if keys:
+        work.reach("add-forced")
+        work.context.queue.add(keys)
+
+
+# The driver's list, and what of it is believed. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The content of all pages: node ids by volume, and the volumes listed without a status."""
+
+    nodes: Mapping[str, frozenset[str]]
+    unknown: frozenset[str]
+
+    def says(self, handle: str, node_id: str) -> bool | None:
+        """Return True if the volume is on the node; None if the driver reported no status."""
+        if handle in self.unknown:
+            return None
+        return node_id in self.nodes.get(handle, frozenset())
+
+
+def published(pages: Iterable[csi.ListVolumesResponse]) -> Published:
+    """Merge all pages; if a volume id occurs twice, its last entry counts (A-091)."""
+    nodes: dict[str, frozenset[str]] = {}
+    unknown: set[str] = set()
+    for page in pages:
+        for entry in page.entries:
+            if not entry.HasField("volume"):
+                continue
+            handle = entry.volume.volume_id
+            if entry.HasField("status"):
+                nodes[handle] = frozenset(entry.status.published_node_ids)
+                unknown.discard(handle)
+            else:
+                unknown.add(handle)
+    return Published(nodes, frozenset(unknown))
+
+
+def listed_handle(source: Source, node_id: str, driver: str) -> str:
+    """The handle as the driver lists it; a migrated volume's handle is completed first (A-071).
+
+    Raises:
+        UnknownHandleError: the handle cannot be completed, so the volume cannot be compared.
+    """
+    if not source.is_migrated:
+        return source.handle
+    if in_tree_name(driver) is None:
+        raise UnknownHandleError(f"{driver} stands for no in-tree plugin")
+    return _gce_handle(source.handle, node_id) if driver == GCE_PD.driver_name else source.handle
+
+
+def _gce_handle(handle: str, node_id: str) -> str:
+    """Add project and zone to a GCE handle: in-tree volumes do not name them.
+
+    `projects/UNSPECIFIED/zones/a/disks/d` on `projects/p/zones/a/instances/n` is
+    `projects/p/zones/a/disks/d`.
+    """
+    disk, node = _GCE.fullmatch(handle), _GCE_NODE.fullmatch(node_id)
+    if disk is None:
+        raise UnknownHandleError(f"volume handle {handle} has an unknown form")
+    if node is None:
+        raise UnknownHandleError(f"node id {node_id} has an unknown form")
+    project = node["project"] if disk["project"] == _UNSPECIFIED else disk["project"]
+    place = disk["place"]
+    if place == _UNSPECIFIED:
+        zone = node["zone"]
+        place = zone if disk["scope"] == "zones" else zone.rpartition("-")[0]
+    return f"projects/{project}/{disk['scope']}/{place}/disks/{disk['disk']}"
+
+
+def state(attachment: JsonObject) -> str:
+    """Return one of `STATES`, for the metric (A-113)."""
+    status = attachment.get("status") or {}
+    if attachment["metadata"].get("deletionTimestamp"):
+        return "failing" if status.get("detachError") else "detaching"
+    if status.get("attachError"):
+        return "failing"
+    return "attached" if status.get("attached") else "attaching"
+
+
+def differs(attachment: JsonObject, *, is_found: bool) -> bool:
+    """Return True if status and driver disagree (A-094)."""
+    return bool((attachment.get("status") or {}).get("attached")) != is_found
+
+
+def are_too_many(found: Sequence[JsonObject], total: int) -> bool:
+    """Return True if an error in the list is more likely than so many wrong attachments.
+
+    A node that was rebuilt loses all its volumes, so differences on a single node are believed.
+    """
+    nodes = {item["spec"]["nodeName"] for item in found}
+    return len(nodes) > 1 and len(found) > max(FREE_DIFFERENCES, MOST_OF_ALL * total)
+
+
+def summary(found: Iterable[JsonObject]) -> str:
+    """A digest of the contradicted attachments, to be compared with that of the next list."""
+    names = sorted(
+        f"{item['metadata']['uid']} {bool((item.get('status') or {}).get('attached'))}"
+        for item in found
+    )
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()

@@ -1,0 +1,372 @@
+"""The volume of an attachment and its node, as the driver knows them; the driver's requests. Pure.
+
+An attachment names a PV, or contains the PV spec of a migrated volume defined in a pod. What a
+detach needs once the PV is gone is in the record of the publish. Redis and annotations are not
+trusted: a record of Redis counts only if the attachment's own name proves it.
+Source: kubernetes-csi/external-attacher, pkg/controller/csi_handler.go; csi-lib-utils, accessmodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeGuard
+
+from csi_client import messages as csi
+from workers.controllers.attacher.names import EARLIER_IDS, NODE_ID, Reason
+from workers.engine.live import OpenCalls
+from workers.errors import AttemptError, State
+from workers.migration.plugins import in_tree_source, of_volume
+from workers.migration.to_csi import volume_to_csi
+from workers.translate.secrets import SecretRef
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.kube.objects import JsonObject
+
+Record = dict[str, Any]
+
+_MULTI_NODE: Final = frozenset({"ReadOnlyMany", "ReadWriteMany"})
+_HASHED: Final = re.compile("csi-[0-9a-f]{64}")
+
+
+class AttachError(AttemptError):
+    """An attach or detach failed; the message goes into the attachment's status.
+
+    Args:
+        message: csi-attacher's literal text where it has one.
+        reason: what the attachment waits for.
+        code: gRPC status number of the driver's answer, None if the driver was not called.
+    """
+
+    def __init__(
+        self, message: str, *, reason: Reason = Reason.OTHER, code: int | None = None
+    ) -> None:
+        super().__init__(message, State.NO_CHANGE, code=code)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A PV spec with a CSI source.
+
+    Attributes:
+        spec: the PV's spec, translated to CSI if it was in-tree.
+        is_migrated: it was in-tree, or is inline; only migration makes inline volumes.
+    """
+
+    spec: Mapping[str, Any]
+    is_migrated: bool = False
+
+    @property
+    def csi(self) -> Mapping[str, Any]:
+        """The CSI source."""
+        found: Mapping[str, Any] = self.spec["csi"]
+        return found
+
+    @property
+    def handle(self) -> str:
+        """The volume's id in the driver."""
+        return str(self.csi.get("volumeHandle") or "")
+
+    @property
+    def is_multi_node(self) -> bool:
+        """True if several nodes can have the volume at once."""
+        return not _MULTI_NODE.isdisjoint(self.spec.get("accessModes") or ())
+
+    @property
+    def secret(self) -> SecretRef | None:
+        """The publish secret, used for publish and unpublish (A-055)."""
+        reference = self.csi.get("controllerPublishSecretRef")
+        return SecretRef(reference["name"], reference["namespace"]) if reference else None
+
+
+def volume_name(attachment: JsonObject) -> str:
+    """Name of the PV, "" for an inline volume.
+
+    Raises:
+        AttachError: there are both sources or none, or the inline volume has no CSI source.
+    """
+    source = attachment["spec"].get("source") or {}
+    name, inline = source.get("persistentVolumeName"), source.get("inlineVolumeSpec")
+    if name is not None and inline is not None:
+        raise AttachError(
+            "both InlineCSIVolumeSource and PersistentVolumeName specified in VA source"
+        )
+    if inline is not None:
+        if not inline.get("csi"):
+            raise AttachError("inline volume spec contains nil CSI source")
+        return ""
+    if name is None:
+        raise AttachError(
+            "neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source"
+        )
+    return str(name)
+
+
+def inline_source(attachment: JsonObject) -> Source:
+    """The volume that the attachment itself contains."""
+    return Source(attachment["spec"]["source"]["inlineVolumeSpec"], is_migrated=True)
+
+
+def volume_source(volume: JsonObject) -> Source:
+    """The volume of a PV.
+
+    Raises:
+        AttachError: an in-tree volume cannot be translated, or there is no CSI source.
+    """
+    is_migrated = in_tree_source(volume) is not None
+    if is_migrated:
+        try:
+            volume = volume_to_csi(volume)
+        except AttemptError as error:
+            raise AttachError(f"failed to translate in tree pv to CSI: {error.message}") from error
+    if not volume["spec"].get("csi"):
+        raise AttachError("pv spec contained non-csi source that was not migrated")
+    return Source(volume["spec"], is_migrated=is_migrated)
+
+
+def foreign_driver(volume: JsonObject, driver: str) -> str:
+    """The other driver that a PV belongs to, migrated or not; "" if it is `driver` or none.
+
+    csi-attacher sends such a volume's handle to the wrong driver (DA-032).
+    """
+    plugin = of_volume(volume)
+    found = str((volume["spec"].get("csi") or {}).get("driver") or "")
+    found = found if plugin is None else plugin.driver_name
+    return found if found and found != driver else ""
+
+
+def missing_volume(name: str) -> AttachError:
+    """The PV does not exist."""
+    return AttachError(f'persistentvolume "{name}" not found', reason=Reason.VOLUME_MISSING)
+
+
+def replaced_volume(name: str) -> AttachError:
+    """The PV was created again under its name, and no record has the first one's handle."""
+    return AttachError(
+        f"persistentvolume {name} is another volume than the one that was attached, and no record "
+        "has the handle of that one: detach it in the storage, then remove the attachment's "
+        "finalizer"
+    )
+
+
+# Nodes.
+
+
+def registered_id(node: str, csi_node: Mapping[str, Any] | None, driver: str) -> str:
+    """The node id that the driver registered.
+
+    Raises:
+        AttachError: there is no CSINode, or it does not list the driver with an id. An unpublish
+            with an empty node id would detach the volume from all nodes.
+    """
+    if csi_node is None:
+        message = f'csinode.storage.k8s.io "{node}" not found'
+        raise AttachError(message, reason=Reason.DRIVER_NOT_ON_NODE)
+    for entry in csi_node["spec"].get("drivers") or ():
+        if entry["name"] == driver and entry.get("nodeID"):
+            return str(entry["nodeID"])
+    message = f"CSINode {node} does not contain driver {driver}"
+    raise AttachError(message, reason=Reason.DRIVER_NOT_ON_NODE)
+
+
+def annotated_id(attachment: JsonObject) -> str:
+    """The node id of the last publish, "" if none is known."""
+    return str((attachment["metadata"].get("annotations") or {}).get(NODE_ID) or "")
+
+
+def earlier_ids(attachment: JsonObject) -> list[str]:
+    """The node ids of publishes before the last one; empty if the annotation is unreadable."""
+    found = _annotated_json(attachment, EARLIER_IDS)
+    return [one for one in found if one and is_sendable(one)] if isinstance(found, list) else []
+
+
+def with_earlier(attachment: JsonObject, node_id: str) -> dict[str, str]:
+    """The annotation that preserves the id of the last publish; {} if `node_id` is the same."""
+    last = annotated_id(attachment)
+    if last in ("", node_id):
+        return {}
+    ids = dict.fromkeys((*earlier_ids(attachment), last))
+    return {EARLIER_IDS: json.dumps(list(ids), separators=(",", ":"))}
+
+
+# Requests.
+
+
+def publish_request(
+    source: Source,
+    how: csi.VolumeCapability,
+    node_id: str,
+    secrets: Mapping[str, str],
+    *,
+    has_readonly: bool,
+) -> csi.ControllerPublishVolumeRequest:
+    """The publish request (A-050); `has_readonly`: the driver supports PUBLISH_READONLY."""
+    attributes: Mapping[str, Any] = source.csi.get("volumeAttributes") or {}
+    return csi.ControllerPublishVolumeRequest(
+        volume_id=source.handle,
+        node_id=node_id,
+        volume_capability=how,
+        readonly=has_readonly and bool(source.csi.get("readOnly")),
+        secrets=secrets,
+        volume_context=attributes,
+    )
+
+
+def unpublish_request(
+    handle: str, node_id: str, secrets: Mapping[str, str]
+) -> csi.ControllerUnpublishVolumeRequest:
+    """The unpublish request for one node; an empty node id would mean all nodes."""
+    assert node_id
+    return csi.ControllerUnpublishVolumeRequest(volume_id=handle, node_id=node_id, secrets=secrets)
+
+
+# What a publish leaves for its detach.
+
+
+class Target(NamedTuple):
+    """The volume to unpublish, as the driver knows it."""
+
+    handle: str
+    secret: SecretRef | None
+    is_multi_node: bool = False
+
+    @classmethod
+    def of_source(cls, source: Source) -> Self:
+        """The volume of a PV or an inline volume."""
+        return cls(source.handle, source.secret, source.is_multi_node)
+
+    @classmethod
+    def of_record(cls, record: Record) -> Self:
+        """The volume of a record, whose access modes nobody knows any more."""
+        namespace, name = record.get("secret") or ("", "")
+        return cls(str(record["handle"]), SecretRef(name, namespace) if name else None)
+
+
+def record(source: Source, driver: str, node_id: str) -> Record:
+    """What the detach will need to know about this publish; no secret data."""
+    secret = source.secret
+    return {
+        "driver": driver,
+        "handle": source.handle,
+        "node": node_id,
+        "secret": [secret.namespace, secret.name] if secret else None,
+    }
+
+
+def record_text(wanted: Record) -> str:
+    """The record as the annotation stores it."""
+    return json.dumps(wanted, sort_keys=True, separators=(",", ":"))
+
+
+def annotated_record(attachment: JsonObject, annotation: str) -> Record | None:
+    """The record in the attachment's annotation; None if it is absent or unreadable."""
+    found = _annotated_json(attachment, annotation)
+    return found if is_record(found) else None
+
+
+def confirmed_record(found: object, attachment: JsonObject) -> Record | None:
+    """A record of Redis, if the attachment's name proves it.
+
+    The attach/detach controller derives an attachment's name from the hash of handle, driver and
+    node. So writing to Redis cannot direct a detach to another volume.
+    """
+    return found if is_record(found) and proves(attachment, str(found["handle"])) else None
+
+
+def is_record(found: object) -> TypeGuard[Record]:
+    """Return True if `found` has the shape of a record; any user can write the annotation."""
+    if not isinstance(found, dict) or not (found.get("handle") and is_sendable(found["handle"])):
+        return False
+    secret = found.get("secret")
+    is_pair = isinstance(secret, list) and len(secret) == len(("namespace", "name"))
+    return not secret or (is_pair and all(map(is_sendable, secret)))
+
+
+def is_sendable(value: object) -> bool:
+    """Return True for a string that UTF-8 can encode; JSON can contain lone surrogates."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def proves(attachment: JsonObject, handle: str) -> bool:
+    """Return True if the attachment's name is the hash of this volume, its driver and node."""
+    spec = attachment["spec"]
+    text = f"{handle}{spec['attacher']}{spec['nodeName']}"
+    name = f"csi-{hashlib.sha256(text.encode()).hexdigest()}"
+    return bool(name == attachment["metadata"]["name"])
+
+
+def is_of_another(attachment: JsonObject, source: Source) -> bool:
+    """Return True if the attachment's name shows that it was created for another volume.
+
+    The PV was then created again under the same name. An attachment that the attach/detach
+    controller did not name proves nothing, nor does an attachment of an in-tree volume, whose
+    translated handle may differ between releases.
+    """
+    is_named = _HASHED.fullmatch(attachment["metadata"]["name"]) and not source.is_migrated
+    return bool(is_named) and not proves(attachment, source.handle)
+
+
+def _annotated_json(attachment: JsonObject, annotation: str) -> object:
+    """The content of an annotation, which any user may have written; None if unreadable."""
+    text = (attachment["metadata"].get("annotations") or {}).get(annotation) if annotation else None
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the passes over an attachment leave for the next one, in the key's mark.
+
+    Attributes:
+        record: of the last publish.
+        nodes: earlier node ids that a publish used.
+        calls: publishes that may still run.
+        aborted: consecutive ABORTED answers.
+        timeouts: consecutive calls without an answer.
+    """
+
+    record: Record | None = None
+    nodes: tuple[str, ...] = ()
+    calls: OpenCalls = field(default_factory=OpenCalls)
+    aborted: int = 0
+    timeouts: int = 0
+
+    @classmethod
+    def read(cls, mark: Mapping[str, Any]) -> Self:
+        """Read a mark."""
+        return cls(
+            record=mark.get("record"),
+            nodes=tuple(mark.get("nodes") or ()),
+            calls=OpenCalls.read((mark.get("call") or {}).get("until"), mark.get("overtaken")),
+            aborted=int(mark.get("aborted") or 0),
+            timeouts=int(mark.get("timeouts") or 0),
+        )
+
+    def succeeded(self) -> Self:
+        """After a publish succeeded: what its detach needs, without failure counts."""
+        return replace(self, calls=self.calls.answered(), aborted=0, timeouts=0)
+
+    def mark(self) -> dict[str, Any]:
+        """The mark, without what is empty."""
+        found = {
+            "record": self.record,
+            "nodes": list(self.nodes),
+            "call": {"until": self.calls.newest.data()} if self.calls.newest else None,
+            "overtaken": self.calls.earlier.data(),
+            "aborted": self.aborted,
+            "timeouts": self.timeouts,
+        }
+        return {name: value for name, value in found.items() if value}

@@ -1,0 +1,353 @@
+"""The pass kit: what one reconcile of an object needs, whatever its controller.
+
+A `LivePass` holds the object as last read or written. All reads are live. A write has one loop for
+conflicts, and names the uid, so that it never changes a newer object of the same name. A finalizer
+is patched in the one way that cannot conflict. Each effect is announced by the name of its step
+right before it happens. A pass that must stop early raises `Ended`; the frame uses its outcome.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from workers.deadlines import NONE, Deadline
+from workers.engine.outcome import Ended, blocked, done
+from workers.kube.errors import ConflictError, NotFoundError
+from workers.kube.merging import difference
+from workers.observability import trail
+from workers.observability.logging import get_logger
+from workers.observability.requests import about_volume
+from workers.translate import secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from google.protobuf.message import Message
+
+    from workers.drivers.driver import Driver
+    from workers.engine.context import Context
+    from workers.kube.events import EventType
+    from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease, Session
+    from workers.queue.locks import Lock
+    from workers.translate.secrets import SecretRef
+
+    Change = Callable[[JsonObject], JsonObject | None]
+
+AnswerT = TypeVar("AnswerT", bound="Message")
+
+_log = get_logger(__name__)
+
+WRITE_TRIES: Final = 5
+"""Conflicts of one write before the pass fails."""
+
+
+class Gone(Ended):
+    """The object no longer exists, or another object has its name."""
+
+    def __init__(self, reason: str = "the object is gone") -> None:
+        super().__init__(done(reason))
+
+
+@dataclass
+class LivePass:
+    """One object during one reconcile, under a lease.
+
+    Attributes:
+        resource: the object's kind.
+        item: the object as last read or written.
+    """
+
+    context: Context
+    key: Key
+    lease: Lease
+    resource: Resource
+    item: JsonObject = field(default_factory=dict)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in the key; "" for a cluster-scoped kind."""
+        return self.key.object.rpartition("/")[0] if self.resource.namespaced else ""
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return self.key.object.rpartition("/")[2]
+
+    @property
+    def component(self) -> str:
+        """The source of the events."""
+        raise NotImplementedError
+
+    def reach(self, step: str) -> None:
+        """Announce an effect; raises LeaseLost if another worker has the lease."""
+        self.context.effects.reach(step, self.lease)
+
+    def acquire(self, *locks: Lock) -> None:
+        """Take locks until the end of the reconcile.
+
+        Raises:
+            Ended: another key holds one of them; the key waits for its release.
+        """
+        busy = self.context.queue.acquire(self.lease, *locks)
+        if busy is not None:
+            raise Ended(blocked(busy))
+
+    def keep(self, step: str, mark: Mapping[str, Any]) -> None:
+        """Store the key's reconcile state if it changed; {} removes it."""
+        if dict(self.lease.mark) != dict(mark):
+            self.reach(step)
+            self.context.effects.mark(self.lease, mark)
+
+    # Reading.
+
+    def read(self) -> bool:
+        """Read the object; False if no object has this name, or not with the key's uid."""
+        found = self.find(self.resource, self.name, self.namespace)
+        if found is None or self.key.uid not in {"", found["metadata"]["uid"]}:
+            return False
+        self.item = found
+        return True
+
+    def find(self, resource: Resource, name: str, namespace: str = "") -> JsonObject | None:
+        """Read any object; None if there is none of that name.
+
+        Raises:
+            ApiError: the object cannot be read, or its kind is not served.
+        """
+        if not name:
+            return None
+        try:
+            found = self.context.kube.get(resource, name, namespace=namespace)
+        except NotFoundError as error:
+            if not error.is_about(name):
+                raise
+            return None
+        return {"apiVersion": resource.api_version, "kind": resource.kind, **found}
+
+    # Writing.
+
+    def write(self, step: str, change: Change, *, status: bool = False, **how: Any) -> bool:
+        """Patch the pass's object, see `write_to`; returns whether anything was written."""
+        seen = self.item
+
+        def decide(item: JsonObject) -> JsonObject | None:
+            nonlocal seen
+            self.item = seen = item
+            return change(item)
+
+        self.item = self.write_to(self.resource, seen, step, decide, status=status, **how)
+        return self.item is not seen
+
+    def write_status(self, step: str, change: Change) -> tuple[JsonObject, JsonObject] | None:
+        """Write a status; `change` gets the object and returns the whole status, or None.
+
+        Returns:
+            The object before and after; None if nothing was written.
+        """
+        before = self.item
+
+        def patch(item: JsonObject) -> JsonObject | None:
+            nonlocal before
+            before, new = item, change(item)
+            return None if new is None else {"status": difference(item.get("status") or {}, new)}
+
+        return (before, self.item) if self.write(step, patch, status=True) else None
+
+    def write_to(
+        self,
+        resource: Resource,
+        item: JsonObject,
+        step: str,
+        change: Change,
+        *,
+        status: bool = False,
+        is_exact: bool = True,
+        tries: int = WRITE_TRIES,
+    ) -> JsonObject:
+        """Patch an object; after a conflict read it and call `change` again.
+
+        Args:
+            resource: its kind.
+            item: the object as read.
+            step: name of the effect.
+            change: returns the merge patch for the object, or None to write nothing; may raise.
+            status: patch the status subresource.
+            is_exact: fail if the object changed since it was read. False where the patch holds
+                whatever the rest of the object says.
+            tries: conflicts before the last one is raised.
+
+        Returns:
+            The object as stored; `item` itself if nothing was written.
+
+        Raises:
+            Gone: the object no longer exists.
+            ApiError: the API server refused.
+        """
+        for tries_left in range(tries - 1, -1, -1):
+            patch = change(item)
+            if patch is None:
+                return item
+            self.reach(step)
+            merge = self.context.effects.kube.merge
+            try:
+                return merge(resource, item, patch, status=status, is_exact=is_exact)
+            except NotFoundError as error:
+                raise _gone(error, item) from None
+            except ConflictError:
+                if not tries_left:
+                    raise
+                item = self._find_same(resource, item)
+        raise AssertionError("tries must be at least 1")
+
+    def add_finalizer(
+        self, resource: Resource, item: JsonObject, step: str, finalizer: str
+    ) -> JsonObject:
+        """Add a finalizer to a built-in object in one request; returns the object as stored.
+
+        Raises:
+            Gone: the object no longer exists.
+            ApiError: the API server refused, for instance because the object is being deleted.
+        """
+        if finalizer in (item["metadata"].get("finalizers") or ()):
+            return item
+        return self._patch_finalizer(resource, item, step, finalizer, is_wanted=True)
+
+    def remove_finalizer(
+        self, resource: Resource, item: JsonObject, step: str, finalizer: str
+    ) -> JsonObject:
+        """Remove a finalizer; otherwise as `add_finalizer`."""
+        if finalizer not in (item["metadata"].get("finalizers") or ()):
+            return item
+        return self._patch_finalizer(resource, item, step, finalizer, is_wanted=False)
+
+    def _patch_finalizer(
+        self, resource: Resource, item: JsonObject, step: str, finalizer: str, *, is_wanted: bool
+    ) -> JsonObject:
+        kube = self.context.effects.kube
+        self.reach(step)
+        try:
+            patch = kube.add_finalizer if is_wanted else kube.remove_finalizer
+            return patch(resource, item, finalizer)
+        except NotFoundError as error:
+            raise _gone(error, item) from None
+        except ConflictError:  # the uid, or a webhook
+            self._find_same(resource, item)
+            raise
+
+    def _find_same(self, resource: Resource, item: JsonObject) -> JsonObject:
+        metadata = item["metadata"]
+        found = self.find(resource, metadata["name"], metadata.get("namespace") or "")
+        if found is None or found["metadata"]["uid"] != metadata["uid"]:
+            raise Gone from None
+        return found
+
+    # Telling users.
+
+    def failure(self, message: str, **fields: Any) -> None:
+        """Record an error in the key's history and in the log."""
+        trail.note("error", message)
+        _log.warning("attempt failed", err=message, **fields)
+
+    def event(
+        self, kind: EventType, reason: str, message: str, item: Mapping[str, Any] | None = None
+    ) -> None:
+        """Send an event about `item`, by default the pass's object; a warning is a failure too."""
+        if kind == "Warning":
+            self.failure(message, reason=reason)
+        identity = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
+        self.context.effects.event(
+            identity | dict(item or self.item), kind, reason, message, component=self.component
+        )
+
+
+@dataclass
+class DriverPass(LivePass):
+    """A `LivePass` whose key belongs to a CSI driver."""
+
+    driver: Driver = field(kw_only=True)
+
+    @property
+    def component(self) -> str:
+        """The driver, as the source of the events."""
+        return self.driver.event_source
+
+    def secret(self, reference: SecretRef | None) -> dict[str, str]:
+        """Read a secret's data; empty without a reference. Read it for each call, never keep it.
+
+        Raises:
+            ApiError: the secret cannot be read.
+            AttemptError: its data is not text; the message contains no value.
+        """
+        if reference is None:
+            return {}
+        found = self.context.kube.get_secret(reference.namespace, reference.name)
+        return secrets.decode(found, reference)
+
+    def call(
+        self,
+        method: str,
+        request: Message,
+        answer_type: type[AnswerT],
+        *,
+        timeout_seconds: float,
+        is_migrated: bool = False,
+        **options: Any,
+    ) -> AnswerT:
+        """Call the driver, for instance `Controller/ControllerPublishVolume`.
+
+        Raises:
+            CsiError: the driver's error, or no answer.
+            DriverAway: the driver is not connected.
+        """
+        with about_volume(is_migrated=is_migrated):
+            answer: AnswerT = self.context.effects.client(self.driver).call(
+                method, request, answer_type, timeout_seconds=timeout_seconds, **options
+            )
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCalls:
+    """Until when calls for one object may still run although nobody heard their outcome.
+
+    Attributes:
+        newest: of the last call; none once its outcome is known.
+        earlier: of the calls before it, whose outcome a later answer does not tell.
+    """
+
+    newest: Deadline = NONE
+    earlier: Deadline = NONE
+
+    @classmethod
+    def read(cls, newest: object, earlier: object) -> Self:
+        """Read both deadlines from JSON."""
+        return cls(Deadline.read(newest), Deadline.read(earlier))
+
+    def __bool__(self) -> bool:
+        return bool(self.newest or self.earlier)
+
+    def may_run_until(self, session: Session) -> Deadline:
+        """The deadline that is waited for longest; none if every call has ended."""
+        return session.latest(self.newest, self.earlier)
+
+    def seconds_left(self, session: Session) -> float:
+        """How long the opposite call has to wait; 0 if every call has ended."""
+        return session.seconds_left(self.newest, self.earlier)
+
+    def with_next(self, session: Session, timeout_seconds: float) -> Self:
+        """The state to store before another call is sent."""
+        earlier = self.may_run_until(session)
+        return type(self)(session.deadline(timeout_seconds), earlier)
+
+    def answered(self) -> Self:
+        """The state after the outcome of the newest call is known."""
+        return replace(self, newest=NONE)
+
+
+def _gone(error: NotFoundError, item: JsonObject) -> Exception:
+    """Gone if the object is missing; the error itself if its kind is not served."""
+    return Gone() if error.is_about(item["metadata"]["name"]) else error

@@ -1,0 +1,70 @@
+"""What still needs work, and which other objects each of it waits for: one index for all rules.
+
+`put` declares what an object waits for; `waiting_for` finds the objects to wake when such a thing
+changes. During a list, `begin_list` notes what is known, `listed` strikes off what still exists,
+and `end_list` returns the rest. Only objects with work left are held.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+WaitT = TypeVar("WaitT")
+
+
+class Waits(Generic[WaitT]):
+    """Objects that need work, by name or uid."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, tuple[WaitT, Collection[tuple[str, str]]]] = {}
+        self._names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self._unlisted: set[str] = set()
+
+    def put(self, name: str, item: WaitT, *needs: tuple[str, str]) -> None:
+        """Add or replace an object; `needs` are pairs of a word and a name: ("node", "n1")."""
+        self.pop(name)
+        self._items[name] = (item, needs)
+        for need in needs:
+            self._names[need].add(name)
+
+    def pop(self, name: str) -> WaitT | None:
+        """Remove an object; None if it is not known."""
+        item, needs = self._items.pop(name, (None, ()))
+        for need in needs:
+            names = self._names[need]
+            names.discard(name)
+            if not names:
+                del self._names[need]
+        return item
+
+    def get(self, name: str) -> WaitT | None:
+        """Return an object; None if it is not known."""
+        return self._items.get(name, (None, ()))[0]
+
+    def waiting_for(self, word: str, name: str) -> list[WaitT]:
+        """Return what waits for a thing, in the order of the names."""
+        return [self._items[one][0] for one in sorted(self._names.get((word, name), ()))]
+
+    def values(self) -> list[WaitT]:
+        """Return all objects."""
+        return [item for item, _ in self._items.values()]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def begin_list(self) -> None:
+        """Start a list."""
+        self._unlisted = set(self._items)
+
+    def listed(self, name: str) -> None:
+        """Note that the list contains an object."""
+        self._unlisted.discard(name)
+
+    def end_list(self) -> list[WaitT]:
+        """Remove the objects that the list did not contain, and return them."""
+        missing, self._unlisted = self._unlisted & self._items.keys(), set()
+        return [item for name in sorted(missing) if (item := self.pop(name)) is not None]
