@@ -19,7 +19,7 @@ from workers.controllers.resizer.words import (
     ModifyState,
     Part,
 )
-from workers.translate.fields import annotations_of, text, value_at
+from workers.translate.fields import annotations_of, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -113,13 +113,8 @@ class ClaimEdit:
         }
         if not status and not annotations:
             return None
-        metadata: JsonObject = {
-            "uid": text(self.claim, "metadata", "uid"),
-            "resourceVersion": text(self.claim, "metadata", "resourceVersion"),
-        }
-        if annotations:
-            metadata["annotations"] = annotations
-        return {"metadata": metadata, **({"status": status} if status else {})}
+        body: JsonObject = {"metadata": {"annotations": annotations}} if annotations else {}
+        return body | ({"status": status} if status else {})
 
 
 def _is_equal(old: Any, new: Any) -> bool:

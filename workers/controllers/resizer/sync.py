@@ -23,10 +23,12 @@ from workers.controllers.resizer.modification import ModifyStep
 from workers.controllers.resizer.modifying import Cancel, Modification, Modify
 from workers.controllers.resizer.words import ModifyState
 from workers.controllers.resizer.work import Work, patch_failed
-from workers.controllers.resizer.writing import ATTEMPTS, Writer
+from workers.controllers.resizer.writing import Writer
+from workers.engine.live import WRITE_TRIES
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.errors import ApiError, AttemptError, TransientError
+from workers.kube import paths
 from workers.kube.errors import AwayError, ConflictError, NotFoundError
 from workers.observability import trail
 from workers.observability.logging import get_logger
@@ -88,7 +90,7 @@ class Reconcile:
 
     def run(self) -> Outcome:
         """Decide and act; raises only if the API server, Redis or the driver is unavailable."""
-        for _ in range(ATTEMPTS):
+        for _ in range(WRITE_TRIES):
             try:
                 return self._run()
             except ConflictError:
@@ -169,7 +171,9 @@ class Reconcile:
             driver=self._driver,
             settings=self._settings,
             lease=self._lease,
-            writer=Writer(self._context, self._lease, claim, volume),
+            writer=Writer(
+                self._context, self._key, self._lease, paths.CLAIMS, claim, volume=volume
+            ),
             marks=Marks.parse(self._lease.mark),
         )
         work.marks = pruned(work.marks, work.claim, work.overtaken_seconds)
@@ -240,7 +244,7 @@ class Reconcile:
             editing.mark_modify_canceled(edit)
             return True
 
-        work.writer.edit_claim_once(effects.CANCEL_MODIFICATION, change)
+        work.writer.edit_claim(effects.CANCEL_MODIFICATION, change, tries=1)
 
     def _carry_out(
         self, work: Work, steps: Sequence[Step], plans: tuple[Expansion, Modification]
@@ -255,7 +259,7 @@ class Reconcile:
             return True
 
         try:
-            work.writer.edit_claim_once(effects.MARK_STARTED, begin)
+            work.writer.edit_claim(effects.MARK_STARTED, begin, tries=1)
         except (AwayError, ConflictError):
             raise
         except ApiError as error:

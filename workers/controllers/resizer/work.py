@@ -64,7 +64,7 @@ class Work:
     @property
     def claim(self) -> ClaimView:
         """The claim as last read or written."""
-        return read_claim(self.writer.claim)
+        return read_claim(self.writer.item)
 
     @property
     def volume(self) -> VolumeView:
@@ -84,7 +84,7 @@ class Work:
     def say(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an event on the claim."""
         self.context.effects.event(
-            self.writer.claim,
+            self.writer.item,
             "Warning" if is_warning else "Normal",
             reason,
             message,

@@ -11,8 +11,9 @@ from workers.constants import ANN_BEING_DELETED, FINALIZER_CONTENT
 from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.deletion import mark_deleted
 from workers.controllers.snapshot_controller.keys import snapshot_key
-from workers.controllers.snapshot_controller.work import Gone, ObjectPass
-from workers.engine.outcome import Outcome, done
+from workers.controllers.snapshot_controller.work import ObjectPass
+from workers.engine.live import Gone
+from workers.engine.outcome import Outcome, done, retry
 from workers.kube import paths
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import text
@@ -32,7 +33,7 @@ def sync_binding(context: Context, key: Key, lease: Lease) -> Outcome:
     if not rules.has_one_handle(work.item):
         words = "Exactly one of VolumeHandle and SnapshotHandle should be specified"
         work.event("Warning", "ContentValidationError", words)
-        return work.failed("not valid")
+        return retry("not valid")
     if not objects.ref_uid(work.item):
         return done("not bound")
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from workers.constants import FINALIZER_CLAIM_AS_SOURCE
 from workers.controllers.snapshot_controller.decide import uses_claim
-from workers.controllers.snapshot_controller.work import Busy, ObjectPass
+from workers.controllers.snapshot_controller.work import ObjectPass
 from workers.engine.outcome import Outcome, done
 from workers.errors import AttemptError, State
 from workers.kube import paths
@@ -43,7 +43,7 @@ def hold(work: ObjectPass) -> JsonObject:
 
     Raises:
         AttemptError: the claim is missing.
-        Busy: another snapshot of the claim holds the lock.
+        Ended: another snapshot of the claim holds the lock.
     """
     name = objects.source_claim(work.item) or ""
     work.acquire(claim_lock(work.namespace, name))
@@ -93,7 +93,7 @@ def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
 
     Raises:
         ApiError: the finalizer could not be removed.
-        Busy: a snapshot of the claim holds the lock.
+        Ended: a snapshot of the claim holds the lock.
     """
     claim = work.find(paths.CLAIMS, name, work.namespace)
     if claim is None or not has_finalizer(claim, FINALIZER_CLAIM_AS_SOURCE):
@@ -131,7 +131,4 @@ def sync_source(context: Context, key: Key, lease: Lease) -> Outcome:
     reconcile died half-way, or a late write came after the last check.
     """
     work = ObjectPass(context, key, lease, paths.CLAIMS)
-    try:
-        return done("released" if unprotect(work, work.name) else "a snapshot needs it")
-    except Busy as busy:
-        return busy.outcome()
+    return done("released" if unprotect(work, work.name) else "a snapshot needs it")

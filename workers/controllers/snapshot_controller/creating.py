@@ -89,7 +89,7 @@ def create_content(work: BindingPass) -> JsonObject:
 
     Raises:
         Refusal: `SnapshotContentCreationFailed`, retried with back-off.
-        Busy: another key holds the lock of the claim or its volume.
+        Ended: another key holds the lock of the claim or its volume.
     """
     try:
         return _create(work, claims.hold(work), work.chosen_class)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from workers.controllers.snapshot_controller import claims, groupnames, measure
 from workers.controllers.snapshot_controller import decide as rules
-from workers.controllers.snapshot_controller.work import Gone, ObjectPass
-from workers.engine.outcome import Outcome, done
+from workers.engine.live import Gone
+from workers.engine.outcome import Outcome, done, retry
 from workers.errors import ApiError
 from workers.kube.errors import (
     AwayError,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from workers.controllers.snapshot_controller.frame import BindingPass, Words
+    from workers.controllers.snapshot_controller.work import ObjectPass
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
 
@@ -49,14 +50,14 @@ def delete(work: BindingPass) -> Outcome:
             "group."
         )
         work.event("Warning", "SnapshotDeletePending", words)
-        return work.failed("its group exists")
+        return retry("its group exists")
     waits = False
     if content is not None:
         mark_deleted(work, work.words.contents, content, work.words.being_deleted)
         if objects.is_deleted_with_snapshot(content):
             waits = True
             if not delete_content(work, content):
-                return work.failed("content not deleted")
+                return retry("content not deleted")
     try:
         claim = objects.source_claim(work.item) or ""
         claims.unprotect(work, claim, except_uid=objects.uid_of(work.item))
@@ -66,7 +67,7 @@ def delete(work: BindingPass) -> Outcome:
         words = "Error check and remove PVC Finalizer for VolumeSnapshot"
         work.event("Warning", "ErrorPVCFinalizer", words)
         trail.tell_refused(_log, error)
-        return work.failed("claim not released")
+        return retry("claim not released")
     return let_go(work, content, waits_for_content=waits)
 
 
@@ -126,7 +127,7 @@ def hold(work: ObjectPass, words: str, refusal: RefusedError | None) -> Outcome:
     work.event("Warning", "SnapshotDeletePending", words)
     if refusal is not None:
         trail.tell_refused(_log, refusal)
-    return work.failed("is being restored")
+    return retry("is being restored")
 
 
 def was_gone(error: RefusedError, name: str) -> bool:

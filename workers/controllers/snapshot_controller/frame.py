@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from workers.controllers.snapshot_controller.decide import Refusal
-from workers.controllers.snapshot_controller.work import Busy, Gone, ObjectPass
-from workers.engine.outcome import Outcome, done, wait
+from workers.controllers.snapshot_controller.work import ObjectPass
+from workers.engine.live import Gone
+from workers.engine.outcome import Outcome, done, retry, wait
 from workers.errors import ApiError, AttemptError
 from workers.kube.errors import AwayError, ConflictError, RefusedError
 from workers.translate import snapshot_objects as objects
@@ -143,16 +144,10 @@ class BindingPass(ObjectPass, ABC):
             Gone: the object or its content was deleted meanwhile.
         """
         try:
-            return self._judged()
-        except Busy as busy:
-            return busy.outcome()
-
-    def _judged(self) -> Outcome:
-        try:
             return self.delete() if is_deleting(self.item) else self._sync()
         except Refusal as refusal:
             self.blame(refusal)
-            return self.failed(refusal.reason)
+            return retry(refusal.reason)
 
     def _sync(self) -> Outcome:
         words = self.words
@@ -169,7 +164,7 @@ class BindingPass(ObjectPass, ABC):
             self.blame(refusal)
             message = f"Failed to check and update {words.noun}: {refusal.cause}"
             self.event("Warning", f"{words.subject}FinalizerError", message)
-            return self.failed(refusal.reason)
+            return retry(refusal.reason)
         bound = text(self.item, "status", words.bound_field)
         if objects.is_ready(self.item) and bound:
             if bound != expected:
@@ -324,7 +319,7 @@ class BindingPass(ObjectPass, ABC):
             return {"spec": spec}
 
         try:
-            return self.write_to(words.contents, content, "bind-content", patch)[0]
+            return self.write_to(words.contents, content, "bind-content", patch)
         except Gone:
             raise self.missing_content() from None
         except RefusedError as error:
@@ -367,7 +362,7 @@ class BindingPass(ObjectPass, ABC):
         self.blame(refusal)
         if objects.is_ready(self.item):
             # The status was not written: an immediate reconcile would loop forever.
-            return self.failed(refusal.reason)
+            return retry(refusal.reason)
         return wait(0, refusal.reason)
 
     def missing_content(self) -> Refusal:

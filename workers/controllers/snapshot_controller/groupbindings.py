@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.constants import FINALIZER_GROUP_CONTENT
-from workers.controllers.snapshot_controller.work import Gone, ObjectPass
-from workers.engine.outcome import Outcome, done
+from workers.controllers.snapshot_controller.work import ObjectPass
+from workers.engine.live import Gone
+from workers.engine.outcome import Outcome, done, retry
 from workers.kube import paths
 from workers.translate.fields import (
     has_finalizer,
@@ -34,7 +35,7 @@ def sync_group_binding(context: Context, key: Key, lease: Lease) -> Outcome:
     if has_volumes == (handles is not None):
         words = "Exactly one of GroupSnapshotHandles and VolumeHandles should be specified"
         work.event("Warning", "GroupContentValidationError", words)
-        return work.failed("not valid")
+        return retry("not valid")
     if not text(work.item, "spec", "volumeGroupSnapshotRef", "uid"):
         return done("not bound")
     if is_deleting(work.item) or has_finalizer(work.item, FINALIZER_GROUP_CONTENT):

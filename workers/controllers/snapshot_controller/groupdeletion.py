@@ -14,8 +14,8 @@ from workers.controllers.snapshot_controller.deletion import (
     was_gone,
 )
 from workers.controllers.snapshot_controller.sync import WORDS as MEMBER_WORDS
-from workers.controllers.snapshot_controller.work import Gone, ObjectPass
-from workers.engine.outcome import Outcome, done
+from workers.engine.live import Gone
+from workers.engine.outcome import Outcome, done, retry
 from workers.kube import paths
 from workers.kube.errors import RefusedError
 from workers.translate import snapshot_objects as objects
@@ -30,6 +30,7 @@ from workers.translate.fields import (
 
 if TYPE_CHECKING:
     from workers.controllers.snapshot_controller.frame import BindingPass
+    from workers.controllers.snapshot_controller.work import ObjectPass
     from workers.kube.objects import JsonObject
 
 
@@ -49,13 +50,13 @@ def delete_group(work: BindingPass) -> Outcome:
     if content is not None:
         # Before the content is deleted, because it holds the list of members.
         if not _delete_loose_contents(work, content, members):
-            return work.failed("content of a member not deleted")
+            return retry("content of a member not deleted")
         mark_deleted(work, work.words.contents, content, work.words.being_deleted)
         waits = objects.is_deleted_with_snapshot(content)
         if waits and not delete_content(work, content):
-            return work.failed("content not deleted")
+            return retry("content not deleted")
     if not _delete_members(work, members):
-        return work.failed("members not deleted")
+        return retry("members not deleted")
     if waits:
         return done("waits for its content")
 

@@ -91,7 +91,7 @@ def _create_member(
     )
     snapshot = _ensure(work, paths.SNAPSHOTS, _snapshot(work, volume, digest))
     uid, name = objects.uid_of(snapshot), objects.name_of(content)
-    content, _ = work.write_to(
+    content = work.write_to(
         paths.SNAPSHOT_CONTENTS,
         content,
         "link-member",

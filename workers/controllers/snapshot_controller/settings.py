@@ -41,15 +41,15 @@ class SnapshotControllerSettings:
 
     Attributes:
         worker_threads: simultaneous reconciles per kind.
-        retry_start_seconds, retry_max_seconds: back-off of an object that fails.
+        retry_interval_start_seconds, retry_interval_max_seconds: back-off of an object that fails.
         is_distributed: contents of local volumes are labelled with their node (SNC-080).
         keeps_volume_mode: contents record the mode of their volume (SNC-081).
         groups: group snapshots are served.
     """
 
     worker_threads: int = setting("worker-threads", FLAGS)
-    retry_start_seconds: float = setting("retry-interval-start", FLAGS)
-    retry_max_seconds: float = setting("retry-interval-max", FLAGS)
+    retry_interval_start_seconds: float = setting("retry-interval-start", FLAGS)
+    retry_interval_max_seconds: float = setting("retry-interval-max", FLAGS)
     is_distributed: bool = setting("enable-distributed-snapshotting", FLAGS)
     keeps_volume_mode: bool = setting("prevent-volume-mode-conversion", FLAGS)
     groups: bool = True

@@ -15,7 +15,7 @@ from workers.controllers.snapshot_controller.deletion import (
     mark_deleted,
     own_content,
 )
-from workers.controllers.snapshot_controller.work import Gone
+from workers.engine.live import Gone
 from workers.engine.outcome import Outcome, done, wait
 from workers.errors import ApiError
 from workers.kube.errors import Unreachable

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from csi_client import errors
 from csi_client.errors import CsiError, UnusableAnswerError
 from workers.controllers.snapshotter import orphans, request
-from workers.controllers.snapshotter.content import Gone
 from workers.controllers.snapshotter.decide import (
     Action,
     is_final,
@@ -22,8 +21,9 @@ from workers.controllers.snapshotter.decide import (
     may_have_made,
 )
 from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
-from workers.controllers.snapshotter.work import ContentPass, busy, held_back, poll
-from workers.engine.outcome import Outcome, done, wait
+from workers.controllers.snapshotter.work import ContentPass, held_back, poll
+from workers.engine.live import Gone
+from workers.engine.outcome import Outcome, done, retry, wait
 from workers.errors import AttemptError, RecordTooLarge, State
 from workers.kube.errors import RefusedError
 from workers.observability import trail
@@ -79,17 +79,16 @@ class Creation:
             wanted = self.repeated() or self.prepared(snapshot_class)
             secrets = self.secrets(wanted.secret)
         except AttemptError as error:
-            if known is None or not is_deleting(work.content):
+            if known is None or not is_deleting(work.item):
                 self.blame(error.message)
-                return work.failed("not prepared")
+                return retry("not prepared")
             # Class and secret may have been deleted; the intent is used without them.
             wanted, secrets = known, orphans.secrets_of(work, known)
         # The provisioner takes the same locks exclusively to delete volumes.
         if known is not None and known.handle and work.is_wanted_gone() and self.handle() is None:
             return orphans.discard(work, self.calls, known.handle, known.members, blame=self.blame)
         locks = [stored_volume(work.driver.name, one, Mode.SHARED) for one in wanted.volumes]
-        if (taken := work.context.queue.acquire(work.lease, *locks)) is not None:
-            return busy(taken)
+        work.acquire(*locks)
         before = work.intent
         if self.handle() is not None:
             work.begin_look()
@@ -99,7 +98,7 @@ class Creation:
                     return wait(0, "deleted before the call")
             except RecordTooLarge as error:
                 self.blame(str(error))
-                return work.failed("not recorded")
+                return retry("not recorded")
         try:
             answer = self.call(wanted, secrets)
         except CsiError as error:
@@ -122,11 +121,11 @@ class Creation:
 
     def handle(self) -> str | None:
         """The handle in the status."""
-        return objects.status_handle(self.work.content)
+        return objects.status_handle(self.work.item)
 
     def class_name(self) -> str | None:
         """The class that the content names."""
-        return objects.class_name(self.work.content)
+        return objects.class_name(self.work.item)
 
     def missing_class(self) -> str:
         """Returns the error text of a content without a class."""
@@ -138,7 +137,7 @@ class Creation:
         Raises:
             AttemptError: the content is not bound.
         """
-        content, name = self.work.content, self.work.name
+        content, name = self.work.item, self.work.name
         handle, uid = objects.volume_handle(content) or "", objects.ref_uid(content)
         if not uid:
             cause = f"cannot create snapshot. Snapshot content {name} not bound to a snapshot"
@@ -147,13 +146,13 @@ class Creation:
 
     def taking_failed(self, cause: str) -> str:
         """Returns the error text for an error of the driver."""
-        handle = objects.volume_handle(self.work.content)
+        handle = objects.volume_handle(self.work.item)
         return f"failed to take snapshot of the volume {handle}: {quote(cause)}"
 
     def parameters(self, class_parameters: dict[str, str]) -> dict[str, str]:
         """Returns the parameters of the call."""
         tells = self.work.settings.extra_metadata
-        return request.parameters(class_parameters, self.work.content, tells=tells)
+        return request.parameters(class_parameters, self.work.item, tells=tells)
 
     def call(self, wanted: Intent, secrets: dict[str, str]) -> Any:
         """Calls CreateSnapshot; copies the intent to a ConfigMap if the call is slow."""
@@ -229,7 +228,7 @@ class Creation:
         """Returns the reference to the secret that the annotations name (SNA-024)."""
         names = self.work.names
         what = f"{names.words} {quote(self.work.name)}"
-        annotations = annotations_of(self.work.content)
+        annotations = annotations_of(self.work.item)
         return snapshot_secrets.from_annotations(
             annotations, names.secret_name, names.secret_namespace, what
         )
@@ -237,7 +236,7 @@ class Creation:
     def secrets(self, ref: SecretRef | None) -> dict[str, str]:
         """Reads the secret; like csi-snapshotter, leaves the cause of a failure off the object."""
         try:
-            return self.work.read_secret(ref)
+            return self.work.secret(ref)
         except (RefusedError, AttemptError) as error:
             if isinstance(error, RefusedError):
                 trail.refused(error)
@@ -249,7 +248,7 @@ class Creation:
         """Writes intent and annotation; False if the object is already being deleted."""
         work, known = self.work, self.work.intent
         # A snapshot without a handle in the status needs its handle before it can be deleted.
-        was_open = work.is_announced() or known is not None or is_nameless(work.content)
+        was_open = work.is_announced() or known is not None or is_nameless(work.item)
         may_have_copy = work.is_announced() if known is None else known.has_copy
         begun = replace(
             wanted,
@@ -258,8 +257,8 @@ class Creation:
             has_copy=may_have_copy,
             is_copied=False,
             deadline=work.deadline(),
-            is_retained=not objects.is_deleted_with_snapshot(work.content),
-            version=int(version_of(work.content) or 0),
+            is_retained=not objects.is_deleted_with_snapshot(work.item),
+            version=int(version_of(work.item) or 0),
         )
         if known is not None:
             begun = replace(
@@ -280,7 +279,7 @@ class Creation:
         except Exception:
             work.ended()  # the call is not made
             raise
-        if is_deleting(work.content) and not was_open:
+        if is_deleting(work.item) and not was_open:
             work.ended()
             work.forget()
             return False
@@ -299,7 +298,7 @@ class Creation:
             work.intent = earlier
             work.copy_intent()
             self.blame(self.taking_failed(str(error)))
-            return work.failed(error.code_name)
+            return retry(error.code_name)
         if is_final(error) and self.is_last and not was_open:
             work.forget()
             return wait(0, "nothing was left")
@@ -312,8 +311,8 @@ class Creation:
         else:
             work.end_look()
         self.blame(self.taking_failed(str(error)))
-        slow = work.settings.retry_max_seconds if error.code in _SLOW_CODES else 0.0
-        return work.failed(error.code_name, not_before_seconds=slow)
+        slow = work.settings.retry_interval_max_seconds if error.code in _SLOW_CODES else 0.0
+        return retry(error.code_name, not_before_seconds=slow)
 
     def may_be_there(self, error: CsiError, before: Intent | None) -> bool:
         """True if a final answer does not prove that there is no snapshot of this name."""
@@ -370,13 +369,13 @@ class Creation:
         except RefusedError as error:
             words = f"error updating status for volume {work.names.words} {work.name}: {error}"
             self.blame(words)
-            return work.failed("status not written")
+            return retry("status not written")
         try:
             # A later reconcile drops the deadline of an overtaken call.
             return poll(work) if not is_ready else self.over()
         except RefusedError as error:
             self.blame(f"{self.still_announced} {work.name}: {quote(str(error))}")
-            return work.failed("annotation not removed")
+            return retry("annotation not removed")
 
     def over(self) -> Outcome:
         """Ends the attempt of a ready snapshot."""

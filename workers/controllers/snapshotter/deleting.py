@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
-from workers.controllers.snapshotter.content import Gone
-from workers.controllers.snapshotter.work import ContentPass, busy, snapshot_lock
-from workers.engine.outcome import Outcome, done
+from workers.controllers.snapshotter.work import ContentPass, snapshot_lock
+from workers.engine.live import Gone
+from workers.engine.outcome import Outcome, done, retry
 from workers.errors import ApiError, AttemptError
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.observability import trail
@@ -37,13 +37,13 @@ def release(work: ContentPass, *, has_strays: bool = False) -> Outcome:
     """
     work.forget(has_strays=has_strays)
     try:
-        work.remove_finalizer()
+        work.drop_finalizer()
     except Gone:
         pass
     except ConflictError:  # perhaps its deletion policy changed
-        return work.failed("it changed meanwhile")
+        return retry("it changed meanwhile")
     # `known`: the events caused by these writes need no further reconcile.
-    return done("released", known=version_of(work.content))
+    return done("released", known=version_of(work.item))
 
 
 def delete(work: ContentPass, handle: str) -> Outcome:
@@ -52,16 +52,15 @@ def delete(work: ContentPass, handle: str) -> Outcome:
     Its locks exclude restores from this content and calls for other contents of the snapshot.
     """
     wanted = (locks.snapshot_content(work.name), snapshot_lock(work, handle))
-    if (taken := work.context.queue.acquire(work.lease, *wanted)) is not None:
-        return busy(taken)
+    work.acquire(*wanted)
     try:
         secrets = secrets_for_deletion(work, _REASON)
     except (ApiError, AttemptError):
-        return work.failed("no credentials")
+        return retry("no credentials")
     work.reach("delete-snapshot")
     try:
         request = csi.DeleteSnapshotRequest(snapshot_id=handle, secrets=secrets)
-        work.call("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
+        work.ask("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
     except CsiError as error:
         return refused(work, error, _REASON, "Failed to delete snapshot")
     try:
@@ -72,7 +71,7 @@ def delete(work: ContentPass, handle: str) -> Outcome:
     except RefusedError as error:
         work.event("Warning", _REASON, "Failed to clear content status")
         trail.tell_refused(_log, error)
-        return work.failed("status not cleared")
+        return retry("status not cleared")
     return release(work)
 
 
@@ -86,9 +85,9 @@ def secrets_for_deletion(work: ContentPass, reason: str) -> dict[str, str]:
     what = f"{names.words} {quote(work.name)}"
     try:
         ref = snapshot_secrets.from_annotations(
-            annotations_of(work.content), names.secret_name, names.secret_namespace, what
+            annotations_of(work.item), names.secret_name, names.secret_namespace, what
         )
-        return work.read_secret(ref)
+        return work.secret(ref)
     except NotFoundError as error:
         work.event("Warning", reason, f"{text}, deleting without them: {error}")
         return {}
@@ -111,5 +110,5 @@ def refused(work: ContentPass, error: CsiError, reason: str, words: str) -> Outc
         work.write_status("write-error", change)
     # CSI: a member is deleted with its group only, so retrying this request soon is useless.
     is_slow = error.code == errors.INVALID_ARGUMENT
-    seconds = work.settings.retry_max_seconds if is_slow else 0.0
-    return work.failed(error.code_name, not_before_seconds=seconds)
+    seconds = work.settings.retry_interval_max_seconds if is_slow else 0.0
+    return retry(error.code_name, not_before_seconds=seconds)

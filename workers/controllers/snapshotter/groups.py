@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import orphans, request
-from workers.controllers.snapshotter.content import GROUP_CONTENTS, Gone
+from workers.controllers.snapshotter.content import GROUP_CONTENTS
 from workers.controllers.snapshotter.creating import CREATES, Creation
 from workers.controllers.snapshotter.decide import ENDS, Action
 from workers.controllers.snapshotter.deleting import refused, release, secrets_for_deletion
 from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
 from workers.controllers.snapshotter.work import (
     ContentPass,
-    busy,
     held_back,
     poll,
     snapshot_lock,
     tidied,
 )
-from workers.engine.outcome import Outcome, done
+from workers.engine.live import Gone
+from workers.engine.outcome import Outcome, done, retry
 from workers.errors import ApiError, AttemptError, State
 from workers.kube.errors import RefusedError
 from workers.queue import locks
@@ -111,7 +111,7 @@ def is_ours(content: Json, group_class: Json | None, driver_name: str) -> bool:
 
 def should_delete(work: ContentPass) -> bool:
     """True if the object's deletion may proceed, as for single contents (SNS-011)."""
-    content = work.content
+    content = work.item
     if not is_deleting(content):
         return False
     uid = text(content, "spec", "volumeGroupSnapshotRef", "uid")
@@ -122,7 +122,7 @@ def should_delete(work: ContentPass) -> bool:
 
 def decide(work: ContentPass) -> Action:
     """Returns the action of the first row of SNS-010 that matches the group."""
-    content = work.content
+    content = work.item
     handle = text(content, "status", "volumeGroupSnapshotHandle")
     is_open = work.intent is not None and work.intent.is_open and not handle
     has_failed_call = work.intent is not None and work.intent.is_failed
@@ -149,7 +149,10 @@ def decide(work: ContentPass) -> Action:
 
 def sync_group_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """Reconciles one group content."""
-    return ContentPass(context, driver, key, lease, GROUP_CONTENTS).run(_sync)
+    work = ContentPass(
+        context, key, lease, GROUP_CONTENTS.resource, driver=driver, names=GROUP_CONTENTS
+    )
+    return work.run(_sync)
 
 
 def _sync(work: ContentPass) -> Outcome:
@@ -157,10 +160,10 @@ def _sync(work: ContentPass) -> Outcome:
         return done("group snapshots are switched off")
     if not work.read():
         return orphans.finish(work, GROUPS)
-    group_class = work.read_class(class_name(work.content))
+    group_class = work.read_class(class_name(work.item))
     # The class is ignored for a deletion or an attempt that has begun (SND-004).
-    judged = None if is_deleting(work.content) or work.has_begun() else group_class
-    if not is_ours(work.content, judged, work.driver.name) or not work.is_of_our_node():
+    judged = None if is_deleting(work.item) or work.has_begun() else group_class
+    if not is_ours(work.item, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")
     try:
         return _act(work, decide(work), group_class)
@@ -173,7 +176,7 @@ def _act(work: ContentPass, action: Action, group_class: JsonObject | None) -> O
         return held
     if action is Action.DELETE:
         return _delete(work)
-    is_cut = bool(volumes_of(work.content))
+    is_cut = bool(volumes_of(work.item))
     if action is Action.RELEASE:
         return release(work, has_strays=is_cut)
     if action is Action.TIDY:
@@ -230,11 +233,11 @@ class GroupCreation(Creation):
 
     def handle(self) -> str | None:
         """The handle in the status."""
-        return optional_text(self.work.content, "status", "volumeGroupSnapshotHandle")
+        return optional_text(self.work.item, "status", "volumeGroupSnapshotHandle")
 
     def class_name(self) -> str | None:
         """The class that the content names."""
-        return class_name(self.work.content)
+        return class_name(self.work.item)
 
     def missing_class(self) -> str:
         """Returns the error text of a content without a class."""
@@ -246,7 +249,7 @@ class GroupCreation(Creation):
         Raises:
             AttemptError: the content is not bound.
         """
-        uid = text(self.work.content, "spec", "volumeGroupSnapshotRef", "uid")
+        uid = text(self.work.item, "spec", "volumeGroupSnapshotRef", "uid")
         if not uid:
             cause = (
                 f"cannot create group snapshot. Group snapshot content {self.work.name} not bound "
@@ -254,17 +257,17 @@ class GroupCreation(Creation):
             )
             raise AttemptError(self.taking_failed(cause), State.NO_CHANGE)
         name = self.work.settings.group_name.name(uid)
-        return Intent(name, tuple(volumes_of(self.work.content)))
+        return Intent(name, tuple(volumes_of(self.work.item)))
 
     def taking_failed(self, cause: str) -> str:
         """Returns the error text for an error of the driver."""
-        volumes = " ".join(volumes_of(self.work.content))
+        volumes = " ".join(volumes_of(self.work.item))
         return f"failed to take group snapshot of the volumes [{volumes}]: {quote(cause)}"
 
     def parameters(self, class_parameters: dict[str, str]) -> dict[str, str]:
         """Returns the parameters of the call."""
         tells = self.work.settings.extra_metadata
-        return request.group_parameters(class_parameters, self.work.content, tells=tells)
+        return request.group_parameters(class_parameters, self.work.item, tells=tells)
 
     def call(self, wanted: Intent, secrets: dict[str, str]) -> Any:
         """Calls CreateVolumeGroupSnapshot; copies the intent if the call is slow."""
@@ -291,14 +294,13 @@ class GroupCreation(Creation):
 
 def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
     """Calls GetVolumeGroupSnapshot for a group that an administrator named."""
-    handle = group_handle(work.content)
+    handle = group_handle(work.item)
     try:
         secrets = _get_secrets(work, group_class)
         members = _given_members(work)
         lock = snapshot_lock(work, handle)
-        if (taken := work.context.queue.acquire(work.lease, lock)) is not None:
-            return busy(taken)
-        answer = work.call(
+        work.acquire(lock)
+        answer = work.ask(
             "GroupController/GetVolumeGroupSnapshot",
             csi.GetVolumeGroupSnapshotRequest(
                 group_snapshot_id=handle,
@@ -309,11 +311,11 @@ def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
         )
     except AttemptError as error:
         work.blame(_CHECK[0], f"{_CHECK[1]}: {error.message}")
-        return work.failed("not known")
+        return retry("not known")
     except CsiError as error:
         cause = f"failed to list group snapshot for group snapshot content {work.name}"
         work.blame(_CHECK[0], f"{_CHECK[1]}: {cause}: {quote(str(error))}")
-        return work.failed(error.code_name)
+        return retry(error.code_name)
     group, now = answer.group_snapshot, time.time()
     group.ClearField("snapshots")  # as csi-snapshotter: the administrator lists the members
     work.write_status(
@@ -327,7 +329,7 @@ def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
 
 
 def _given_members(work: ContentPass) -> list[str]:
-    members = text_list(given_handles(work.content) or {}, "volumeSnapshotHandles")
+    members = text_list(given_handles(work.item) or {}, "volumeSnapshotHandles")
     if not members:
         words = f"cannot list group snapshot {work.name}. No snapshots found in the group snapshot"
         raise AttemptError(f"{words} content", State.NO_CHANGE)
@@ -335,7 +337,7 @@ def _given_members(work: ContentPass) -> list[str]:
 
 
 def _get_secrets(work: ContentPass, group_class: JsonObject | None) -> dict[str, str]:
-    named = class_name(work.content)
+    named = class_name(work.item)
     if named is None:
         return {}
     what, words = f"group snapshot content {work.name}", work.names.class_words
@@ -352,7 +354,7 @@ def _get_secrets(work: ContentPass, group_class: JsonObject | None) -> dict[str,
         problem = f"failed to get secret reference for {what}: {error.message}"
         raise AttemptError(problem, State.NO_CHANGE) from error
     try:
-        return work.read_secret(ref)
+        return work.secret(ref)
     except (RefusedError, AttemptError) as error:
         place = f"error getting secret {ref.name} in namespace {ref.namespace}" if ref else ""
         problem = f"failed to get credentials for {what}: {place}: {error}"
@@ -366,17 +368,16 @@ def _delete(work: ContentPass) -> Outcome:
     """
     reason, handle, members = (
         "GroupSnapshotDeleteError",
-        group_handle(work.content),
-        members_of(work.content),
+        group_handle(work.item),
+        members_of(work.item),
     )
-    wanted = [locks.snapshot_content(name) for name in member_contents(work.content)]
+    wanted = [locks.snapshot_content(name) for name in member_contents(work.item)]
     wanted.append(snapshot_lock(work, handle))
-    if (taken := work.context.queue.acquire(work.lease, *wanted)) is not None:
-        return busy(taken)
+    work.acquire(*wanted)
     try:
         secrets = secrets_for_deletion(work, reason)
     except (ApiError, AttemptError):
-        return work.failed("no credentials")
+        return retry("no credentials")
     work.reach("delete-snapshot")  # also without members: the driver decides whether that is valid
     try:
         _delete_call(work, handle, members, secrets)
@@ -398,7 +399,7 @@ def _ask_for_group(
         secrets=secrets,
     )
     method = "GroupController/CreateVolumeGroupSnapshot"
-    answer = work.call(method, request, csi.CreateVolumeGroupSnapshotResponse, **options)
+    answer = work.ask(method, request, csi.CreateVolumeGroupSnapshotResponse, **options)
     return answer.group_snapshot
 
 
@@ -416,7 +417,7 @@ def _delete_call(
         group_snapshot_id=handle, snapshot_ids=members, secrets=secrets
     )
     method = "GroupController/DeleteVolumeGroupSnapshot"
-    work.call(method, request, csi.DeleteVolumeGroupSnapshotResponse)
+    work.ask(method, request, csi.DeleteVolumeGroupSnapshotResponse)
 
 
 GROUPS = orphans.Calls(_create_call, _delete_call)

@@ -16,7 +16,7 @@ from workers.controllers.snapshotter.content import has_result
 from workers.controllers.snapshotter.decide import is_final, made_nothing
 from workers.controllers.snapshotter.work import held_back
 from workers.engine.belief import Vanished, doubt_about, user_of
-from workers.engine.outcome import Outcome, done, wait
+from workers.engine.outcome import Outcome, done, retry, wait
 from workers.errors import AttemptError
 from workers.kube import paths
 from workers.kube.errors import RefusedError
@@ -58,7 +58,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
     work.intent = known
     if known is None and not work.has_stale_copy:
         known = work.intent = intents.read_copy(
-            work.context.kube, work.context.queue, work.namespace, work.key
+            work.context.kube, work.context.queue, work.own_namespace, work.key
         )
         if known is not None and known.is_retained:
             # A copy alone does not prove that the snapshot was never reported to the user.
@@ -82,12 +82,12 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
     except CsiError as error:
         if is_final(error) and known.is_open:
             work.close()  # and repeat: a failed call says nothing about the call before
-            return work.failed(error.code_name)
+            return retry(error.code_name)
         if is_final(error) or (made_nothing(error) and known.is_full):
             work.forget()
             return done("nothing was left")
         work.copy_intent()
-        return work.failed(error.code_name)
+        return retry(error.code_name)
     work.record_answer(handle, members)
     return discard(work, calls, handle, members)
 
@@ -104,7 +104,7 @@ def _doubt(work: ContentPass, known: Intent) -> str:
     )
 
     def has_copy() -> bool:
-        return intents.read_copy(context.kube, context.queue, work.namespace, key) is not None
+        return intents.read_copy(context.kube, context.queue, work.own_namespace, key) is not None
 
     since = (known.version, work.lease.seen - 1)
     return doubt_about(context.kube, vanished, has_copy=has_copy, since=since)
@@ -152,7 +152,7 @@ def discard(
         _log.warning("orphaned snapshot stays", snapshot=handle, err=problem)
         if blame is not None:
             blame(f"failed to delete snapshot {handle}: {quote(problem)}")
-        return work.failed("in use") if work.content else done("in use")
+        return retry("in use") if work.item else done("in use")
     secrets = secrets_of(work, work.intent)
     work.reach("delete-orphan")
     try:
@@ -161,7 +161,7 @@ def discard(
         _log.warning("orphaned snapshot is not deleted yet", snapshot=handle, err=error)
         if blame is not None:
             blame(f"failed to delete snapshot {handle}: {quote(str(error))}")
-        return work.failed(error.code_name)
+        return retry(error.code_name)
     _log.warning("orphaned snapshot is deleted", snapshot=handle)
     work.forget()
     return done("cleaned up")
@@ -170,7 +170,7 @@ def discard(
 def secrets_of(work: ContentPass, known: Intent | None) -> dict[str, str]:
     """Reads the attempt's secret; empty if it can no longer be read."""
     try:
-        return work.read_secret(known.secret if known is not None else None)
+        return work.secret(known.secret if known is not None else None)
     except (RefusedError, AttemptError) as error:
         _log.warning("going on without secrets", err=error)
         return {}
@@ -181,9 +181,9 @@ def is_volume_without_snapshots(work: ContentPass) -> bool:
     if not work.driver.supports("LIST_SNAPSHOTS"):
         return False
     try:
-        answer = work.call(
+        answer = work.ask(
             "Controller/ListSnapshots",
-            csi.ListSnapshotsRequest(source_volume_id=objects.volume_handle(work.content) or ""),
+            csi.ListSnapshotsRequest(source_volume_id=objects.volume_handle(work.item) or ""),
             csi.ListSnapshotsResponse,
         )
     except CsiError:
@@ -200,7 +200,7 @@ def ask_for_snapshot(work: ContentPass, wanted: Intent, secrets: Any, **options:
         secrets=secrets,
     )
     method = "Controller/CreateSnapshot"
-    return work.call(method, request, csi.CreateSnapshotResponse, **options).snapshot
+    return work.ask(method, request, csi.CreateSnapshotResponse, **options).snapshot
 
 
 def _create(work: ContentPass, known: Intent, secrets: Any) -> tuple[str, tuple[str, ...]]:
@@ -209,7 +209,7 @@ def _create(work: ContentPass, known: Intent, secrets: Any) -> tuple[str, tuple[
 
 def _delete(work: ContentPass, handle: str, _members: Sequence[str], secrets: Any) -> None:
     request = csi.DeleteSnapshotRequest(snapshot_id=handle, secrets=secrets)
-    work.call("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
+    work.ask("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
 
 
 SNAPSHOTS = Calls(_create, _delete)

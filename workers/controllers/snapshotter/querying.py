@@ -9,8 +9,8 @@ from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import request
-from workers.controllers.snapshotter.work import ContentPass, busy, poll, snapshot_lock
-from workers.engine.outcome import Outcome, done
+from workers.controllers.snapshotter.work import ContentPass, poll, snapshot_lock
+from workers.engine.outcome import Outcome, done, retry
 from workers.errors import AttemptError, State
 from workers.kube.errors import RefusedError
 from workers.translate import snapshot_objects as objects
@@ -30,17 +30,16 @@ _WORDS = "Failed to check and update snapshot content"
 
 def query(work: ContentPass, snapshot_class: JsonObject | None) -> Outcome:
     """Queries a pre-provisioned snapshot or a member of a group and writes its status."""
-    content = work.content
+    content = work.item
     handle = objects.status_handle(content) or objects.source_handle(content) or ""
     try:
         secrets = _secrets(work, snapshot_class)
         lock = snapshot_lock(work, handle)
-        if (taken := work.context.queue.acquire(work.lease, lock)) is not None:
-            return busy(taken)
+        work.acquire(lock)
         found = _ask(work, handle, secrets)
     except AttemptError as error:
         work.blame(_REASON, f"{_WORDS}: {error.message}")
-        return work.failed("not known")
+        return retry("not known")
     now = time.time()
 
     def change(item: JsonObject) -> JsonObject | None:
@@ -62,7 +61,7 @@ def query(work: ContentPass, snapshot_class: JsonObject | None) -> Outcome:
 
 def _secrets(work: ContentPass, snapshot_class: JsonObject | None) -> dict[str, str]:
     """Reads the class's list secret, or for a group's member the annotations' secret (SNS-030)."""
-    name, content = work.name, work.content
+    name, content = work.name, work.item
     what = f"snapshot content {name}"
     ref: SecretRef | None = None
     named = objects.class_name(content)
@@ -79,7 +78,7 @@ def _secrets(work: ContentPass, snapshot_class: JsonObject | None) -> dict[str, 
     if objects.group_handle(content) is not None:
         return _annotated(work, f"failed to get credentials from annotation for {what}")
     try:
-        return work.read_secret(ref)
+        return work.secret(ref)
     except (RefusedError, AttemptError) as error:
         place = f"error getting secret {ref.name} in namespace {ref.namespace}" if ref else ""
         raise _error(f"failed to get credentials for {what}: {place}: {error}") from error
@@ -91,12 +90,12 @@ def _annotated(work: ContentPass, failed: str) -> dict[str, str]:
     what = f"{names.words} {quote(work.name)}"
     try:
         ref = snapshot_secrets.from_annotations(
-            annotations_of(work.content), names.secret_name, names.secret_namespace, what
+            annotations_of(work.item), names.secret_name, names.secret_namespace, what
         )
     except AttemptError as error:
         raise _error(f"{failed}: {error.message}") from error
     try:
-        return work.read_secret(ref)
+        return work.secret(ref)
     except (RefusedError, AttemptError) as error:
         raise _error(f"{failed}: cannot get credentials for {what}") from error
 
@@ -105,14 +104,14 @@ def _ask(work: ContentPass, handle: str, secrets: dict[str, str]) -> csi.Snapsho
     """Asks the driver; without get or list the snapshot counts as ready (SNS-031)."""
     try:
         if work.driver.supports("GET_SNAPSHOT"):
-            return work.call(
+            return work.ask(
                 "Controller/GetSnapshot",
                 csi.GetSnapshotRequest(snapshot_id=handle, secrets=secrets),
                 csi.GetSnapshotResponse,
             ).snapshot
         if not work.driver.supports("LIST_SNAPSHOTS"):
             return csi.Snapshot(snapshot_id=handle, ready_to_use=True)
-        answer = work.call(
+        answer = work.ask(
             "Controller/ListSnapshots",
             csi.ListSnapshotsRequest(snapshot_id=handle, secrets=secrets),
             csi.ListSnapshotsResponse,

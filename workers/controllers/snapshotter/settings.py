@@ -76,7 +76,7 @@ class SnapshotterSettings:
     Attributes:
         timeout_seconds: timeout of every call.
         worker_threads: simultaneous calls per driver.
-        retry_start_seconds, retry_max_seconds: back-off of a content that fails.
+        retry_interval_start_seconds, retry_interval_max_seconds: back-off of a content that fails.
         snapshot_name, group_name: how snapshots and groups are named at the driver.
         extra_metadata: CreateSnapshot's parameters include the names of snapshot and content.
         groups: group snapshots are served.
@@ -86,8 +86,8 @@ class SnapshotterSettings:
 
     timeout_seconds: float = setting("timeout", FLAGS)
     worker_threads: int = setting("worker-threads", FLAGS)
-    retry_start_seconds: float = setting("retry-interval-start", FLAGS)
-    retry_max_seconds: float = setting("retry-interval-max", FLAGS)
+    retry_interval_start_seconds: float = setting("retry-interval-start", FLAGS)
+    retry_interval_max_seconds: float = setting("retry-interval-max", FLAGS)
     snapshot_name: NameRule = NameRule("snapshot")
     group_name: NameRule = NameRule("groupsnapshot")
     extra_metadata: bool = setting("extra-create-metadata", FLAGS)

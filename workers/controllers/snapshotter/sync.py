@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.controllers.snapshotter import orphans
-from workers.controllers.snapshotter.content import CONTENTS, Gone
+from workers.controllers.snapshotter.content import CONTENTS
 from workers.controllers.snapshotter.creating import CREATES, Creation
 from workers.controllers.snapshotter.decide import (
     ENDS,
@@ -20,6 +20,7 @@ from workers.controllers.snapshotter.decide import (
 from workers.controllers.snapshotter.deleting import delete, release
 from workers.controllers.snapshotter.querying import query
 from workers.controllers.snapshotter.work import ContentPass, held_back, poll, tidied
+from workers.engine.live import Gone
 from workers.engine.outcome import Outcome, done
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import is_deleting
@@ -34,20 +35,21 @@ if TYPE_CHECKING:
 
 def sync_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """Reconciles one content (SNS-010)."""
-    return ContentPass(context, driver, key, lease, CONTENTS).run(_sync)
+    work = ContentPass(context, key, lease, CONTENTS.resource, driver=driver, names=CONTENTS)
+    return work.run(_sync)
 
 
 def _sync(work: ContentPass) -> Outcome:
     if not work.read():
         return orphans.finish(work, orphans.SNAPSHOTS)
-    snapshot_class = work.read_class(objects.class_name(work.content))
+    snapshot_class = work.read_class(objects.class_name(work.item))
     # Its class is ignored for a deletion (SND-004) and for an attempt that this driver began: no
     # other driver finishes them.
-    judged = None if is_deleting(work.content) or work.has_begun() else snapshot_class
-    if not is_ours(work.content, judged, work.driver.name) or not work.is_of_our_node():
+    judged = None if is_deleting(work.item) or work.has_begun() else snapshot_class
+    if not is_ours(work.item, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")
     action = decide(
-        work.content,
+        work.item,
         takes_source_handle=work.settings.deletes_unread,
         has_open_call=work.intent is not None and work.intent.is_open,
         has_failed_call=work.intent is not None and work.intent.is_failed,
@@ -63,8 +65,8 @@ def _act(work: ContentPass, action: Action, snapshot_class: JsonObject | None) -
         return held
     if action is Action.DELETE:
         takes = work.settings.deletes_unread
-        return delete(work, handle_to_delete(work.content, takes_source_handle=takes))
-    is_cut = objects.volume_handle(work.content) is not None
+        return delete(work, handle_to_delete(work.item, takes_source_handle=takes))
+    is_cut = objects.volume_handle(work.item) is not None
     if action is Action.RELEASE:
         return release(work, has_strays=is_cut)
     if action is Action.TIDY:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from csi_client.errors import CsiError, UndecodableAnswerError
 from workers.controllers.snapshotter import intent as intents
-from workers.controllers.snapshotter.content import Gone, LiveContent, has_result
+from workers.controllers.snapshotter.content import LiveContent, has_result
 from workers.controllers.snapshotter.decide import poll_seconds
 from workers.controllers.snapshotter.intent import Intent
 from workers.deadlines import NONE, Deadline
-from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
+from workers.engine.live import Gone
+from workers.engine.outcome import Action, Outcome, done, wait
 from workers.errors import LeaseLost, RecordTooLarge, TransientError
 from workers.queue.locks import Lock
 from workers.translate.snapshot_objects import node_of
@@ -69,7 +70,7 @@ class ContentPass(LiveContent):
         node = self.driver.settings.node
         if not node.enabled or self.intent is not None:
             return True
-        return node_of(self.content) == node.node_name
+        return node_of(self.item) == node.node_name
 
     def run(self, decide: Callable[[Self], Outcome]) -> Outcome:
         """Runs `decide`, then copies an open intent to a ConfigMap: Redis may lose it (M-010)."""
@@ -90,7 +91,7 @@ class ContentPass(LiveContent):
         known = self.intent
         if known is None or not known.is_open or not self.lease.is_held():
             return
-        if not has_result(self.content):
+        if not has_result(self.item):
             self.copy_intent()
 
     def remember(self, intent: Intent | None, *, polls: int = 0) -> None:
@@ -149,7 +150,7 @@ class ContentPass(LiveContent):
         """Returns the deadline by which a call that starts now has surely ended."""
         return self.lease.session.deadline(self.settings.timeout_seconds)
 
-    def call(
+    def ask(
         self, method: str, request: Message, answer_type: type[AnswerT], **options: Any
     ) -> AnswerT:
         """Calls the driver; notes that the call has ended if the driver answered.
@@ -158,9 +159,9 @@ class ContentPass(LiveContent):
             CsiError: the driver's error, or no answer.
             DriverAway: the driver is not connected.
         """
-        client, seconds = self.context.effects.client(self.driver), self.settings.timeout_seconds
+        seconds = self.settings.timeout_seconds
         try:
-            answer = client.call(method, request, answer_type, timeout_seconds=seconds, **options)
+            answer = self.call(method, request, answer_type, timeout_seconds=seconds, **options)
         except CsiError as error:
             if not error.from_transport or isinstance(error, UndecodableAnswerError):
                 self.ended()
@@ -206,7 +207,7 @@ class ContentPass(LiveContent):
             self.reach("copy-intent")
         self.intent, copied = known, known.with_copy()
         kube, queue = self.context.effects.kube, self.context.queue
-        if uid := intents.write_copy(kube, queue, self.namespace, self.key, copied):
+        if uid := intents.write_copy(kube, queue, self.own_namespace, self.key, copied):
             self.intent = copied = replace(copied, copy_uid=uid)
             with suppress(TransientError):
                 self.remember(copied, polls=self.polls)
@@ -230,18 +231,18 @@ class ContentPass(LiveContent):
             kept: the intent to keep, if any.
             has_strays: a worker that lost its lease may have written a copy unknown to the state.
         """
-        is_unknown = self.intent is None and bool(self.content) and self.is_announced()
+        is_unknown = self.intent is None and bool(self.item) and self.is_announced()
         has_copy = self.intent is not None and self.intent.has_copy
         if is_unknown or has_copy or has_strays or self.has_stale_copy:
             self.reach("drop-copy")
             if self.intent is not None and self.intent.is_copied:  # the delete may go unanswered
                 self.remember(replace(self.intent, is_copied=False), polls=self.polls)
             kube = self.context.effects.kube
-            self.has_stale_copy = not intents.drop_copy(kube, self.namespace, self.key)
+            self.has_stale_copy = not intents.drop_copy(kube, self.own_namespace, self.key)
         if self.intent is not None:  # a call with unknown outcome may outlive its intent
             self.overtake(self.intent.deadline)
         self._save(kept, polls)
-        if self.content:
+        if self.item:
             with suppress(Gone):
                 self.clear_annotation()
 
@@ -251,19 +252,11 @@ class ContentPass(LiveContent):
         Its deletion event arrived during a call, and no further event follows (SND-006).
         """
         is_over = outcome.action in {Action.DONE, Action.WAIT} and self.intent is None
-        if not is_over or not self.content:
+        if not is_over or not self.item:
             return outcome
         if self.is_wanted_gone() and not self.is_announced():
             return wait(0, "it can be deleted now")
         return outcome
-
-    def failed(self, reason: str, *, not_before_seconds: float = 0.0) -> Outcome:
-        """Retries with the back-off of this driver's settings (SNA-008)."""
-        return replace(
-            retry(reason, not_before_seconds=not_before_seconds),
-            base_seconds=self.settings.retry_start_seconds,
-            cap_seconds=self.settings.retry_max_seconds,
-        )
 
 
 def held_back(work: ContentPass) -> Outcome | None:
@@ -285,11 +278,6 @@ def tidied(work: ContentPass, *, has_strays: bool) -> Outcome:
     """Ends the attempt of a ready snapshot that an earlier reconcile left open."""
     work.forget(has_strays=has_strays)
     return held_back(work) or work.settle(done("ready"))
-
-
-def busy(lock: Lock) -> Outcome:
-    """Waits for a lock that another worker holds."""
-    return blocked(lock, f"{lock.name} is busy")
 
 
 def snapshot_lock(work: ContentPass, handle: str) -> Lock:

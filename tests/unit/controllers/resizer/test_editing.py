@@ -49,9 +49,7 @@ def patched(item, change):
     patch = edit.patch()
     if patch is None:
         return None
-    metadata = dict(patch["metadata"])
-    assert (metadata.pop("uid"), metadata.pop("resourceVersion")) == ("u1", "7")
-    return metadata.get("annotations", {}), patch.get("status", {})
+    return patch.get("metadata", {}).get("annotations", {}), patch.get("status", {})
 
 
 def storage(value):
@@ -274,5 +272,5 @@ def test_an_annotation_alone_is_a_patch_without_a_status(before, value, expected
     """DR-009: and none where it says so already."""
     edit = ClaimEdit(claim(annotations=before), NOW)
     edit.annotate("a", value)
-    wanted = {"uid": "u1", "resourceVersion": "7", "annotations": expected}
-    assert edit.patch() == (None if expected is None else {"metadata": wanted})
+    wanted = {"metadata": {"annotations": expected}}
+    assert edit.patch() == (None if expected is None else wanted)

@@ -19,10 +19,8 @@ from workers.controllers.snapshot_controller.settings import (
     read_settings,
 )
 from workers.controllers.snapshot_controller.spec import GATES, PERMISSIONS, SPEC
-from workers.controllers.snapshot_controller.work import Busy
 from workers.explain.words import stamp
 from workers.kube import paths
-from workers.queue.locks import Lock
 
 SOURCE, BOUND, IN_GROUP = (
     k.FINALIZER_SNAPSHOT_AS_SOURCE,
@@ -162,8 +160,6 @@ def test_a_refusal_without_a_cause_of_its_own():
     plain, own = Refusal("R", "told"), Refusal("R", "told", unsets_ready=False, cause="why")
     assert (plain.cause, str(plain), plain.unsets_ready) == ("told", "told", True)
     assert (own.cause, str(own), own.message, own.unsets_ready) == ("why", "why", "told", False)
-    busy = Busy(Lock("pv1"))
-    assert (str(busy), busy.outcome().reason) == ("pv1", "pv1 is busy")
 
 
 # Durations.
@@ -267,8 +263,8 @@ def test_without_flags_the_settings_are_upstreams():
     found = read_settings({})
     assert found == SnapshotControllerSettings(
         worker_threads=10,
-        retry_start_seconds=1.0,
-        retry_max_seconds=300.0,
+        retry_interval_start_seconds=1.0,
+        retry_interval_max_seconds=300.0,
         is_distributed=False,
         keeps_volume_mode=True,
         groups=True,

@@ -21,6 +21,7 @@ from workers import constants as k
 from workers.controllers.snapshot_controller import vanishing
 from workers.controllers.snapshot_controller.explain import explain as explain_snapshot
 from workers.controllers.snapshotter.explain import explain as explain_content
+from workers.engine.live import WRITE_TRIES
 from workers.explain import generic
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
@@ -79,12 +80,12 @@ def test_a_claims_lock_is_given_back_once_the_content_exists(step, held):
 
 
 def test_conflicts_without_end_are_no_error_of_the_snapshot():
-    """SNQ-006: three writes a pass, each after a new look."""
+    """SNQ-006: a few writes a pass, each after a new look."""
     world = new_world()
-    world.api.fail("patch", "volumesnapshots/s", *[CONFLICT] * 3)
+    world.api.fail("patch", "volumesnapshots/s", *[CONFLICT] * WRITE_TRIES)
     with pytest.raises(ConflictError):
         world.run_snapshot()
-    assert world.steps.reached == ["add-finalizers"] * 3
+    assert world.steps.reached == ["add-finalizers"] * WRITE_TRIES
     assert world.reasons == []
 
 

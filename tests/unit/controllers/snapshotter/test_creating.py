@@ -136,7 +136,7 @@ def test_a_last_call_before_a_content_goes(is_there, policy):
 
 def test_requests_that_cannot_become_right_are_repeated_slowly():
     """SND-033: not before the longest interval, as for claims."""
-    world = SnapshotWorld(retry_max_seconds=77.0)
+    world = SnapshotWorld(retry_interval_max_seconds=77.0)
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused("INVALID_ARGUMENT"), refused("INTERNAL")]})
     assert world.run_content().delay_seconds == 77.0

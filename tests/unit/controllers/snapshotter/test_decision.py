@@ -203,7 +203,14 @@ def group_pass(metadata, status, record="", *, deletes_unread=True, **spec) -> C
     if record:
         world.queue.marks[KEY.text] = {"intent": RECORDS[record].record()}
     lease: Any = world.lease(KEY)
-    work = ContentPass(world.context, world.driver, KEY, lease, GROUP_CONTENTS)
+    work = ContentPass(
+        world.context,
+        KEY,
+        lease,
+        GROUP_CONTENTS.resource,
+        driver=world.driver,
+        names=GROUP_CONTENTS,
+    )
     assert work.read()
     return work
 
@@ -252,5 +259,5 @@ def test_a_dynamic_group_that_is_not_bound_stays():
 )
 def test_whose_group_it_is(changes, group_class, expected):
     """SNS-003 for groups."""
-    content = group_pass({}, None, **changes).content
+    content = group_pass({}, None, **changes).item
     assert groups.is_ours(content, group_class, DRIVER) is expected

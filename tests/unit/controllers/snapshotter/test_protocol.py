@@ -17,9 +17,14 @@ from tests.support.snapshot_world import (
     SnapshotWorld,
     content_body,
 )
+from workers.controllers.snapshot_controller.controller import CONTROLLER as SNAPSHOT_CONTROLLER
 from workers.controllers.snapshot_controller.spec import SPEC as CONTROLLER
+from workers.controllers.snapshotter.controller import CONTROLLER as SNAPSHOTTER_CONTROLLER
 from workers.controllers.snapshotter.rules import SnapshotterRules
 from workers.controllers.snapshotter.spec import SPEC as SNAPSHOTTER
+from workers.engine.frame import Pass
+from workers.engine.live import WRITE_TRIES
+from workers.engine.outcome import retry
 from workers.errors import LeaseLost
 from workers.kube import paths
 from workers.kube.errors import ConflictError
@@ -74,15 +79,17 @@ def test_work_queues_have_the_names_of_the_reference():
 
 def test_the_back_off_is_the_flags():
     """SNA-008: per key, from --retry-interval-start to --retry-interval-max, never given up."""
-    world = SnapshotWorld(retry_start_seconds=2.0, retry_max_seconds=7.0)
+    world = SnapshotWorld(retry_interval_start_seconds=2.0, retry_interval_max_seconds=7.0)
     world.add_snapshot()  # its claim is not there
     outcomes = [world.run_snapshot()]
     world.add_content()
     world.client.respond({"CreateSnapshot": [CsiError(errors.INTERNAL, "no")]})
     for outcome in [*outcomes, world.run_content()]:
-        assert outcome.action.value == "retry"
-        assert (outcome.base_seconds, outcome.cap_seconds) == (2.0, 7.0)
-        assert outcome.give_up_after == 0
+        assert outcome == retry(outcome.reason)  # with the intervals of the frame, then
+    for controller, driver in ((SNAPSHOT_CONTROLLER, None), (SNAPSHOTTER_CONTROLLER, world.driver)):
+        kind = controller.spec.kinds[0]
+        framed = Pass(world.context, controller, kind, driver, CONTENT_KEY, 0.0)
+        assert framed.retry_intervals() == (2.0, 7.0)
 
 
 def test_a_failed_attempt_counts_though_the_content_is_to_go():
@@ -145,10 +152,10 @@ def test_a_conflict_is_read_and_decided_again():
 
 
 def test_conflicts_without_end_are_no_error_of_the_object():
-    """SNQ-006: at most three writes a pass."""
+    """SNQ-006: a few writes a pass."""
     world = SnapshotWorld()
     world.add_content()
-    world.api.fail("patch", f"volumesnapshotcontents/{CONTENT}", *[CONFLICT] * 3)
+    world.api.fail("patch", f"volumesnapshotcontents/{CONTENT}", *[CONFLICT] * WRITE_TRIES)
     with pytest.raises(ConflictError):
         world.run_content()
     assert world.client.methods == []

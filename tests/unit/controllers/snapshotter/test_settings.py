@@ -18,7 +18,11 @@ RUN = {Command.RUN, Command.WORKER}
 def test_without_flags_the_settings_are_upstreams():
     """SNS-100, SND-021."""
     found = read_settings({})
-    numbers = (found.timeout_seconds, found.retry_start_seconds, found.retry_max_seconds)
+    numbers = (
+        found.timeout_seconds,
+        found.retry_interval_start_seconds,
+        found.retry_interval_max_seconds,
+    )
     assert (*numbers, found.worker_threads) == (60.0, 1.0, 300.0, 10)
     assert (found.snapshot_name, found.group_name) == (
         NameRule("snapshot", -1),

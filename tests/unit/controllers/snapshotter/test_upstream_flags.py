@@ -57,7 +57,11 @@ def test_each_flag_is_read(program, name, own):
         flags += ["--enable-distributed-snapshotting", "--prevent-volume-mode-conversion=false"]
     found = settings(program, *flags, "--feature-gates=CSIVolumeGroupSnapshot=false")
     read = found.controllers[name]
-    numbers = (read.worker_threads, read.retry_start_seconds, read.retry_max_seconds)
+    numbers = (
+        read.worker_threads,
+        read.retry_interval_start_seconds,
+        read.retry_interval_max_seconds,
+    )
     assert (*numbers, read.groups) == (3, 2.0, 9.0, False)
     if name == "snapshotter":
         assert (read.timeout_seconds, read.snapshot_name.name("u")) == (7.0, "p-u")
