@@ -30,7 +30,7 @@ from workers.controllers.attacher.names import (
 )
 from workers.controllers.attacher.volume import AttachError, Memory
 from workers.engine.live import DriverPass, Gone, OpenCalls
-from workers.engine.outcome import Ended, done, retry, wait
+from workers.engine.outcome import ABORTED_TRIES, Ended, done, retry, wait
 from workers.errors import AttemptError
 from workers.kube import paths
 from workers.kube.errors import AwayError, NotFoundError, RefusedError
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     from workers.translate.secrets import SecretRef
 
 _log = get_logger(__name__)
-
-ABORTED_TRIES: Final = 5
-"""Consecutive ABORTED answers ("another operation is pending") not counted as failures."""
 
 GONE_PAUSES_SECONDS: Final = (1.0, 2.0, 4.0)
 
