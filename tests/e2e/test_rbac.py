@@ -148,9 +148,15 @@ def pod(api, driver):
 
 
 @pytest.fixture(scope="module")
-def parts(plane, pod, driver, redis_binary, tmp_path_factory):
+def redis(redis_binary, tmp_path_factory):
+    server = SecureRedis(redis_binary, tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def parts(plane, pod, driver, redis, tmp_path_factory):
     """Watcher and worker with the rights of their accounts and of their Redis users."""
-    redis = SecureRedis(redis_binary, tmp_path_factory.mktemp("redis")).start()
     with Components(tmp_path_factory.mktemp("parts"), redis) as parts:
         parts.start("watcher", kubeconfig_for(plane, "watcher"), f"--namespace={RECORDS}")
         parts.start(
@@ -173,7 +179,6 @@ def parts(plane, pod, driver, redis_binary, tmp_path_factory):
             NAMESPACE=NAMESPACE,
         )
         yield parts
-    redis.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -348,6 +353,23 @@ def test_a_watchers_account_writes_pauses_and_no_other_record(plane, api):
     tool.ok("resume", "--driver=any.csi.example.org", f"--namespace={RECORDS}")
     with KubeApi(kubeconfig_for(plane, "watcher")) as own, pytest.raises(KubeApiError):
         own.patch(f"{path}/another", {"data": {"x": "y"}})
+
+
+def test_a_watchers_account_lists_what_waits(plane, parts, redis, scene, driver):
+    """`kubectl csi-fleet pending` runs in a watcher's pod, as does explain of a namespace."""
+    driver.set_rules({"method": "CreateVolume", "code": "INTERNAL", "message": "on fire"})
+    scene.claim("sick", scene.storage_class(driver.name))
+    scene.claim("lost", f"{scene.name}-of-nobody")
+    scene.wait_event("sick", "on fire")
+    tool = Tool(kubeconfig_for(plane, "watcher"), redis.url)
+    tool.flags += redis.login("watcher")
+    before = redis.denials()
+    for words in (("pending", "-n", scene.namespace), ("explain", "namespace", scene.namespace)):
+        found = tool.json(*words)
+        waits = found.get("pending", found)
+        assert {one["cause"] for one in waits["groups"]} == {"driver-error", "class-missing"}
+        assert "persistentvolumeclaims" not in waits["not_looked_at"]
+    assert redis.denials() == before
 
 
 def test_a_lease_is_kept(parts, api):

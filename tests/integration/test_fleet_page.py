@@ -16,6 +16,7 @@ from workers.config.flags import Command
 from workers.config.load import parse
 from workers.errors import ConfigError, QueueUnavailable
 from workers.kube.errors import ForbiddenError
+from workers.queue import inspect
 from workers.queue.connection import connect
 from workers.queue.keys import Key
 from workers.queue.registry import DriverRegistry
@@ -135,12 +136,18 @@ def test_many_viewers_of_2000_claims_are_shown_one_reading(world, monkeypatch):
         world.queue.set_limits(Key("claims", name, "", "").lane, 4)
     world.queue.add([world.claim(f"c{number}", f"class{number % 3}") for number in range(MANY)])
     fleet = fleet_of(world)
+    asked, read_keys = [], inspect.read_keys
+    monkeypatch.setattr(
+        inspect, "read_keys", lambda *args: asked.extend(args[1]) or read_keys(*args)
+    )
     readings = []
     read = fleet._read
     monkeypatch.setattr(fleet, "_read", lambda: readings.append(1) or read())
     page = fleetpage.overview("", fleet.snapshot())
     assert "20 drivers" in page
     assert f"{MANY} wait" in page
+    # A claim has the key of its volume, and none of a controller that has nothing to do for it.
+    assert len(asked) == len(set(asked)) == MANY
     # Each view within `FRESH_SECONDS` shows the same reading.
     monkeypatch.setattr(fleet, "_fresh_until", math.inf)
     assert fleetpage.overview("", fleet.snapshot()) == page

@@ -106,7 +106,8 @@ def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explain
         QueueUnavailable: Redis does not answer.
     """
     found, rest = [], []
-    for spec in dict.fromkeys(spec for spec, _ in noun.kinds):
+    # By name: a spec with all its flags takes long to hash.
+    for spec in {spec.name: spec for spec, _ in noun.kinds}.values():
         own = catalogue.explainer(spec.name)
         if own is not None:
             found.append(own(tools, noun.word, namespace, name))

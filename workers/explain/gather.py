@@ -97,10 +97,9 @@ class Gatherer:
             state=read_key(self._tools.redis, key) if driver_name else None,
             watchers=len(self._tools.presence.alive()),
             workers=len(self._tools.presence.workers()),
+            volume=self._volume((claim.get("spec") or {}).get("volumeName") or pv_name),
             **_holds(self._tools, class_name),
         )
-        volume = self._volume((claim.get("spec") or {}).get("volumeName") or pv_name)
-        facts = replace(facts, volume=volume)
         if (claim.get("status") or {}).get("phase") == "Bound":
             return facts
         return self._pending(facts, claim, pv_name)

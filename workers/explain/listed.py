@@ -6,7 +6,7 @@ a Secret) are read on first use and cached.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from workers.errors import ApiError
 from workers.kube import paths
@@ -14,7 +14,7 @@ from workers.kube.errors import NotFoundError, Unreachable
 from workers.kube.reading import KubeReader, mounted_claims
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
 
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
@@ -33,7 +33,7 @@ class Listed(KubeReader):
         super().__init__(kube.client)
         self._kube = kube
         self._namespace = namespace
-        self._lists: dict[str, dict[str, JsonObject]] = {}
+        self._lists: dict[Resource, dict[tuple[str, str], JsonObject]] = {}
         self._kept: dict[str, JsonObject | ApiError] = {}
         self._pods: dict[tuple[str, str], list[JsonObject]] | None = None
         self._warnings: dict[str, list[JsonObject]] | None = None
@@ -41,7 +41,7 @@ class Listed(KubeReader):
 
     def all(self, resource: Resource) -> Collection[JsonObject]:
         """List a kind once; empty if it is not served or listing is forbidden (see `missed`)."""
-        if (known := self._lists.get(resource.path())) is not None:
+        if (known := self._lists.get(resource)) is not None:
             return known.values()
         namespace = self._namespace if resource.namespaced else ""
         try:
@@ -52,19 +52,18 @@ class Listed(KubeReader):
             if not isinstance(error, NotFoundError):
                 self.missed[resource.plural] = str(error)
             return ()
-        found = {_path(resource, one): one for one in items}
-        self._lists[resource.path()] = found
+        found = self._lists[resource] = _by_name(items)
         return found.values()
 
     def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
         """Read one object, from the list of its kind if there is one."""
-        path = resource.path(name, namespace=namespace)
-        known = self._lists.get(resource.path())
+        known = self._lists.get(resource)
         is_covered = not resource.namespaced or self._namespace in {"", namespace}
         if known is not None and is_covered:
-            if (item := known.get(path)) is None:
+            if (item := known.get((namespace, name))) is None:
                 raise NotFoundError(404, "NotFound", f'{resource.plural} "{name}" not found')
             return item
+        path = resource.path(name, namespace=namespace)
         if path not in self._kept:
             try:
                 self._kept[path] = self._kube.get(resource, name, namespace=namespace)
@@ -80,17 +79,16 @@ class Listed(KubeReader):
     ) -> Iterator[JsonObject]:
         """Yield objects; a whole kind is listed once and cached."""
         path = resource.path()
-        if query or namespace or (resource.namespaced and path not in self._lists):
+        if query or namespace or (resource.namespaced and resource not in self._lists):
             return self._kube.list(resource, namespace=namespace, **query)
-        if path not in self._lists and path not in self._kept:
+        if resource not in self._lists and path not in self._kept:
             try:
-                items = list(self._kube.list(resource))
-                self._lists[path] = {_path(resource, one): one for one in items}
+                self._lists[resource] = _by_name(self._kube.list(resource))
             except ApiError as error:
                 self._kept[path] = error
         if isinstance(failed := self._kept.get(path), ApiError):
             raise failed
-        return iter(self._lists[path].values())
+        return iter(self._lists[resource].values())
 
     def list_pods_using(self, namespace: str, claim_name: str) -> Iterator[JsonObject]:
         """Yield the pods that mount a claim."""
@@ -116,6 +114,6 @@ class Listed(KubeReader):
         return iter(self._warnings.get(uid, ()))
 
 
-def _path(resource: Resource, item: Mapping[str, Any]) -> str:
-    metadata = item["metadata"]
-    return resource.path(metadata["name"], namespace=metadata.get("namespace") or "")
+def _by_name(items: Iterable[JsonObject]) -> dict[tuple[str, str], JsonObject]:
+    """Objects of one kind by namespace, "" for none, and name."""
+    return {(one["metadata"].get("namespace") or "", one["metadata"]["name"]): one for one in items}

@@ -7,11 +7,14 @@ controllers may have kinds for one object: one provisions a claim and another re
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from workers.controllers import catalogue
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from workers.kube.paths import Resource
     from workers.spec import Kind, Spec
 
@@ -36,7 +39,8 @@ class Noun:
         return f"{self.word} {'NAMESPACE/NAME' if self.resource.namespaced else 'NAME'}"
 
 
-def nouns() -> dict[str, Noun]:
+@cache
+def nouns() -> Mapping[str, Noun]:
     """Every noun by its word, in the order of the controllers."""
     found: dict[str, list[tuple[Spec, Kind]]] = {}
     for spec in catalogue.SPECS:

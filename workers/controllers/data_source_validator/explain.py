@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from workers.controllers.data_source_validator.decide import wanted_kind
 from workers.controllers.data_source_validator.spec import SPEC
 from workers.explain import generic, nouns
+from workers.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -24,6 +27,9 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
         QueueUnavailable: Redis does not answer.
     """
     resource = nouns.nouns()[noun].resource
+    with suppress(NotFoundError):
+        if wanted_kind(tools.kube.get(resource, name, namespace=namespace)) is None:
+            return generic.Explained(generic.NOTHING)  # no key is ever made for it
     own = nouns.Noun(noun, resource, tuple((SPEC, kind) for kind in SPEC.kinds))
     found = generic.explain(tools, own, namespace=namespace, name=name)
     if found.cause.code != "no-controller":

@@ -131,9 +131,9 @@ def change_cause(facts: ChangeFacts) -> Cause:
             f"There is no claim {facts.namespace}/{facts.name}.",
             "Check namespace and name: kubectl get pvc -A",
         )
-    claim = read_claim(facts.claim)
-    if not claim.is_bound:
+    if (facts.claim.get("status") or {}).get("phase") != BOUND:
         return Cause("not-bound", "Only a bound claim can grow.", is_problem=False)
+    claim = read_claim(facts.claim)
     is_small = claim.wanted.size_bytes > claim.actual.size_bytes
     is_other = claim.modify_state is not None or claim.wanted_class != claim.current_class
     if not is_small and not is_other:
