@@ -248,7 +248,7 @@ def test_drain_waits_for_running_work(tool, scene, driver):
     tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-slow")
     try:
         text = tool.ok("drain", f"--driver={driver.name}", "--reason=upgrade")
-        assert text.splitlines()[-2:] == ["1 tasks run", "0 tasks run"]
+        assert text.splitlines()[-2:] == ["1 task runs", "0 tasks run"]
         scene.wait_bound("data", timeout_seconds=20)
     finally:
         tool.ok("resume", f"--driver={driver.name}")

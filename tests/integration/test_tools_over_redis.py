@@ -21,6 +21,7 @@ from workers.explain import nouns
 from workers.explain.audit import Report
 from workers.explain.gather import Gatherer
 from workers.kube import paths
+from workers.observability import trail
 from workers.queue.catalog import CatalogWriter
 from workers.queue.clock import read_clock
 from workers.queue.inspect import read_age
@@ -150,6 +151,15 @@ def test_failed_shows_every_driver_and_replays_one(world, capsys):
     assert {one["driver"] for one in items(capsys)} == {*DRIVERS} - {world.driver}
 
 
+def test_failed_shows_the_whole_cause_in_a_pipe(world, capsys):
+    cause = f"{'x' * 150} on fire"
+    with trail.collect():
+        trail.note("error", cause)
+        world.fail(world.key(), "")
+    failed.run(world.tools(Command.FAILED))
+    assert cause in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", [Command.PAUSE, Command.DRAIN])
 def test_a_driver_is_paused_and_goes_on(world, command):
     lane = world.key().lane
@@ -164,7 +174,7 @@ def test_drain_waits_for_what_runs_in_the_driver_s_redis(world, capsys):
     world.wait_for_room(key)
     lease = take(world.queue, key)
     assert pause.run(world.tools(Command.DRAIN, driver=world.driver, wait_seconds=0)) == 1
-    assert "1 tasks run" in capsys.readouterr().out
+    assert "1 task runs" in capsys.readouterr().out
     world.queue.done(lease)
     assert pause.run(world.tools(Command.DRAIN, driver=world.driver, wait_seconds=0)) == 0
 

@@ -76,7 +76,8 @@ def _row(one: FailedKey, now: float) -> list[object]:
         again = f"in {duration(max(0.0, one.due - now))}" + (" (slow)" if one.infeasible else "")
     else:
         again = "queued"
-    error = one.error if len(one.error) <= _WIDTH else f"{one.error[: _WIDTH - 3]}..."
+    is_long = len(one.error) > _WIDTH and terminal.is_terminal()
+    error = f"{one.error[: _WIDTH - 3]}..." if is_long else one.error
     return [one.key.kind, one.key.object, one.key.driver, one.fails, again, error or "-"]
 
 

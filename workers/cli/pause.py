@@ -98,7 +98,7 @@ def drain(tools: Tools, names: list[str]) -> int:
     while True:
         left = sum(tools.pauses.draining(name) for name in names)
         if left != before:
-            terminal.write(f"{left} tasks run")
+            terminal.write(f"{left} task{' runs' if left == 1 else 's run'}")
         if not left:
             return 0
         if time.monotonic() > end:

@@ -180,7 +180,9 @@ class Pass:
             ended(outcome)
             result = outcome.action.value
             context.metrics.attempts.labels(key.kind, self.driver_name, result).inc()
-            trail.note("end", outcome.reason)
+            # The reason of a failed attempt is upstream's word for its state, such as "finished".
+            has_failed = outcome.action is Action.RETRY and trail.last("error")
+            trail.note("end", "failed" if has_failed else outcome.reason)
             tracing.ended(result, outcome.reason, is_error=outcome.action is Action.RETRY)
             _log.v(4, "pass ended", outcome=result, result=outcome.reason)
             try:

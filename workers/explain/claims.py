@@ -227,6 +227,17 @@ def _unpopulated(facts: ClaimFacts) -> Cause | None:
     )
 
 
+def _source(facts: ClaimFacts) -> Cause | None:
+    if not facts.missing_source:
+        return None
+    return Cause(
+        "source-missing",
+        f"It is to be a copy of {facts.missing_source}, which does not exist.",
+        "Create the source, or create the claim again with another one; csi-fleet retry pvc "
+        f"{facts.namespace}/{facts.name} tries it at once.",
+    )
+
+
 def _populated(facts: ClaimFacts) -> Cause | None:
     if not facts.source:
         return None
@@ -396,7 +407,13 @@ def _failed(facts: ClaimFacts) -> Cause | None:
         )
     age = duration(max(0.0, facts.now - at))
     if "rpc error: code" not in message:
-        return Cause("attempt-failed", f"The last attempt failed {age} ago: {message}", again)
+        return Cause(
+            "attempt-failed",
+            f"The last attempt failed {age} ago: {message}",
+            "Change what the message names: the class's parameters or secrets, the claim or its "
+            f"source. {again} csi-fleet retry does it now.",
+            state.due,
+        )
     return Cause(
         "driver-error",
         f"The driver answered {age} ago: {message}",
@@ -448,6 +465,7 @@ _LOOKS: Final[tuple[Callable[[ClaimFacts], Cause | None], ...]] = (
     _queued,
     _node,
     _secret,
+    _source,
     _failed,
     _retry_queued,
 )
@@ -463,4 +481,5 @@ _OF_OBJECTS: Final = (
     _populated,
     _not_requested,
     _secret,
+    _source,
 )

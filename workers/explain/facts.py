@@ -81,6 +81,7 @@ class ClaimFacts:
         last_error: our newest warning event on it: (message, Unix time).
         source: `KIND.GROUP NAME` from which a populator must fill it, "" for none.
         populator: the VolumePopulator of that kind, "" for none, None if unreadable.
+        missing_source: the claim or snapshot that it is a copy of, if that does not exist.
         watchers: number of living watchers; workers: number of living worker processes.
     """
 
@@ -108,6 +109,7 @@ class ClaimFacts:
     last_error: tuple[str, float] | None = None
     source: str = ""
     populator: str | None = None
+    missing_source: str = ""
     watchers: int = 0
     workers: int = 0
 

@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 QUOTAS: Final = paths.Resource("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
+# What csi-fleet itself copies for a new claim.
+_COPIED: Final = {one.kind: one for one in (paths.SNAPSHOTS, paths.CLAIMS)}
 # Namespaces named in a hint, at most.
 _OTHERS: Final = 3
 # Longest part of a kind that is shown: a claim can name any kind.
@@ -121,10 +123,10 @@ class Gatherer:
         )
 
     def _source(self, claim: JsonObject) -> dict[str, Any]:
-        """The source that must fill the claim, and its populator."""
+        """The source that must fill the claim, and its populator; or that the source is missing."""
         kind = wanted_kind(claim)
         if kind is None:
-            return {}
+            return {"missing_source": _quietly(lambda: self._missing_source(claim), "")}
         name = text(claim, "spec", "dataSourceRef", "name")
         unknown: str | None = None
         return {
@@ -133,6 +135,20 @@ class Gatherer:
                 lambda: populator_of(kind, self._kube.list(paths.POPULATORS)) or "", unknown
             ),
         }
+
+    def _missing_source(self, claim: JsonObject) -> str:
+        spec = claim.get("spec") or {}
+        source = spec.get("dataSourceRef") or spec.get("dataSource") or {}
+        resource = _COPIED.get(str(source.get("kind")))
+        if resource is None:
+            return ""
+        name = str(source.get("name"))
+        namespace = str(source.get("namespace") or claim["metadata"]["namespace"])
+        try:
+            self._kube.get(resource, name, namespace=namespace)
+        except NotFoundError as error:
+            return f"{resource.kind} {namespace}/{name}" if error.is_about(name) else ""
+        return ""
 
     def volume(self, name: str) -> VolumeFacts:
         """Facts about one volume; raises the same errors as `claim`."""

@@ -17,7 +17,7 @@ _MOVES: Final = {
         *("no-class", "static-class", "selector", "waits-for-consumer", "volume-missing"),
         *("volume-of-another", "lost", "infeasible", "attempt-failed", "class-of-another-driver"),
         *("class-infeasible", "size-infeasible", "not-found", "deleted-by-hand", "quota"),
-        *("in-group", "being-restored", "still-bound"),
+        *("in-group", "being-restored", "still-bound", "source-missing"),
     ),
     ADMIN: (
         *("class-missing", "unknown-provisioner", "secret-missing", "secret", "save-refused"),

@@ -21,6 +21,7 @@ from workers.engine.steps import Step
 from workers.errors import QueueFull, QueueUnavailable
 from workers.explain.claims import claim_cause
 from workers.explain.facts import ClaimFacts
+from workers.observability import trail
 from workers.observability.logging import configure_logging
 from workers.queue.inspect import read_key
 from workers.queue.keys import claim_key, volume_key
@@ -207,6 +208,20 @@ def test_the_reason_of_a_passs_end_is_kept(world, outcome):
     broken.once(work=lambda *_: outcome)
     told = [(note.event, note.detail) for note in broken.state().trail]
     assert ("end", outcome.reason) in told
+
+
+def test_a_failed_pass_is_not_told_as_finished(world):
+    """Upstream's word for the state of a failed attempt reads like an end."""
+
+    def work(*_):
+        trail.note("error", "on fire")
+        return retry("finished")
+
+    broken = Broken(world)
+    broken.once(work=work)
+    told = [(note.event, note.detail) for note in broken.state().trail]
+    assert ("end", "failed") in told
+    assert ("end", "finished") not in told
 
 
 def test_every_line_of_a_pass_carries_its_key(world, lines):

@@ -33,6 +33,13 @@ def add_claim(api: MemoryApi, ref: Any = SOURCE) -> None:
     api.add(paths.CLAIMS, {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
 
 
+def annotate(api: MemoryApi) -> None:
+    """kube-controller-manager has asked for the volume."""
+    path = paths.CLAIMS.path("data", namespace="shop")
+    known = api.objects[path]["metadata"].setdefault("annotations", {})
+    known["volume.kubernetes.io/storage-provisioner"] = "d"
+
+
 def add_populator(api: MemoryApi, kind: str = "Backup") -> None:
     named = {"group": "fill.example.org", "kind": kind}
     api.add(paths.POPULATORS, {"metadata": {"name": "p"}, "sourceKind": named})
@@ -57,6 +64,29 @@ def test_a_populator_fills_it(api):
     found = cause(api)
     assert (found.code, found.is_problem) == ("waits-for-populator", False)
     assert "populator p" in found.text
+
+
+@pytest.mark.parametrize("kind", ["VolumeSnapshot", "PersistentVolumeClaim"])
+@pytest.mark.parametrize("namespace", ["shop", "other"])
+def test_a_source_that_is_not_there(api, kind, namespace):
+    """It was "refused", with the advice to look for a missing permission."""
+    resource = paths.SNAPSHOTS if kind == "VolumeSnapshot" else paths.CLAIMS
+    source = {"kind": kind, "name": "monday", "namespace": namespace}
+    add_claim(api, source | {"apiGroup": resource.group or None})
+    annotate(api)
+    found = cause(api)
+    assert (found.code, found.is_problem) == ("source-missing", True)
+    assert f"{kind} {namespace}/monday" in found.text
+    api.add(resource, {"metadata": {"namespace": namespace, "name": "monday", "uid": "s"}})
+    assert cause(api).code != "source-missing"
+
+
+def test_a_source_that_may_not_be_read_is_not_said_to_be_missing(api):
+    group = paths.SNAPSHOTS.group
+    add_claim(api, {"apiGroup": group, "kind": "VolumeSnapshot", "name": "monday"})
+    annotate(api)
+    api.fail("get", "volumesnapshots", ForbiddenError(403, "Forbidden", "no"))
+    assert cause(api).code != "source-missing"
 
 
 @pytest.mark.parametrize(
