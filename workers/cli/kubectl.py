@@ -77,6 +77,14 @@ drivers are searched), and kubectl's {", ".join(_OF_KUBECTL)}.
 class PluginError(Exception):
     """An error that is reported to the user in one line."""
 
+    exit_code = 1
+
+
+class UsageError(PluginError):
+    """A wrong flag or command; the exit code is that of csi-fleet itself."""
+
+    exit_code = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -103,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
         return run(flags, place, command)
     except PluginError as error:
         sys.stderr.write(f"kubectl csi-fleet: {plain(str(error))}\n")
-        return 1
+        return error.exit_code
 
 
 def split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
@@ -114,17 +122,17 @@ def split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
     while rest and rest[0].startswith("-") and rest[0] not in {"-h", "--help"}:
         name, equals, value = rest.pop(0).partition("=")
         if name not in {"-n", "--namespace", *_OF_KUBECTL}:
-            raise PluginError(f"unknown flag {name}; see kubectl csi-fleet --help")
+            raise UsageError(f"unknown flag {name}; see kubectl csi-fleet --help")
         if not equals:
             if not rest:
-                raise PluginError(f"{name} needs a value")
+                raise UsageError(f"{name} needs a value")
             value = rest.pop(0)
         if name in {"-n", "--namespace"}:
             namespace = value
         else:
             flags.append(f"{name}={value}")
     if rest and rest[0] not in {*COMMANDS, "-h", "--help", "help"}:
-        raise PluginError(f"unknown command {rest[0]}; commands are {', '.join(COMMANDS)}")
+        raise UsageError(f"unknown command {rest[0]}; commands are {', '.join(COMMANDS)}")
     return flags, namespace, rest
 
 
