@@ -15,14 +15,14 @@ from tests.support.node.workloads import install, sidecar, wait_available
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shuffled, but: test_adoption.py wants an empty cluster, hence first and as it is written.
+    """Shuffled, but: adoptions want an empty cluster, hence first and as they are written.
 
     Tests marked `last` close their file.
     """
     files = {path: number for number, path in enumerate(dict.fromkeys(one.path for one in items))}
 
     def place(item: pytest.Item) -> tuple[bool, int, int]:
-        is_adoption = item.path.name == "test_adoption.py"
+        is_adoption = "adoption" in item.path.name
         line = item.reportinfo()[1] or 0
         in_file = line if is_adoption else item.get_closest_marker("last") is not None
         return not is_adoption, files[item.path], in_file

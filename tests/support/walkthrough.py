@@ -107,15 +107,23 @@ class Walkthrough:
             "PATH": os.pathsep.join([*map(str, places), os.environ["PATH"]]),
         }
 
-    def follow(self, page: str, heading: str, replaced: Mapping[str, str] | None = None) -> None:
-        """Everything that this section of the page tells the reader to type."""
+    def follow(
+        self,
+        page: str,
+        heading: str,
+        replaced: Mapping[str, str] | None = None,
+        *,
+        program: str = "",
+    ) -> None:
+        """What this section of the page tells the reader to type, or what of it calls a program."""
         text = section((ROOT / page).read_text(), heading)
         for old, new in (replaced or {}).items():
             text = text.replace(old, new)
         for language, content in blocks(text):
             if language == "sh":
                 for command in commands(content):
-                    self.run(command)
+                    if command.startswith(program):
+                        self.run(command)
             elif language == "yaml" and (match := _FILE.match(content)):
                 (self.folder / match[1]).write_text(content)
 
