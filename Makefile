@@ -147,8 +147,9 @@ format: $(STAMP) ## let ruff format and fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-release: $(STAMP) ## wheel, chart, notes, image and checksums into dist/, by the commit's tag (TAG=v1.2.3)
-	@$(PY) -m tests.support.release dist $(TAG)
+release: $(STAMP) ## what people install, into OUT=dist: VERSION=0.1.0 SIGN_KEY=key.pem URL=where (BASE=image DIGEST=sha256:.. TAG=1)
+	@$(PY) -m tests.support.release '$(VERSION)' $(if $(OUT),--out '$(OUT)') $(if $(SIGN_KEY),--sign-key '$(SIGN_KEY)') \
+	  $(if $(URL),--url '$(URL)') $(if $(filter command line,$(origin BASE)),--base '$(BASE)') $(if $(DIGEST),--digest '$(DIGEST)') $(if $(TAG),--tag)
 
 fetch: $(STAMP) ## prepare the control plane's binaries only
 	@$(PY) -m tests.support.controlplane fetch

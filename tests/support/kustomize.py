@@ -86,7 +86,8 @@ def _transform(item: JsonObject, given: Mapping[str, Any]) -> None:
         for container in containers(item):
             name, _, _ = container["image"].partition(":")
             if name == image["name"]:
-                container["image"] = f"{image.get('newName', name)}:{image['newTag']}"
+                held = f"@{image['digest']}" if "digest" in image else f":{image['newTag']}"
+                container["image"] = image.get("newName", name) + held
 
 
 def pod_spec(item: Mapping[str, Any]) -> JsonObject | None:

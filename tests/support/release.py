@@ -1,17 +1,17 @@
-"""`make release`: everything that a release consists of, in dist/, from one commit and its tag.
+"""`make release VERSION=0.1.0`: makes the files that people install, in one folder.
 
-    python -m tests.support.release dist [v1.2.3]
-
-The version is the tag's; nothing in the repository has to be edited for it. Wheel, chart, notes
-from CHANGELOG.md, the bill of materials where `make sbom` is there, the image where Docker is,
-checksums of all files. The same commit gives the same bytes (but for the image).
+All files come from the last commit, and the same commit gives the same bytes, except for the
+signature. Nothing is published, and no tag is set unless `--tag` asks for it.
+docs/how-to/install-from-a-release.md tells a reader what each file is for.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -19,28 +19,63 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import yaml
+
+from tests.support.supply import product_requirements, write_sbom
+from workers.entry import SIDECARS
+
 ROOT: Final = Path(__file__).resolve().parents[2]
-_TAG: Final = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)")
-PLATFORMS: Final = "linux/amd64,linux/arm64"
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+# The reserved name says that these files are published nowhere yet.
+NOWHERE: Final = "https://example.invalid/csi-fleet"
+BASE: Final = "python:3.11-slim-bookworm"
+# Stages of the Dockerfile by the name of the image that each becomes.
+STAGES: Final = {
+    "csi-fleet": "product",
+    "csi-fleet-example": "example",
+    **{f"csi-fleet-{one}": one for one in sorted(SIDECARS)},
+}
+# Files of the repository that other programs import as they are, by their name in the release.
+PLAIN: Final = {
+    "csi-fleet.grafana.json": "docs/dashboards/csi-fleet.json",
+    "csi-fleet.prometheus-rules.yaml": "docs/alerts/csi-fleet.yaml",
+    "csi-fleet.slo.yaml": "docs/alerts/slo.yaml",
+    "csi-fleet.k9s-plugins.yaml": "docs/tools/k9s-plugins.yaml",
+    "csi-fleet.holmesgpt.yaml": "docs/tools/holmesgpt-toolset.yaml",
+}
+# What a reader of the manifests and of the pages needs, as it is in the repository.
+UNPACKED: Final = (
+    *("k8s/base", "k8s/components", "k8s/example", "k8s/move", "k8s/make-secrets.sh"),
+    *("k8s/overlays/prod-central", "k8s/overlays/prod-node", "k8s/overlays/prod-sidecar"),
+    *("compose", "compose.yaml", "docs"),
+    *("README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "LICENSE"),
+)
+
+Files = Iterable[tuple[str, bytes, int]]  # name, content, mode
 
 
 class ReleaseError(RuntimeError):
-    """One line: what is missing."""
+    """One line: problem, cause, remedy."""
 
 
-def version_of(tag: str) -> str:
-    """`v1.2.3` -> `1.2.3`.
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What the caller asked for."""
 
-    Raises:
-        ReleaseError: it is no version.
-    """
-    match = _TAG.fullmatch(tag)
-    if match is None:
-        raise ReleaseError(f"{tag!r} is no release tag such as v1.2.3 or v1.2.3rc1")
-    return match[1]
+    version: str
+    out: Path
+    sign_key: Path | None = None
+    url: str = NOWHERE
+    base: str = BASE
+    digest: str = ""  # of an image that was built elsewhere
+    tag: bool = False
 
 
 def chart_version(version: str) -> str:
@@ -48,148 +83,307 @@ def chart_version(version: str) -> str:
     return re.sub(r"(a|b|rc)(\d+)$", r"-\1.\2", version)
 
 
-def current_tag() -> str:
-    """The tag of this very commit.
-
-    Raises:
-        ReleaseError: it has none.
-    """
-    found = _run("git", "tag", "--points-at", "HEAD", cwd=ROOT).split()
-    tags = [one for one in found if _TAG.fullmatch(one)]
-    if not tags:
-        raise ReleaseError("this commit has no tag v1.2.3: git tag it, or name one")
-    return tags[-1]
+def versions(source: Path) -> dict[str, str]:
+    """The version that each file of the source names, by the file and the place in it."""
+    project = tomllib.loads((source / "pyproject.toml").read_text("utf-8"))["project"]
+    chart = yaml.safe_load((source / "k8s/chart/Chart.yaml").read_text("utf-8"))
+    found = {
+        "pyproject.toml": project["version"],
+        "k8s/chart/Chart.yaml version": chart["version"],
+        "k8s/chart/Chart.yaml appVersion": chart["appVersion"],
+    }
+    for path in sorted((source / "k8s").rglob("*.yaml")):
+        text = path.read_text("utf-8")
+        for one in re.findall(r"(?:newTag: |csi-fleet(?:-example)?:)(\d\S*)", text):
+            found[str(path.relative_to(source))] = one
+    return found
 
 
 def notes(changelog: str, version: str) -> str:
-    """The changelog's section of the version, or what is unreleased.
+    """The changelog's section of the version.
 
     Raises:
-        ReleaseError: neither is there, or it is empty.
+        ReleaseError: there is none, or it is empty.
     """
-    parts = re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]
-    sections = {part.partition("\n")[0].split()[0].strip("[]"): part for part in parts}
-    found = sections.get(version) or sections.get("Unreleased") or ""
-    text = found.partition("\n")[2].strip()
-    if not text:
-        raise ReleaseError(f"CHANGELOG.md says nothing of {version}")
-    return f"# csi-fleet {version}\n\n{text}\n"
+    for part in re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]:
+        head, _, text = part.partition("\n")
+        if head.split()[0].strip("[]") == version and text.strip():
+            return f"# csi-fleet {version}\n\n{text.strip()}\n"
+    raise ReleaseError(
+        f"CHANGELOG.md has no section {version}. Each release has one: rename the section "
+        f"Unreleased to `## {version} (date)` and begin an empty Unreleased above it"
+    )
 
 
-def stamp(source: Path, version: str) -> None:
-    """Write the version where tools read it, in a copy of the source."""
-    for name, pattern in (
-        ("pyproject.toml", r'(?m)^version = ".*"$'),
-        ("k8s/chart/Chart.yaml", r"(?m)^(version|appVersion): .*$"),
-    ):
-        path = source / name
-        text = path.read_text()
-        if name.endswith(".toml"):
-            new, count = re.subn(pattern, f'version = "{version}"', text, count=1)
-        else:
-            new, count = re.subn(pattern, rf"\1: {chart_version(version)}", text)
-            new = new.replace(f"appVersion: {chart_version(version)}", f"appVersion: {version}")
-        if not count:
-            raise ReleaseError(f"{name} names no version")
-        path.write_text(new)
+def check(asked: Release) -> None:
+    """Everything that can be known to be wrong before the first file is made.
+
+    Raises:
+        ReleaseError: the first problem.
+    """
+    if not _VERSION.fullmatch(asked.version):
+        raise ReleaseError(
+            f"{asked.version!r} is no version. It has to look like 1.2.3 or 1.2.3rc1: "
+            "make release VERSION=1.2.3"
+        )
+    wanted = {asked.version, chart_version(asked.version)}
+    if wrong := {where: one for where, one in versions(ROOT).items() if one not in wanted}:
+        named = ", ".join(f"{where} ({one})" for where, one in wrong.items())
+        raise ReleaseError(f"not every file names version {asked.version}. Change {named}")
+    notes((ROOT / "CHANGELOG.md").read_text("utf-8"), asked.version)
+    if changed := _run("git", "status", "--porcelain", cwd=ROOT).split("\n")[0]:
+        raise ReleaseError(
+            f"the checkout has changes ({changed.strip()}). The release is made from the last "
+            "commit and would not have them: commit or remove them"
+        )
+    if asked.digest and not _DIGEST.fullmatch(asked.digest):
+        raise ReleaseError(f"{asked.digest!r} is no digest. Give sha256: and 64 hex digits")
+    if not asked.digest and not shutil.which("buildah"):
+        raise ReleaseError(
+            "no image can be built here. There is no buildah: install it (Debian: apt install "
+            "buildah), or name the image that you pushed: DIGEST=sha256:..."
+        )
+    if asked.sign_key and not asked.sign_key.is_file():
+        raise ReleaseError(f"no key {asked.sign_key}. Make one as docs/upgrade.md says")
 
 
-def chart(source: Path, target: Path, version: str, *, epoch: int) -> Path:
-    """The chart's archive as Helm wants it, with the objects in the place of the links to them."""
-    path = target / f"csi-fleet-{chart_version(version)}.tgz"
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, file in sorted(_files(source / "k8s" / "chart")):
-            entry = tarfile.TarInfo(f"csi-fleet/{name}")
-            content = file.read_bytes()
-            entry.size, entry.mtime, entry.mode = len(content), epoch, 0o644
-            archive.addfile(entry, io.BytesIO(content))
-    with path.open("wb") as out, gzip.GzipFile("", "wb", fileobj=out, mtime=epoch) as packed:
-        packed.write(data.getvalue())
-    return path
+def build(asked: Release) -> None:
+    """Makes everything of one release in `asked.out`, which is emptied first.
+
+    Raises:
+        ReleaseError: from `check`, or a program failed.
+    """
+    check(asked)
+    epoch = int(_run("git", "log", "-1", "--format=%ct", cwd=ROOT))
+    out, version = asked.out, asked.version
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="csi-fleet-release-") as scratch:
+        source = Path(scratch, "source")
+        command = ["git", "archive", "HEAD"]
+        archive = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+            packed.extractall(source, filter="tar")
+        _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist",
+             "-d", str(out), cwd=source, SOURCE_DATE_EPOCH=str(epoch))  # fmt: skip
+        digests = images(asked, source, Path(scratch, "images"), epoch)
+        pack(out / f"csi-fleet-{chart_version(version)}.tgz", chart(source, digests), epoch)
+        pack(
+            out / f"csi-fleet-{version}-manifests.tar.gz", manifests(asked, source, digests), epoch
+        )
+        plugin(asked, source, epoch)
+        requirements(out, Path(scratch))
+        for name, path in PLAIN.items():
+            shutil.copyfile(source / path, out / name)
+    text = notes((ROOT / "CHANGELOG.md").read_text("utf-8"), version)
+    (out / "RELEASE_NOTES.md").write_text(relinked(text, Path(), version))
+    page = ROOT / "docs/how-to/install-from-a-release.md"
+    text = relinked(page.read_text("utf-8"), Path("docs/how-to"), version)
+    (out / "INSTALL.md").write_text(text)
+    write_sbom(out / "sbom.cdx.json")
+    provenance(asked, digests)
+    sums = checksums(out)
+    if asked.sign_key:
+        sign(sums, asked.sign_key)
+    if asked.tag:
+        _run("git", "tag", "--annotate", f"v{version}", "-m", f"csi-fleet {version}", cwd=ROOT)
+    for one in sorted(out.iterdir()):
+        say(f"{one.name} ({one.stat().st_size // 1024} KiB)")
+    if not asked.sign_key:
+        say("not signed: SIGN_KEY=key.pem signs SHA256SUMS")
 
 
-def _files(folder: Path) -> list[tuple[str, Path]]:
-    """Every file by its path below `folder`, through links to folders."""
-    found = []
-    for place, _, names in os.walk(folder, followlinks=True):
-        found += [
-            (str((Path(place) / one).relative_to(folder)), Path(place) / one) for one in names
+def images(asked: Release, source: Path, layout: Path, epoch: int) -> dict[str, str]:
+    """Builds the images into one OCI archive, where they share their layers.
+
+    Returns:
+        The digest of each image by its name.
+    """
+    if asked.digest:
+        return {"csi-fleet": asked.digest}
+    platforms = ["linux/amd64", "linux/arm64"]
+    emulated = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists()
+    if os.uname().machine != "x86_64" or not emulated:
+        platforms = ["linux/amd64" if os.uname().machine == "x86_64" else "linux/arm64"]
+        say(f"images for {platforms[0]} alone: this machine cannot run programs of another")
+    for name, stage in STAGES.items():
+        reference = f"localhost/{name}:{asked.version}"
+        subprocess.run(["buildah", "rmi", "--force", reference], check=False, capture_output=True)
+        _run("buildah", "build", "--quiet", "--layers", "--network=host", f"--timestamp={epoch}",
+             f"--platform={','.join(platforms)}", f"--manifest={reference}", f"--target={stage}",
+             f"--build-arg=BASE={asked.base}", f"--build-arg=SOURCE_DATE_EPOCH={epoch}",
+             str(source))  # fmt: skip
+        _run("buildah", "manifest", "push", "--all", reference,
+             f"oci:{layout}:{name}:{asked.version}")  # fmt: skip
+        say(f"image {name}")
+    with tarfile.open(asked.out / f"csi-fleet-{asked.version}-images.tar", "w") as tar:
+        for path in sorted(one for one in layout.rglob("*") if one.is_file()):
+            _add(tar, str(path.relative_to(layout)), path.read_bytes(), 0o644, epoch)
+    entries = json.loads((layout / "index.json").read_text())["manifests"]
+    mark = "org.opencontainers.image.ref.name"
+    return {one["annotations"][mark].partition(":")[0]: one["digest"] for one in entries}
+
+
+def chart(source: Path, digests: dict[str, str]) -> Files:
+    """The chart's files, with the objects in place of the links, and the image by digest."""
+    for name, path in _files(source / "k8s/chart"):
+        content = path.read_bytes()
+        if name == "values.yaml":
+            text = content.decode().replace('digest: ""', f"digest: {digests['csi-fleet']}", 1)
+            content = text.encode()
+        yield f"csi-fleet/{name}", content, 0o644
+
+
+def manifests(asked: Release, source: Path, digests: dict[str, str]) -> Files:
+    """Manifests that name images by digest, compose.yaml, and the pages."""
+    for one in UNPACKED:
+        place = source / one
+        found = _files(place) if place.is_dir() else [("", place)]
+        for name, path in found:
+            content = path.read_bytes()
+            if one.startswith("k8s/") and path.suffix == ".yaml":
+                content = by_digest(content.decode(), asked.version, digests).encode()
+            inside = f"csi-fleet-{asked.version}/{one}{f'/{name}' if name else ''}"
+            yield inside, content, 0o755 if os.access(path, os.X_OK) else 0o644
+
+
+def relinked(text: str, folder: Path, version: str) -> str:
+    """The page of `folder` with links into the unpacked manifests, beside which it is put."""
+
+    def link(found: re.Match[str]) -> str:
+        return f"](csi-fleet-{version}/{os.path.normpath(folder / found[1])}"
+
+    return re.sub(r"\]\((?!https?:|#)([^)#]+)", link, text)
+
+
+def by_digest(text: str, version: str, digests: dict[str, str]) -> str:
+    """The manifest with digests in place of the tags of our images."""
+    text = text.replace(f"newTag: {version}", f"digest: {digests['csi-fleet']}")
+    for name, digest in digests.items():
+        text = re.sub(rf"(image: (?:\S+/)?{name}):{re.escape(version)}\b", rf"\1@{digest}", text)
+    return text
+
+
+def plugin(asked: Release, source: Path, epoch: int) -> None:
+    """kubectl's plug-in as an archive, and the manifest by which krew installs it."""
+    archive = asked.out / f"kubectl-csi_fleet-{asked.version}.tar.gz"
+    files = [
+        ("kubectl-csi_fleet", (source / "workers/cli/kubectl.py").read_bytes(), 0o755),
+        ("LICENSE", (source / "LICENSE").read_bytes(), 0o644),
+    ]
+    pack(archive, files, epoch)
+    manifest = {
+        "apiVersion": "krew.googlecontainertools.github.com/v1alpha2",
+        "kind": "Plugin",
+        "metadata": {"name": "csi-fleet"},
+        "spec": {
+            "version": f"v{chart_version(asked.version)}",
+            "homepage": asked.url,
+            "shortDescription": "Explain stuck volumes and operate csi-fleet",
+            "description": "Says why a claim, volume, attachment or snapshot is stuck, and "
+            "operates csi-fleet.\n",
+            "caveats": "Needs Python 3.11 or newer on the PATH.\n",
+            "platforms": [
+                {
+                    "selector": {
+                        "matchExpressions": [
+                            {"key": "os", "operator": "In", "values": ["linux", "darwin"]}
+                        ]
+                    },
+                    "uri": f"{asked.url}/{archive.name}",
+                    "sha256": _sha256(archive),
+                    "files": [{"from": name, "to": "."} for name, _, _ in files],
+                    "bin": "kubectl-csi_fleet",
+                }
+            ],
+        },
+    }
+    text = yaml.safe_dump(manifest, sort_keys=False)
+    (asked.out / "csi-fleet.krew.yaml").write_text(text)
+
+
+def requirements(out: Path, scratch: Path) -> None:
+    """One file that pip installs with hashes: the locked packages, and the wheel beside it."""
+    locked = product_requirements(scratch, "--universal", "--extra", "embedded").read_text()
+    (wheel,) = out.glob("*.whl")
+    ours = f"./{wheel.name} --hash=sha256:{_sha256(wheel)}\n"
+    (out / "requirements.txt").write_text(locked + ours)
+
+
+def provenance(asked: Release, digests: dict[str, str]) -> None:
+    """An in-toto statement: which commit, lock and base became which files (SLSA provenance)."""
+    commit = _run("git", "rev-parse", "HEAD", cwd=ROOT).strip()
+    lock = {"uri": "requirements.lock", "digest": {"sha256": _sha256(ROOT / "requirements.lock")}}
+    statement = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [
+            {"name": one.name, "digest": {"sha256": _sha256(one)}}
+            for one in sorted(asked.out.iterdir())
         ]
-    return found
+        + [
+            {"name": name, "digest": {"sha256": digest.partition(":")[2]}}
+            for name, digest in sorted(digests.items())
+        ],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": f"{asked.url}#make-release",
+                "externalParameters": {"version": asked.version, "base": asked.base},
+                "resolvedDependencies": [
+                    {"uri": f"git+{asked.url}", "digest": {"gitCommit": commit}},
+                    lock,
+                ],
+            },
+            "runDetails": {"builder": {"id": f"{asked.url}#make-release"}},
+        },
+    }
+    text = json.dumps(statement, indent=2) + "\n"
+    (asked.out / "provenance.intoto.json").write_text(text)
 
 
 def checksums(folder: Path) -> Path:
     """SHA256SUMS of all files there, as `sha256sum --check` reads them."""
     path = folder / "SHA256SUMS"
     files = sorted(one for one in folder.iterdir() if one.is_file() and one != path)
-    lines = [f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in files]
-    path.write_text("".join(lines))
+    path.write_text("".join(f"{_sha256(one)}  {one.name}\n" for one in files))
     return path
 
 
-def build(target: Path, tag: str) -> None:
-    """Everything of one release into `target`, which is emptied first.
-
-    Raises:
-        ReleaseError: the last one, that of the image, leaves all else built.
-    """
-    version = version_of(tag)
-    text = notes((ROOT / "CHANGELOG.md").read_text(), version)
-    epoch = int(_run("git", "log", "-1", "--format=%ct", cwd=ROOT))
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    with tempfile.TemporaryDirectory(prefix="csi-fleet-release-") as scratch:
-        source = Path(scratch)
-        archive = subprocess.run(
-            ["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True
-        ).stdout
-        with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
-            packed.extractall(source, filter="tar")
-        stamp(source, version)
-        wheel = ["-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
-        _run(sys.executable, *wheel, cwd=source, SOURCE_DATE_EPOCH=str(epoch))
-        chart(source, target, version, epoch=epoch)
-        lacking = image(source, target, version)
-    (target / "RELEASE_NOTES.md").write_text(text)
-    bill_of_materials(target)
-    checksums(target)
-    for one in sorted(target.iterdir()):
-        say(f"{one.name} ({one.stat().st_size // 1024} KiB)")
-    if lacking:
-        raise ReleaseError(f"all but the image is built: {lacking}")
+def sign(sums: Path, key: Path) -> None:
+    """SHA256SUMS.sig, and the public half of the key."""
+    signature = f"{sums}.sig"
+    _run("openssl", "dgst", "-sha256", "-sign", str(key), "-out", signature, str(sums))
+    _run("openssl", "pkey", "-in", str(key), "-pubout", "-out", f"{sums}.pub")
 
 
-def image(source: Path, target: Path, version: str) -> str:
-    """One archive for both machines where the builder can, else for this one alone.
-
-    Returns:
-        Why there is none; empty when there is.
-    """
-    if not shutil.which("docker"):
-        return "there is no docker here"
-    name, out = f"csi-fleet:{version}", f"{target}/csi-fleet-{version}-image.tar"
-    buildx = ["docker", "buildx", "build", "--platform", PLATFORMS, "--output"]
-    if subprocess.run([*buildx, f"type=oci,dest={out}", str(source)], check=False).returncode == 0:
-        return ""
-    say(f"the builder cannot build for {PLATFORMS}: the image is for this machine alone")
-    try:
-        _run("docker", "build", "--tag", name, str(source), cwd=source)
-        _run("docker", "save", "--output", out, name, cwd=source)
-    except ReleaseError as error:
-        return str(error).strip().splitlines()[-1]
-    return ""
+def pack(path: Path, files: Files, epoch: int) -> None:
+    """A tar.gz with the same bytes for the same files."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, content, mode in sorted(files):
+            _add(archive, name, content, mode, epoch)
+    with path.open("wb") as out, gzip.GzipFile("", "wb", fileobj=out, mtime=epoch) as packed:
+        packed.write(data.getvalue())
 
 
-def bill_of_materials(target: Path) -> None:
-    """What the release contains, where the repository knows how to say it."""
-    if not re.search(r"^sbom:", (ROOT / "Makefile").read_text(), re.MULTILINE):
-        say("no bill of materials: there is no `make sbom`")
-        return
-    _run("make", "sbom", cwd=ROOT)
-    for one in (ROOT / "dist").glob("*.cdx.json"):
-        if one.parent != target:
-            shutil.copy(one, target)
+def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int, epoch: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mtime, entry.mode = len(content), epoch, mode
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _files(folder: Path) -> list[tuple[str, Path]]:
+    """Every file by its path below `folder`, through links to folders."""
+    return [
+        (str((Path(place) / one).relative_to(folder)), Path(place) / one)
+        for place, _, names in os.walk(folder, followlinks=True)
+        for one in names
+    ]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def say(line: str) -> None:
@@ -197,19 +391,28 @@ def say(line: str) -> None:
     sys.stderr.write(f"[release] {line}\n")
 
 
-def _run(*command: str, cwd: Path, **env: str) -> str:
+def _run(*command: str, cwd: Path | None = None, **env: str) -> str:
     done = subprocess.run(
         command, cwd=cwd, env=os.environ | env, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise ReleaseError(f"{' '.join(command)}: {done.stderr[-1000:]}")
+        raise ReleaseError(f"{' '.join(command)}: {done.stderr[-1500:]}")
     return done.stdout
 
 
 def main() -> int:
     """Command line."""
+    parser = argparse.ArgumentParser(prog="make release")
+    parser.add_argument("version")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    parser.add_argument("--sign-key", type=Path)
+    parser.add_argument("--url", default=NOWHERE)
+    parser.add_argument("--base", default=BASE)
+    parser.add_argument("--digest", default="")
+    parser.add_argument("--tag", action="store_true")
+    given = vars(parser.parse_args())
     try:
-        build(Path(sys.argv[1]).resolve(), sys.argv[2] if sys.argv[2:] else current_tag())
+        build(Release(**given | {"out": given["out"].resolve()}))
     except ReleaseError as error:
         say(str(error))
         return 1

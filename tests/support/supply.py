@@ -22,13 +22,18 @@ AUDIT_SECONDS = 45
 UNREACHABLE = "audit: no database of vulnerabilities is reachable; nothing was checked"
 
 
-def product_requirements(folder: Path) -> Path:
-    """What the product needs, in exactly the locked versions, with hashes."""
+def product_requirements(folder: Path, *options: str) -> Path:
+    """What the product needs, in exactly the locked versions, with hashes.
+
+    Args:
+        folder: where the file goes.
+        options: further options of `uv pip compile`.
+    """
     path = folder / "requirements.txt"
     subprocess.run(
         [UV, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes",
          "--no-emit-index-url", "--python-version", "3.11", "--constraint", "requirements.lock",
-         "pyproject.toml", "--output-file", path],
+         *options, "pyproject.toml", "--output-file", path],
         check=True, cwd=ROOT,
     )  # fmt: skip
     return path

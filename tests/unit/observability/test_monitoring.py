@@ -117,6 +117,18 @@ def test_panel_names_real_metrics(panel):
         assert mistakes(target["expr"]) == []
 
 
+def test_objectives_name_real_metrics():
+    """Sloth puts the window in the place of its template."""
+    loaded = yaml.safe_load((DOCS / "alerts" / "slo.yaml").read_text())
+    queries = [
+        query for slo in loaded["slos"] for kind in slo["sli"].values() for query in kind.values()
+    ]
+    assert len(queries) == 5
+    for query in queries:
+        assert "[{{.window}}" in query
+        assert mistakes(query.replace("{{.window}}", "5m")) == []
+
+
 def test_the_page_names_all_our_metrics_and_no_others():
     page = set(re.findall(r"`(csi_fleet_\w+)`", (DOCS / "monitoring.md").read_text()))
     ours = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in exported()}

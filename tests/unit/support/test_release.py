@@ -1,81 +1,96 @@
-"""A release's parts: version by the tag, notes by the changelog, a chart without links."""
+"""A release's parts: one version everywhere, notes by the changelog, archives with equal bytes."""
 
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import tarfile
 
 import pytest
 import yaml
 
 from tests.support import release
-from tests.support.release import ReleaseError
+from tests.support.release import Release, ReleaseError
 
-LOG = "# Changelog\n\n## Unreleased\n\n- new\n\n## 1.2.0 (2026-01-02)\n\n- old\n"
-
-
-@pytest.mark.parametrize(("tag", "version"), [("v1.2.3", "1.2.3"), ("v1.2.3rc1", "1.2.3rc1")])
-def test_version_is_the_tags(tag, version):
-    assert release.version_of(tag) == version
+LOG = "# Changelog\n\n## Unreleased\n\n- new\n\n## 1.2.0 (2026-01-02)\n\n- old\n\n## 1.1.0\n"
+DIGEST = f"sha256:{'0' * 64}"
 
 
-@pytest.mark.parametrize("tag", ["1.2.3", "v1.2", "v1.2.3-dirty", "main"])
-def test_other_tags_are_refused(tag):
-    with pytest.raises(ReleaseError):
-        release.version_of(tag)
+def test_every_file_names_the_same_version():
+    """Chart, overlays and examples: a release with two versions installs the older image."""
+    found = release.versions(release.ROOT)
+    assert len(found) > 5
+    assert len(set(found.values())) == 1
 
 
-@pytest.mark.parametrize(("version", "line"), [("1.2.0", "- old"), ("1.3.0", "- new")])
-def test_notes_are_the_versions_section(version, line):
-    """Of a version that has none yet: what is unreleased."""
-    assert release.notes(LOG, version) == f"# csi-fleet {version}\n\n{line}\n"
+def test_notes_are_the_versions_section():
+    assert release.notes(LOG, "1.2.0") == "# csi-fleet 1.2.0\n\n- old\n"
 
 
-def test_a_release_without_notes_is_none():
-    with pytest.raises(ReleaseError, match="says nothing"):
-        release.notes("# Changelog\n\n## Unreleased\n", "1.0.0")
+@pytest.mark.parametrize("version", ["1.3.0", "1.1.0"])
+def test_a_version_that_the_changelog_does_not_describe_is_refused(version):
+    """Unreleased changes are of no version yet."""
+    with pytest.raises(ReleaseError, match=f"no section {version}"):
+        release.notes(LOG, version)
 
 
-@pytest.fixture
-def source(tmp_path):
-    """What stamping and packing need of the repository."""
-    copy = tmp_path / "source"
-    (copy / "k8s").mkdir(parents=True)
-    (copy / "pyproject.toml").write_text((release.ROOT / "pyproject.toml").read_text())
-    (copy / "k8s" / "base").symlink_to(release.ROOT / "k8s" / "base")
-    (copy / "k8s" / "components").symlink_to(release.ROOT / "k8s" / "components")
-    chart = copy / "k8s" / "chart"
-    (chart / "objects").mkdir(parents=True)
-    (chart / "Chart.yaml").write_text((release.ROOT / "k8s" / "chart" / "Chart.yaml").read_text())
-    for name in ("base", "components"):
-        (chart / "objects" / name).symlink_to(f"../../{name}")
-    return copy
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"version": "1.2"}, "no version"),
+        ({"version": "v1.2.3"}, "no version"),
+        ({"version": "99.0.0"}, r"Change pyproject\.toml"),
+    ],
+)
+def test_a_release_that_cannot_be_right_is_refused_before_a_file_is_made(tmp_path, asked, said):
+    out = tmp_path / "out"
+    with pytest.raises(ReleaseError, match=said):
+        release.build(Release(**asked, out=out))
+    assert not out.exists()
 
 
-def test_version_is_stamped_into_wheel_and_chart(source):
-    release.stamp(source, "9.8.7rc1")
-    assert '\nversion = "9.8.7rc1"\n' in (source / "pyproject.toml").read_text()
-    written = yaml.safe_load((source / "k8s" / "chart" / "Chart.yaml").read_text())
-    assert (written["version"], str(written["appVersion"])) == ("9.8.7-rc.1", "9.8.7rc1")
+def test_helm_spells_a_release_candidate_in_its_own_way():
+    assert release.chart_version("1.2.3rc1") == "1.2.3-rc.1"
 
 
-def test_chart_holds_files_and_is_reproducible(source, tmp_path):
+def test_manifests_name_our_images_by_digest():
+    text = "images:\n- newTag: 1.0.0\nimage: csi-fleet:1.0.0\nimage: REG/csi-fleet-example:1.0.0\n"
+    digests = {"csi-fleet": DIGEST, "csi-fleet-example": DIGEST[:-1] + "1"}
+    assert release.by_digest(text, "1.0.0", digests) == (
+        f"images:\n- digest: {DIGEST}\nimage: csi-fleet@{DIGEST}\n"
+        f"image: REG/csi-fleet-example@{DIGEST[:-1]}1\n"
+    )
+
+
+def test_chart_holds_files_and_is_reproducible(tmp_path):
     """Helm takes no link in an archive."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    one = release.chart(source, tmp_path / "a", "1.0.0", epoch=1_700_000_000)
-    two = release.chart(source, tmp_path / "b", "1.0.0", epoch=1_700_000_000)
-    assert one.read_bytes() == two.read_bytes()
-    with tarfile.open(one) as archive:
+    for name in ("a", "b"):
+        files = release.chart(release.ROOT, {"csi-fleet": DIGEST})
+        release.pack(tmp_path / name, files, epoch=1_700_000_000)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    with tarfile.open(tmp_path / "a") as archive:
         members = archive.getmembers()
+        values = yaml.safe_load(archive.extractfile("csi-fleet/values.yaml").read())
     assert all(one.isfile() for one in members)
     names = {one.name for one in members}
     assert "csi-fleet/Chart.yaml" in names
     assert "csi-fleet/objects/base/deployments.yaml" in names
     assert "csi-fleet/objects/components/monitoring/prometheusrules.yaml" in names
+    assert values["image"]["digest"] == DIGEST
 
 
-def test_checksums_are_sha256sums(tmp_path):
-    (tmp_path / "a.whl").write_bytes(b"a")
-    digest = hashlib.sha256(b"a").hexdigest()
-    assert release.checksums(tmp_path).read_text() == f"{digest}  a.whl\n"
+def test_checksums_are_sha256sums_and_signed(tmp_path):
+    """By a key of the releaser; a changed file or list is noticed."""
+    key = tmp_path / "key.pem"
+    options = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    subprocess.run(["openssl", "genpkey", *options, "-out", key], check=True, capture_output=True)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a.whl").write_bytes(b"a")
+    sums = release.checksums(out)
+    assert sums.read_text() == f"{hashlib.sha256(b'a').hexdigest()}  a.whl\n"
+    release.sign(sums, key)
+    verify = ["openssl", "dgst", "-sha256", "-verify", f"{sums}.pub", "-signature", f"{sums}.sig"]
+    assert subprocess.run([*verify, sums], check=False, capture_output=True).returncode == 0
+    sums.write_text("other")
+    assert subprocess.run([*verify, sums], check=False, capture_output=True).returncode != 0
