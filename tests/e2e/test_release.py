@@ -211,6 +211,8 @@ OVER_TCP = {
 }
 IN_POD = {"name": "csi.example.org", "namespace": "storage", "serviceAccount": "driver"}
 SIDECAR = {"mode": "sidecar", "drivers": [IN_POD]}
+AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+SPREAD = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]
 EXISTING = {"secrets": {"generate": False}, "tls": {"source": "existing"}}
 VALUES = {
     "defaults": {},
@@ -241,7 +243,10 @@ VALUES = {
     "autoscaling": {"autoscaling": {"enabled": True}},
     "no policies": {"networkPolicies": {"enabled": False}, "admissionPolicy": {"enabled": False}},
     "no Flower": {"flower": {"enabled": False}},
-    "the page": {"flower": {"fleetPage": True}},
+    "the page": {"flower": {"fleetPage": True, "serviceAccountAnnotations": {"role": "reader"}}},
+    "placement": {"worker": {"affinity": AFFINITY, "topologySpreadConstraints": SPREAD}},
+    "priority": {"watcher": {"priorityClassName": "high", "replicas": 3, "podLabels": {"a": "b"}}},
+    "labels": {"commonLabels": {"team": "storage"}, **SIDECAR},
     "registry": {
         "image": {"repository": "registry.example.org/csi-fleet", "pullPolicy": "Always"},
         "imagePullSecrets": [{"name": "pull"}],
@@ -288,3 +293,6 @@ def test_packaged_chart_installs_by_digest_whatever_the_values(chart, values):
     }
     repository = values.get("image", {}).get("repository", "csi-fleet")
     assert ours == {f"{repository}:{VERSION}@{DIGEST}"}
+    for label, value in values.get("commonLabels", {}).items():
+        pods = [one["spec"]["template"] for one in objects if containers(one)]
+        assert {one["metadata"]["labels"].get(label) for one in [*objects, *pods]} == {value}

@@ -14,6 +14,7 @@ import yaml
 from tests.support.helm import NoHelmError, helm
 from tests.support.kustomize import accumulate, containers, pod_spec, render
 from tests.support.shipped import rights
+from workers.config.flagsets import flag_set
 from workers.controllers import catalogue
 from workers.drivers import driversfile
 
@@ -72,6 +73,11 @@ def test_the_admission_policy_is_refused_where_the_cluster_cannot_have_it(
 def beside(name, **more):
     """A driver of the list, in sidecar mode."""
     return {"name": name, "namespace": HOME, "serviceAccount": "driver", **more}
+
+
+def over_tcp(name, **more):
+    """A driver of the list that listens itself."""
+    return {"name": name, "endpoint": f"{name}.svc:10443", "insecure": "true", **more}
 
 
 def every(chart, namespace="csi-fleet", **values):
@@ -261,11 +267,6 @@ def test_another_driver_restarts_redis_which_reads_its_users_at_its_start(chart)
     assert templates[0] != templates[1]
 
 
-def over_tcp(name, **more):
-    """A driver of the list that listens itself."""
-    return {"name": name, "endpoint": f"{name}.svc:10443", "insecure": "true", **more}
-
-
 def placed(objects):
     """By kind, namespace and name."""
     return {(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]): o for o in objects}
@@ -344,6 +345,45 @@ def test_values_of_one_component(chart):
     assert redis["image"].startswith("redis:")
 
 
+def test_placement_and_labels_of_one_component(chart):
+    """They take the place of the shipped ones; a label that selectors name cannot be changed."""
+    spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]
+    own = {
+        "affinity": {"podAntiAffinity": {}},
+        "topologySpreadConstraints": spread,
+        "priorityClassName": "high",
+        "podLabels": {"team": "storage", "app.kubernetes.io/name": "other"},
+        "serviceAccountAnnotations": {"role": "writer"},
+    }
+    ours = rendered(chart, worker=own, commonLabels={"cost": "42"})
+    item = ours["Deployment", "worker"]
+    spec, labels = pod_spec(item), item["spec"]["template"]["metadata"]["labels"]
+    assert spec["affinity"] == own["affinity"]
+    assert spec["topologySpreadConstraints"] == spread
+    assert spec["priorityClassName"] == "high"
+    assert labels.items() >= {"team": "storage", "cost": "42"}.items()
+    assert labels.items() >= item["spec"]["selector"]["matchLabels"].items()
+    assert ours["ServiceAccount", "worker"]["metadata"]["annotations"] == {"role": "writer"}
+    assert "annotations" not in ours["ServiceAccount", "watcher"]["metadata"]
+    assert {one["metadata"]["labels"]["cost"] for one in ours.values()} == {"42"}
+
+
+def test_the_schema_knows_the_fields_of_the_drivers_file():
+    """What the worker's own reader takes, and no more."""
+    known = json.loads((K8S / "chart/values.schema.json").read_text())
+    driver = known["definitions"]["driverOverTcp"]["properties"]
+    assert driver.keys() - {"mode"} == driversfile._DRIVER_FIELDS
+    operations = set(catalogue.lanes())
+    assert driver["limits"]["properties"].keys() == {*operations, "serial"}
+    assert known["definitions"]["timeouts"]["properties"].keys() == operations
+    flags = flag_set(catalogue.choose("provisioner")).flags.values()
+    mine = {flag.name for flag in flags if flag.per_driver}
+    assert set(driver["flags"]["propertyNames"]["enum"]) == mine
+    assert set(driver["controllers"]["propertyNames"]["enum"]) == set(CONTROLLERS) - {"provisioner"}
+    features = {one.name.removeprefix("feature-") for one in (K8S / "components").glob("feature-*")}
+    assert set(known["properties"]["features"]["items"]["enum"]) == features
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -380,12 +420,25 @@ def test_helm_finds_nothing_to_complain_of(library):
         ({"tls": {"sources": "existing"}}, "sources"),
         ({"worker": {"replica": 3}}, "replica"),
         ({"controllers": ["resiser"]}, "controllers"),
+        ({"features": ["snapshot"]}, "features/0"),
         ({"drivers": [{"endpoint": "x:1"}]}, "name"),
         ({"drivers": [over_tcp("a", mode="sidecar")]}, "mode"),
         ({"drivers": [beside("a", mode="central")]}, "endpoint"),
         ({"drivers": [over_tcp("a", mode="central", serviceAccount="x")]}, "serviceAccount"),
         ({"drivers": [over_tcp("a", mode="worker")]}, "namespace"),
         ({"drivers": [beside("a", mode="worker", tls={})]}, "tls"),
+        ({"drivers": [{"name": "a", "endpiont": "x:1"}]}, "endpiont"),
+        ({"drivers": [{"name": "a", "endpoint": "x:1", "tls": {"cert": "c"}}]}, "cert"),
+        ({"drivers": [over_tcp("a", limits={"create": {"concurrencies": 2}})]}, "concurrencies"),
+        ({"drivers": [over_tcp("a", limits={"creat": {"concurrency": 2}})]}, "creat"),
+        ({"drivers": [over_tcp("a", timeouts={"create": "30"})]}, "timeouts/create"),
+        ({"drivers": [over_tcp("a", flags={"default-fs-type": "xfs"})]}, "default-fs-type"),
+        ({"drivers": [over_tcp("a", namespace="n")]}, "namespace"),
+        ({"mode": "sidecar", "drivers": [over_tcp("a")]}, "namespace"),
+        ({"mode": "sidecar", "drivers": [beside("a", endpoint="x:1")]}, "endpoint"),
+        ({"worker": {"affinity": {"podAfinity": {}}}}, "podAfinity"),
+        ({"watcher": {"fleetPage": True}}, "fleetPage"),
+        ({"driversPort": 70000}, "driversPort"),
     ],
 )
 def test_a_value_that_nothing_would_read_is_refused(library, chart, values, said):

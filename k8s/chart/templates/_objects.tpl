@@ -12,6 +12,12 @@
 {{- if or (eq .Values.mode "central") (include "csi-fleet.drivers" (dict "mode" "central" "root" .) | fromJsonArray) }}yes{{ end -}}
 {{- end -}}
 
+{{- /* Labels of every object, as YAML. */ -}}
+{{- define "csi-fleet.labels" -}}
+{{- $own := dict "app.kubernetes.io/part-of" "csi-fleet" "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- toYaml (merge $own .Values.commonLabels) -}}
+{{- end -}}
+
 {{- /* The folders whose objects make up this installation. */ -}}
 {{- define "csi-fleet.folders" -}}
 {{- $folders := list "base" -}}
@@ -126,6 +132,11 @@ rediss://redis:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt
 {{- if and (eq $name "worker") $values.autoscaling.enabled }}{{ $_ := unset $item.spec "replicas" }}{{ end -}}
 {{- if $own.nodeSelector }}{{ $_ := set $pod "nodeSelector" $own.nodeSelector }}{{ end -}}
 {{- if $own.tolerations }}{{ $_ := set $pod "tolerations" (concat ($pod.tolerations | default list) $own.tolerations) }}{{ end -}}
+{{- range $key := list "affinity" "topologySpreadConstraints" "priorityClassName" -}}
+{{- if hasKey $own $key }}{{ $_ := set $pod $key (index $own $key) }}{{ end -}}
+{{- end -}}
+{{- /* Labels that selectors name win over those of the values. */ -}}
+{{- $_ := set $item.spec.template.metadata "labels" (merge $item.spec.template.metadata.labels ($own.podLabels | default dict) $values.commonLabels) -}}
 {{- $annotations := $own.podAnnotations | default dict -}}
 {{- $drivers := include "csi-fleet.drivers" (dict "mode" "worker" "root" $root) | fromJsonArray -}}
 {{- if and (eq $name "redis") $drivers -}}
