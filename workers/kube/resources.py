@@ -116,12 +116,6 @@ class KubeResources(KubeReader):
         """Delete a PersistentVolume; returns it if finalizers keep it."""
         return self.delete(paths.VOLUMES, name, uid=uid)
 
-    def patch_volume(
-        self, name: str, patch: Any, content_type: str = STRATEGIC_PATCH
-    ) -> JsonObject:
-        """Patch a PersistentVolume; returns the patched object."""
-        return self.client.patch(paths.VOLUMES.path(name), patch, content_type)
-
     def add_volume_finalizer(self, name: str, finalizer: str, *, uid: str) -> JsonObject:
         """Add a finalizer and keep all others; idempotent (L-072).
 

@@ -8,13 +8,13 @@ class, the end of an attachment (DR-011, DR-018, DR-019).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from workers.controllers.resizer.words import ANN_PRE_RESIZE, ANN_RESIZER, Part
+from workers.engine.waits import Waits
 from workers.errors import AttemptError
 from workers.kube import paths
 from workers.queue.keys import Key
@@ -71,13 +71,11 @@ class ResizerRules:
 
     def __init__(self) -> None:
         self._drivers: dict[str, DriverView] = {}
-        self._waiting: dict[str, Waiting] = {}
-        self._of_volume: defaultdict[str, set[str]] = defaultdict(set)
-        self._of_class: defaultdict[str, set[str]] = defaultdict(set)
+        self._waiting: Waits[Waiting] = Waits()
         self._volumes: dict[str, str] = {}
         self._noted: dict[str, Noted] = {}
         self._classes: dict[str, str] = {}
-        self._listed: dict[Resource, set[str]] = {}
+        self._listed_volumes: set[str] = set()
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
         """Replace the drivers, and queue the claims of new or changed drivers.
@@ -126,21 +124,20 @@ class ResizerRules:
 
     def begin_list(self, resource: Resource) -> None:
         """Start to record which objects still exist."""
-        self._listed[resource] = set()
+        if resource == paths.CLAIMS:
+            self._waiting.begin_list()
+        elif resource == paths.VOLUMES:
+            self._listed_volumes = set()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
         """Treat objects that the list did not contain as deleted."""
-        listed = self._listed.pop(resource, set())
-        told: list[Told] = []
         if resource == paths.CLAIMS:
-            for uid in self._waiting.keys() - listed:
-                told += self._drop_claim(uid)
-        elif resource == paths.VOLUMES:
-            for name in self._volumes.keys() - listed:
-                del self._volumes[name]
-            for name in self._noted.keys() - listed:
-                del self._noted[name]
-        return told
+            return [Forget(key) for one in self._waiting.end_list() for key in self._keys(one)]
+        if resource == paths.VOLUMES:
+            for table in (self._volumes, self._noted):
+                for name in table.keys() - self._listed_volumes:
+                    del table[name]
+        return ()
 
     def all_keys(self) -> Iterable[Key]:
         """Return the keys of all claims with work left."""
@@ -148,7 +145,7 @@ class ResizerRules:
         return keys + [
             key
             for noted in self._noted.values()
-            if noted.uid not in self._waiting
+            if self._waiting.get(noted.uid) is None
             for key in self._noted_keys(noted)
         ]
 
@@ -161,10 +158,10 @@ class ResizerRules:
     def _see_claim(self, item: Claim, *, is_listed: bool) -> list[Told]:
         uid, volume = item.metadata.uid, item.spec.volume_name
         if is_listed:
-            self._listed.setdefault(paths.CLAIMS, set()).add(uid)
+            self._waiting.listed(uid)
         known = self._waiting.get(uid)
         if not has_work(item):
-            self._drop_waiting(uid)
+            self._waiting.pop(uid)
             noted = self._noted.get(volume)
             if noted is not None and noted.uid == uid and _caught_up(item, noted):
                 return list(self._noted_keys(noted))
@@ -172,32 +169,16 @@ class ResizerRules:
         waiting = _waiting(item)
         if known == waiting:
             return []
-        self._drop_waiting(uid)
-        self._waiting[uid] = waiting
-        self._of_volume[waiting.volume].add(uid)
-        for name in waiting.classes:
-            self._of_class[name].add(uid)
+        classes = [("class", one) for one in waiting.classes]
+        self._waiting.put(uid, waiting, ("volume", waiting.volume), *classes)
         if known is not None and _is_echo(known, waiting):
             return []
         return list(self._keys(waiting))
 
     def _drop_claim(self, uid: str) -> list[Told]:
         """Drop its counters and state: another claim of its name must not get them (DR-006)."""
-        waiting = self._waiting.get(uid)
-        if waiting is None:
-            return []
-        self._drop_waiting(uid)
-        return [Forget(key) for key in self._keys(waiting)]
-
-    def _drop_waiting(self, uid: str) -> None:
-        known = self._waiting.pop(uid, None)
-        if known is None:
-            return
-        places = [(self._of_volume, known.volume), *((self._of_class, c) for c in known.classes)]
-        for index, place in places:
-            index[place].discard(uid)
-            if not index[place]:
-                del index[place]
+        waiting = self._waiting.pop(uid)
+        return [Forget(key) for key in self._keys(waiting)] if waiting is not None else []
 
     def _driver(self, waiting: Waiting) -> str | None:
         """The claim's driver; without a CSI source, the driver named by its annotation (R-021)."""
@@ -215,13 +196,13 @@ class ResizerRules:
     def _see_volume(self, item: Volume, *, is_listed: bool) -> list[Told]:
         name, csi = item.metadata.name, item.spec.csi
         if is_listed:
-            self._listed.setdefault(paths.VOLUMES, set()).add(name)
+            self._listed_volumes.add(name)
         if csi is not None and csi.driver not in self._drivers:
             return []
         told: list[Told] = list(self._note(item))
         if csi is not None and self._volumes.get(name) != csi.driver:
             self._volumes[name] = intern(csi.driver)
-            told += self._wake(self._of_volume.get(name, ()))
+            told += self._wake("volume", name)
         return told
 
     def _note(self, item: Volume) -> list[Key]:
@@ -238,7 +219,8 @@ class ResizerRules:
         )
         is_same = self._noted.get(name) == noted
         self._noted[name] = noted
-        return [] if is_same or noted.uid in self._waiting else self._noted_keys(noted)
+        is_waiting = self._waiting.get(noted.uid) is not None
+        return [] if is_same or is_waiting else self._noted_keys(noted)
 
     def _noted_keys(self, noted: Noted) -> list[Key]:
         """The key for the PV's driver; for an in-tree PV, one key per migrated driver."""
@@ -255,14 +237,15 @@ class ResizerRules:
         if self._classes.get(name) == uid:
             return []
         self._classes[name] = uid
-        return self._wake(self._of_class.get(name, ()))
+        return self._wake("class", name)
 
     def _detached(self, item: Attachment) -> list[Told]:
         """Queue the volume's claims: the driver may have refused while it was attached (DR-011)."""
-        return self._wake(self._of_volume.get(item.spec.source.persistent_volume_name or "", ()))
+        return self._wake("volume", item.spec.source.persistent_volume_name or "")
 
-    def _wake(self, uids: Iterable[str]) -> list[Told]:
-        return [key for uid in sorted(uids) for key in self._keys(self._waiting[uid])]
+    def _wake(self, word: str, name: str) -> list[Told]:
+        waiting = self._waiting.waiting_for(word, name)
+        return [key for one in waiting for key in self._keys(one)]
 
 
 def has_work(item: Claim) -> bool:

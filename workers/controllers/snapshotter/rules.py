@@ -20,6 +20,7 @@ from workers.constants import (
     FINALIZER_GROUP_CONTENT,
     LABEL_SNAPSHOT_NODE,
 )
+from workers.engine.waits import Waits
 from workers.kube import paths
 from workers.queue.keys import Key
 from workers.spec import Forget
@@ -127,7 +128,6 @@ class _Open:
 
     key: Key
     foreign: tuple[Any, ...]
-    class_name: str
     has_error: bool
 
 
@@ -136,26 +136,25 @@ class _Contents:
 
     def __init__(self, kind: str, view: Callable[[Any], View]) -> None:
         self.kind, self.view = kind, view
-        self.open: dict[str, _Open] = {}
-        self.listed: set[str] | None = None
+        self.open: Waits[_Open] = Waits()
 
     def seen(self, item: Any, queue: Callable[[Meta, str], str | None]) -> Iterable[Told]:
         name, view = item.metadata.name, self.view(item)
-        if self.listed is not None:
-            self.listed.add(name)
+        self.open.listed(name)
         driver = queue(item.metadata, view.driver)
         if driver is None or not view.is_undecided:
-            self.open.pop(name, None)
+            self.open.pop(name)
             return ()
         known = self.open.get(name)
         key = Key(self.kind, driver, name)
-        self.open[name] = _Open(key, view.foreign, view.class_name, view.has_error)
+        now = _Open(key, view.foreign, view.has_error)
+        self.open.put(name, now, ("class", view.class_name))
         is_new = known is None or known.foreign != view.foreign or known.key != key
         return (key,) if is_new else ()
 
     def gone(self, item: Any, queue: Callable[[Meta, str], str | None]) -> Iterable[Told]:
         name, view = item.metadata.name, self.view(item)
-        self.open.pop(name, None)
+        self.open.pop(name)
         driver = queue(item.metadata, view.driver)
         if driver is None:
             return ()
@@ -164,14 +163,9 @@ class _Contents:
         # left state, such as a copy that could not be removed. A reconcile cleans both up.
         return (key,) if view.being_created or view.is_cut else (Forget(key),)
 
-    def end_list(self) -> Iterable[Told]:
-        listed, self.listed = self.listed or set(), None
-        missing = [name for name in self.open if name not in listed]
-        return [self.open.pop(name).key for name in missing]
-
     def of_class(self, name: str) -> Iterable[Told]:
         """Keys of failed contents whose class was added or changed (SND-029)."""
-        return [o.key for o in self.open.values() if o.class_name == name and o.has_error]
+        return [one.key for one in self.open.waiting_for("class", name) if one.has_error]
 
 
 class SnapshotterRules:
@@ -212,11 +206,12 @@ class SnapshotterRules:
     def begin_list(self, resource: Resource) -> None:
         """Start to note which contents are in the list."""
         if resource in self._contents:
-            self._contents[resource].listed = set()
+            self._contents[resource].open.begin_list()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
         """Return keys of contents that are not in the list; a reconcile finds what they left."""
-        return self._contents[resource].end_list() if resource in self._contents else ()
+        contents = self._contents.get(resource)
+        return [one.key for one in contents.open.end_list()] if contents is not None else ()
 
     def all_keys(self) -> Iterable[Key]:
         """Return the keys of all undecided contents."""

@@ -46,6 +46,13 @@ def test_ta050_unpublish_then_the_finalizer(world):
     assert world.is_gone()
 
 
+def test_these_are_all_requests_of_a_detach(world):
+    """Issue 60: csi-attacher sends a patch and a status patch; one more is the budget."""
+    world.run(deleted(world))
+    requests = [(one.verb, one.path) for one in world.api.requests]
+    assert requests == [("get", VA), ("get", "persistentvolumes/pv1"), ("patch", VA)]
+
+
 def test_ta051_never_confirmed_is_unpublished_all_the_same(world):
     """MA-051: false with the finalizer means that a publish may have been made."""
     world.run(deleted(world, attached=False))
