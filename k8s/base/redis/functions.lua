@@ -1,4 +1,4 @@
-#!lua name=csifleet_08ad9f2e88a13855
+#!lua name=csifleet_52e2eccf621f3ca0
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', chosen = 'csifleet:chosen', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments', 'data-sources' }
@@ -732,9 +732,10 @@ for lane in pairs(lanes) do wake(lane) end
 return lists
 end
 scripts['begin'] = function()
--- BEGIN(domain, record, key, process, token, most): write the intent if the lease is still ours, and
--- for a volume without one, if its namespace then has no more than `most` bytes of them.
--- Without a key there is no lease to check. Touches intents, held, leases (hashes).
+-- BEGIN(domain, record, key, process, token, most, note): write the intent if the lease is still
+-- ours, and for a volume without one, if its namespace then has no more than `most` bytes of them.
+-- Without a key there is no lease to check; an empty `note` leaves the history as it is.
+-- Touches intents, held, leases (hashes), trail (list).
 -- Returns 1 = written, 0 = lease lost, 2 = the namespace is full.
 if ARGV[4] ~= '' then
   local lease = lease_of(ARGV[4])
@@ -744,7 +745,7 @@ local full = refused_if_new(K.intents, ARGV[2])
 if full then return full end
 if not weigh(ARGV[2], ARGV[3], tonumber(ARGV[7])) then return 2 end
 redis.call('HSET', K.intents, ARGV[2], ARGV[3])
-if ARGV[4] ~= '' then trail(ARGV[4], stamped('intent')) end
+if ARGV[4] ~= '' and ARGV[8] ~= '' then trail(ARGV[4], stamped(ARGV[8])) end
 return 1
 end
 scripts['block'] = function()
@@ -1617,5 +1618,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_08ad9f2e88a13855', run)
-redis.register_function{ function_name = 'csifleet_08ad9f2e88a13855_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_52e2eccf621f3ca0', run)
+redis.register_function{ function_name = 'csifleet_52e2eccf621f3ca0_always', callback = run, flags = { 'allow-oom' } }
