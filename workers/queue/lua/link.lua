@@ -22,7 +22,7 @@ end
 redis.call('ZREM', links, process)
 if chosen then
   -- A process that fell silent made its last call before its word ended.
-  local silent = redis.call('ZREVRANGEBYSCORE', links, now, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local silent = redis.call('ZRANGE', links, now, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
   local last = math.max(calls, now + open, silent and tonumber(silent) + longest or 0)
   if last > calls and last > now then
     calls = last
