@@ -36,6 +36,9 @@ class _Record(msgspec.Struct):
 class Intents(Protocol):
     """The part of workers.queue.intents.IntentStore that is used here."""
 
+    def of(self, driver: str) -> Intents:
+        """The intents of another driver."""
+
     def get(self, domain: str) -> dict[str, Any] | None:
         """Return an intent."""
 
@@ -77,10 +80,11 @@ def restore_intents(
             keys.append(key)
             continue
         # The attempt may have ended since the list: then both intent and copy are gone.
-        if intents.get(domain) is not None or not resources.has_config_map(namespace, name):
+        own = intents.of(key.driver)
+        if own.get(domain) is not None or not resources.has_config_map(namespace, name):
             continue
         # `restore` overwrites nothing: the worker may be writing a newer intent right now.
-        if intents.restore(domain, sealed):
+        if own.restore(domain, sealed):
             keys.append(key)
     return keys
 

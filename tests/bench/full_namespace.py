@@ -172,7 +172,7 @@ def main() -> None:
                     bench.wait_for_all(greedy)
                     shown("beside all of them", bench.others(f"later {size}"), bench)
                     for key in greedy:
-                        bench.intents.finish(f"pvc-{key.uid}")
+                        bench.intents.of(key.driver).finish(f"pvc-{key.uid}")
                         bench.queue.forget([key])
                     bench.settle()
                     shown("after their deletion", bench.others(f"after {size}"), bench)

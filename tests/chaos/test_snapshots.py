@@ -138,4 +138,6 @@ def test_storage_and_objects_agree_at_rest(own_plane, redis_binary, tmp_path, ca
 def marks(system: System) -> list[str]:
     """What controllers still remember of an object."""
     with redis.Redis.from_url(system.redis.url, decode_responses=True) as client:
-        return sorted(client.hgetall("csifleet:marks"))
+        return sorted(
+            mark for key in client.scan_iter("csifleet:marks:*") for mark in client.hkeys(key)
+        )

@@ -176,7 +176,7 @@ def strand(fleet, driver, name="gone") -> str:
         "since": 1.0,
         "problem": 'secrets "creds" not found',
     }
-    intents_of(fleet).put(volume, record)
+    intents_of(fleet).of(driver.name).put(volume, record)
     return volume
 
 
@@ -206,7 +206,7 @@ def test_retry_of_a_claim_that_is_gone_asks_for_its_volume(tool, fleet, driver):
     looked = "nothing in the API server shows that its attempt is still open"
     wait_until(lambda: looked in fleet.log_text(), 20, "the attempt is looked at")
     assert tool.run("retry", "pvc", "shop/never").returncode == 1
-    intents_of(fleet).finish(volume)
+    intents_of(fleet).of(driver.name).finish(volume)
 
 
 def test_dry_run_of_a_class_that_is_not_there_yet(tool, driver):

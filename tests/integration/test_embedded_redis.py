@@ -114,10 +114,10 @@ def test_celery_reaches_its_own_lists_alone(tmp_path, redis_binary):
             connection.channel() as channel,
             pytest.raises(NoPermissionError),
         ):
-            channel.client.lpush("csifleet:intents", "x")
+            channel.client.lpush("csifleet:intents:d", "x")
         with connect(url) as client:
             assert client.llen("drv.csi.example.org") == 1
-            assert not client.exists("csifleet:intents")
+            assert not client.exists("csifleet:intents:d")
         app.close()
     finally:
         embedded_redis.stop(process, tmp_path)

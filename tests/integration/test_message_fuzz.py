@@ -84,7 +84,7 @@ JUNK = (
     *(None, True, False, 0, -1, 2**63, 10**400, 1.5, float("nan"), float("inf")),
     *("", "x", "\x00", "\ud800", "\x1b[2J", "../../etc/passwd", "9" * 5000, "x" * 100_000),
     *([], [None], {}, {"a": 1}, {"": {}}, [[]] * 50),
-    *("celery.pidbox", "csifleet:intents", "shutdown", "rot13", "base64", "no-such-charset"),
+    *("celery.pidbox", "csifleet:intents:d", "shutdown", "rot13", "base64", "no-such-charset"),
     *("application/x-python-serialize", "utf-16", "1999-01-01", "2999-01-01T00:00:00+00:00"),
 )
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import redis
 
-from tests.support.secure_redis import DRIVER_USER, SecureRedis
+from tests.support.secure_redis import DRIVER, DRIVER_USER, SecureRedis
 from workers.errors import QueueUnavailable
+from workers.queue import scripts
 from workers.queue.intents import IntentStore
-from workers.queue.names import NAMES
-from workers.queue.scripts import library
+from workers.queue.keys import Key
+from workers.queue.names import NAMES, driver_key
+from workers.queue.scripts import Scripts, library
 from workers.queue.seal import Seal
 
 KEY = "claims|csi.example.org|default/data|u1"
@@ -36,7 +39,7 @@ def store(server):
         client.flushall()
     key = (server.secrets / "records-key").read_text()
     with server.client("worker") as client:
-        yield IntentStore(client, Seal.of_lines([key]))
+        yield IntentStore(client, Seal.of_lines([key]), driver=DRIVER)
 
 
 def both(store, name):
@@ -47,8 +50,8 @@ def both(store, name):
 def test_sec2_the_watcher_cannot_have_a_volume_of_its_choice_saved(server, store):
     with server.client("watcher") as client:
         with pytest.raises(redis.exceptions.NoPermissionError):
-            client.hset(NAMES["unsaved"].full, "pvc-u1", json.dumps(EVIL))
-        client.hset(NAMES["intents"].full, "pvc-u1", json.dumps(INTENT))
+            client.hset(driver_key(client, "unsaved", DRIVER), "pvc-u1", json.dumps(EVIL))
+        client.hset(driver_key(client, "intents", DRIVER), "pvc-u1", json.dumps(INTENT))
     assert both(store, "pvc-u1") == (None, None)
 
 
@@ -58,11 +61,13 @@ def test_sec2_who_can_write_a_record_but_has_not_the_key_is_not_believed(
     server, store, caplog, user, seal
 ):
     with server.client(user) as client:
-        forger = IntentStore(client, seal)
+        forger = IntentStore(client, seal, driver=DRIVER)
         forger.created("pvc-u1", INTENT, EVIL)
     assert both(store, "pvc-u1") == (None, None)
     told = [record.fields for record in caplog.records if "set aside" in record.message]
-    assert {(one["field"], one["redis_key"]) for one in told} >= {("pvc-u1", "csifleet:unsaved")}
+    assert {(one["field"], one["redis_key"]) for one in told} >= {
+        ("pvc-u1", f"csifleet:unsaved:{DRIVER}")
+    }
     assert all("not by a worker" in one["why"] for one in told)
     assert store.all_pvs() == {}, "set aside, so it is told once"
     store.created("pvc-u1", INTENT, EVIL)
@@ -72,10 +77,129 @@ def test_sec2_who_can_write_a_record_but_has_not_the_key_is_not_believed(
 def test_sec2_a_workers_record_of_another_volume_is_not_believed(server, store):
     store.created("pvc-u2", INTENT, EVIL)
     with server.client("operator") as client:
-        for name in (NAMES["intents"].full, NAMES["unsaved"].full):
+        for name in (driver_key(client, "intents", DRIVER), driver_key(client, "unsaved", DRIVER)):
             client.hset(name, "pvc-u1", client.hget(name, "pvc-u2"))
     assert both(store, "pvc-u1") == (None, None)
     assert both(store, "pvc-u2") == (INTENT, EVIL)
+
+
+NEIGHBOUR = "other.example.org"
+VICTIM = Key("claims", NEIGHBOUR, "default/theirs", "u9")
+ON_HAND, EPOCH = "seal:default:{}", "epoch"
+# Every function of ours that touches a record, with the victim's key or driver, under a lease that
+# the attacker has: a lease it may write, since all drivers share the hash.
+SPOILING = {
+    "begin": (NEIGHBOUR, VICTIM.record_name, ON_HAND, "", "", "", 10**6),
+    "created": (NEIGHBOUR, VICTIM.record_name, ON_HAND, ON_HAND, "", "", ""),
+    "finish": (NEIGHBOUR, VICTIM.record_name, "", "", ""),
+    "done": (VICTIM.text, "p", "t", EPOCH, 0, VICTIM.record_name, ""),
+    "fail": (VICTIM.text, "p", "t", EPOCH, 0, 1, 1, 1, 0, ON_HAND),
+    "mark": (VICTIM.text, "p", "t", EPOCH, ON_HAND),
+    "forget": (VICTIM.text,),
+    "orphan": (VICTIM.text, "marks", VICTIM.text, ON_HAND),
+    "regain": (
+        "p",
+        "x",
+        "",
+        1000,
+        VICTIM.text,
+        "9",
+        "t",
+        "1",
+        "",
+        1,
+        "marks",
+        VICTIM.text,
+        ON_HAND,
+    ),
+    "take": ("p", "new", 1000, "0", NEIGHBOUR, "claims"),
+}
+
+
+RECORDS = [entry for entry in NAMES.values() if entry.by_driver]
+FILLED = {
+    "hash": lambda client, key: client.hset(key, "field", "1"),
+    "string": lambda client, key: client.set(key, "1"),
+    "zset": lambda client, key: client.zadd(key, {"member": 1}),
+    "set": lambda client, key: client.sadd(key, "member"),
+    "list": lambda client, key: client.rpush(key, "member"),
+}
+
+
+def records_of(client, driver):
+    """All that is kept of a driver, by key."""
+    keys = [key for one in RECORDS for key in sorted(client.scan_iter(f"{one.full}{driver}*"))]
+    return {key: client.dump(key) for key in keys}
+
+
+@pytest.fixture
+def neighbour(server, store):
+    """A driver with a record of each type, of which one key is leased by process `p`."""
+    with server.client("tester") as client:
+        for one in RECORDS:
+            after = f"|{VICTIM.record_name}" if one.name == "saved" else ""
+            FILLED[one.type](client, one.full + NEIGHBOUR + after)
+        client.set(NAMES["epoch"].full, epoch(client))
+        client.hset(NAMES["leases"].full, VICTIM.text, "1 p t 1")
+        yield client
+
+
+def epoch(client):
+    return f"x:1:{client.info('server')['run_id']}"
+
+
+@pytest.mark.parametrize("script", SPOILING)
+def test_the_worker_beside_one_driver_reaches_no_record_of_another_by_our_functions(
+    server, neighbour, script
+):
+    """SEC2-1 (c): Redis itself refuses, with the rights of the user who calls the function."""
+    before = records_of(neighbour, NEIGHBOUR)
+    assert len(before) == len(RECORDS)
+    if script == "take":
+        neighbour.hdel(NAMES["leases"].full, VICTIM.text)
+        neighbour.zadd(NAMES["ready"].full + VICTIM.lane, {VICTIM.text: 1})
+        neighbour.hset(NAMES["limits"].full + VICTIM.lane, "concurrency", 1)
+    args = [epoch(neighbour) if one == EPOCH else one for one in SPOILING[script]]
+    with (
+        server.client(DRIVER_USER) as client,
+        pytest.raises(QueueUnavailable, match="can't access"),
+    ):
+        Scripts(client).run(script, *args)
+    assert records_of(neighbour, NEIGHBOUR) == before
+    with server.client("worker") as client:
+        Scripts(client).run(script, *args)
+
+
+def bodies(text, pattern):
+    """The functions of a Lua file by name; comments are left out."""
+    code = "\n".join(one for one in text.splitlines() if not one.lstrip().startswith("--"))
+    return dict(re.findall(pattern, code, re.DOTALL | re.MULTILINE))
+
+
+def test_every_function_of_ours_that_touches_a_record_is_tried():
+    names = {one.name for one in RECORDS if one.owner in {"intents", "counters"}}
+    texts = {
+        one.name[:-4]: one.read_text() for one in scripts._LUA.iterdir() if one.suffix == ".lua"
+    }
+    shared = "".join(text for name, text in sorted(texts.items()) if name.startswith("lib"))
+    helpers = bodies(shared, r"^local function (\w+)(.*?)^end$")
+
+    def touches(body, known):
+        return any(re.search(rf"K\.{name}\b", body) for name in names) or any(
+            re.search(rf"\b{name}\(", body) for name in known
+        )
+
+    known: set[str] = set()
+    while more := {name for name, body in helpers.items() if touches(body, known)} - known:
+        known |= more
+    assert {"end_attempt", "forget", "state_of"} <= known
+    found = {
+        name
+        for name, text in texts.items()
+        if not name.startswith("lib")
+        and ("K[ARGV" in text or touches(bodies(f"{text}\nX", r"()(.*)X")[""], known))
+    }
+    assert found == set(SPOILING)
 
 
 ENDLESS = "while true do end"
@@ -127,6 +251,6 @@ def test_a_redis_without_our_functions_is_told_with_its_remedy(server):
     with server.client("tester") as tester, server.client("worker") as client:
         tester.function_delete(library()[0])
         with pytest.raises(QueueUnavailable, match=r"load k8s/base/redis/functions\.lua"):
-            IntentStore(client).put("pvc-u1", INTENT)
+            IntentStore(client, driver=DRIVER).put("pvc-u1", INTENT)
         tester.function_load(library()[1])
-        IntentStore(client).put("pvc-u1", INTENT)
+        IntentStore(client, driver=DRIVER).put("pvc-u1", INTENT)

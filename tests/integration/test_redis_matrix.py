@@ -9,10 +9,10 @@ import re
 
 import pytest
 
-from tests.support.redis_acl import CELERY_USERS, OWNERS, PER_DRIVER, access
+from tests.support.redis_acl import CELERY_USERS, OWNERS, access
 from tests.support.redis_acl import DRIVER_USER as TEMPLATE
 from tests.support.secure_redis import DRIVER, DRIVER_BROKER, DRIVER_USER, SecureRedis
-from workers.queue.names import CELERY_QUEUE_PREFIX, NAMES
+from workers.queue.names import CELERY_QUEUE_PREFIX, FORMER, NAMES
 
 USERS = [
     *(one.replace("@driver@", DRIVER) for one in (*OWNERS, *CELERY_USERS)),
@@ -21,6 +21,19 @@ USERS = [
     "replication",
 ]
 OTHER = "other.example.org"
+# Names that a careless pattern would take for this driver's: a prefix, a suffix, its neighbours.
+FOREIGN_NAMES = [
+    OTHER,
+    f"{OTHER}@node",
+    f"{DRIVER}x",
+    f"{DRIVER}.{OTHER}",
+    f"{DRIVER}-2",
+    f"x{DRIVER}",
+    f"x{DRIVER}@node",
+    f"{OTHER}@{DRIVER}",
+    f"@{DRIVER}",
+    DRIVER[:-1],
+]
 READS = {
     "string": "GET {}",
     "hash": "HGETALL {}",
@@ -72,7 +85,9 @@ def expected(user, entry, name):
         return ""
     if user != DRIVER_USER:
         return access(user, entry)
-    is_foreign = entry.name in PER_DRIVER and OTHER in name
+    is_foreign = entry.by_driver and name.removesuffix("|pvc-1").removeprefix(entry.full) in {
+        *FOREIGN_NAMES
+    }
     return "" if is_foreign else access(TEMPLATE, entry)
 
 
@@ -82,7 +97,9 @@ def test_every_key_is_open_to_those_of_the_matrix_and_closed_to_all_others(teste
     for entry in NAMES.values():
         names = [entry.full]
         if entry.is_family:
-            names = [f"{entry.full}{DRIVER}", f"{entry.full}{DRIVER}@node", entry.full + OTHER]
+            members = [DRIVER, f"{DRIVER}@node", *FOREIGN_NAMES]
+            after = "|pvc-1" if entry.name == "saved" else ""
+            names = [entry.full + member + after for member in members]
         for name in names:
             right = expected(user, entry, name)
             tries = [("r", READS[entry.type]), ("w", WRITES[entry.type]), ("w", "DEL {}")]
@@ -90,6 +107,18 @@ def test_every_key_is_open_to_those_of_the_matrix_and_closed_to_all_others(teste
                 if may(tester, user, command.format(name)) is not (letter in right):
                     wrong.append(f"{command.format(name)}: should be {right or 'closed'}")
     assert wrong == []
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_what_the_release_before_kept_is_a_watchers_to_move(tester, user):
+    """One hash for all drivers: with it each driver's worker would have all records."""
+    rights = {name: "r" if name == "unsaved" else "rw" for name in FORMER}
+    expected = {"watcher": rights, "operator": dict.fromkeys(FORMER, "rw")}.get(user, {})
+    for name in FORMER:
+        key = NAMES[name].full.removesuffix(":")
+        assert may(tester, user, f"HGETALL {key}") is ("r" in expected.get(name, ""))
+        for command in (f"HSET {key} x y", f"HDEL {key} x", f"RENAME {key} {key}"):
+            assert may(tester, user, command) is ("w" in expected.get(name, "")), command
 
 
 MESSAGES = f"{CELERY_QUEUE_PREFIX}{DRIVER}"

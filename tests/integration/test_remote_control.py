@@ -28,7 +28,7 @@ app = make_app(parse("worker", sys.argv[1:], {}))
 app.Worker(hostname="w@h", pool="threads", concurrency=1, without_gossip=True,
            without_mingle=True, loglevel="CRITICAL", quiet=True).start()
 """
-KEYS = ["csifleet:intents", "csifleet:paused", "csifleet:leases", "drv.other.example.org"]
+KEYS = ["csifleet:intents:d", "csifleet:paused", "csifleet:leases", "drv.other.example.org"]
 
 
 @pytest.fixture(scope="module")

@@ -267,7 +267,7 @@ def test_dry_run_takes_the_catalog(world, monkeypatch, capsys):
 def test_audit_knows_the_attempts(world, monkeypatch, capsys):
     """An attempt in another Redis would make a volume that is being created look leaked."""
     record = {"driver": world.driver, "key": world.key().text, "since": time.time()}
-    world.client.hset("csifleet:intents", "pvc-u1", json.dumps(record))
+    world.client.hset(f"csifleet:intents:{world.driver}", "pvc-u1", json.dumps(record))
     client = SimpleNamespace(list_volumes=lambda **_: [], close=lambda: None)
     monkeypatch.setattr(audit, "connect", lambda _: (client, world.driver))
     monkeypatch.setattr(audit.snapshotaudit, "obstacle", lambda *_: "no snapshots here")

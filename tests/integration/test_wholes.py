@@ -159,7 +159,7 @@ def test_a_deleted_claim_that_is_worked_on(world, explained):
     """Its trail, its volume, and what the attempt needs; no claim of another namespace."""
     intent = {"key": NOTHING.text, "volume": "pvc-1234", "stage": "calling"}
     world.fail(NOTHING, 'error getting secret key in namespace shop: secrets "key" not found')
-    IntentStore(world.client).begin("pvc-uid-of-gone", intent)
+    IntentStore(world.client, driver=DRIVERS[0]).begin("pvc-uid-of-gone", intent)
     world.claim("gone", "class0", namespace="elsewhere")
     found, code = explained("pvc", "shop/gone")
     assert (found["cause"], found["move"], code) == (
@@ -199,7 +199,7 @@ def test_a_deleted_claim_that_nobody_can_end(world, explained):
         "stage": "stranded",
         "problem": 'secrets "key" not found',
     }
-    IntentStore(world.client).begin("pvc-uid-of-gone", intent)
+    IntentStore(world.client, driver=DRIVERS[0]).begin("pvc-uid-of-gone", intent)
     found, _ = explained("pvc", "shop/gone")
     assert found["cause"] == "stranded"
     assert "csi-fleet audit --forget=pvc-1234" in found["advice"]

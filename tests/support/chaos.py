@@ -264,7 +264,11 @@ class System(Running):
             pids = {str(part.process.pid) for part in parts if part.process is not None}
             processes = {name for name in processes if name.split(":")[-2] in pids}
             leases = [value.split(" ") for value in client.hvals("csifleet:leases")]
-            records = client.hgetall("csifleet:intents")
+            records = {
+                name: record
+                for key in client.scan_iter("csifleet:intents:*")
+                for name, record in client.hgetall(key).items()
+            }
         locks = [lock for lease in leases if lease[1] in processes for lock in lease[4:]]
         held = {lock.partition(":")[2] for lock in locks}
         copied = {name.removeprefix(NAME_PREFIX) for name in self.copies()}
@@ -330,7 +334,8 @@ class System(Running):
             for raw in client.scan_iter(count=1000):
                 name = raw.decode()
                 # Marks go with their objects, of which some stay.
-                if name.startswith(PREFIX) and name != NAMES["marks"].full and is_left(name):
+                is_mark = name.startswith(NAMES["marks"].full)
+                if name.startswith(PREFIX) and not is_mark and is_left(name):
                     left.append(name)
                 elif name.startswith("drv."):
                     left.append(f"{name} ({client.llen(name)})")

@@ -345,7 +345,7 @@ class CrashWorld:
         queue.register_process()
         for kind in ("claims", "volumes"):
             queue.set_limits(lane_name(kind, DRIVER), 10)
-        intents, catalog = IntentStore(self.client), CatalogReader(self.client)
+        intents, catalog = IntentStore(self.client, driver=DRIVER), CatalogReader(self.client)
         steps = Mortal(dies_before, self._died)
         kube = cast("Any", self.kube)
         keeping = Safekeeping(intents=intents, kube=kube, catalog=catalog, namespace=NAMESPACE)

@@ -25,6 +25,10 @@ class FakeIntents:
         self.unsaved: dict[str, JsonObject] = {}
         self.saved: set[str] = set()
 
+    def of(self, driver: str) -> FakeIntents:
+        del driver
+        return self
+
     def begin(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> None:
         if lease is not None and not lease.is_held():
             raise LeaseLost(f"lease of {domain} is lost, CreateVolume is not called")
@@ -60,6 +64,10 @@ class FakeIntents:
         return self.intents.get(domain)
 
     def all(self) -> dict[str, JsonObject]:
+        return dict(self.intents)
+
+    def all_of(self, driver_name: str) -> dict[str, JsonObject]:
+        del driver_name
         return dict(self.intents)
 
     def delete_pv(self, name: str) -> None:

@@ -48,10 +48,10 @@ SEAL = Seal.of_lines(["k" * 64])
 # What is remembered of a key, and may lead to an effect: by Redis hash, the field of the other key.
 # Pauses are a mirror of the API server, which readers write anew.
 REMEMBERED = {
-    NAMES["intents"].full: DOMAINS[OTHER],
-    NAMES["unsaved"].full: DOMAINS[OTHER],
-    NAMES["marks"].full: OTHER.text,
-    NAMES["memos"].full: OTHER.text,
+    NAMES["intents"].full + DRIVER: DOMAINS[OTHER],
+    NAMES["unsaved"].full + DRIVER: DOMAINS[OTHER],
+    NAMES["marks"].full + DRIVER: OTHER.text,
+    NAMES["memos"].full + DRIVER: OTHER.text,
     NAMES["fails"].full: OTHER.text,
     NAMES["capacity"].full + "other": "item",
 }
@@ -74,7 +74,7 @@ class Hostile:
 
     def __post_init__(self) -> None:
         self.queue = WorkQueue(self.client, publish=lambda _: None, seal=SEAL)
-        self.intents = IntentStore(self.client, SEAL)
+        self.intents = IntentStore(self.client, SEAL, driver=DRIVER)
         self.writer, self.reader = CatalogWriter(self.client), CatalogReader(self.client)
         self.registry = DriverRegistry(self.client)
         self.links = Links(self.client, publish=lambda _: None)
@@ -241,7 +241,7 @@ READERS: dict[str, Reader] = {
     "pause a lane": lambda w: w.queue.pause(OWN.lane, "x", seconds=0.001),
     "resume a lane": lambda w: w.queue.resume(OWN.lane),
     "marks": lambda w: w.queue.marks_of([OWN, OTHER]),
-    "a forged mark": lambda w: Remembered(w.client, SEAL).mark_of(OWN.text, "forged"),
+    "a forged mark": lambda w: Remembered(w.client, SEAL).mark_of(OWN, "forged"),
     "stats": lambda w: read_stats(w.client),
     "one key": lambda w: inspect.read_key(w.client, OWN),
     "waiting keys": lambda w: inspect.waiting_keys(w.client, OWN.lane, 0, 10),

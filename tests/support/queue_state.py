@@ -67,7 +67,8 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
     for name, _, mode in holders:
         by_name.setdefault(name, []).append(mode)
     assert all(len(held) == 1 or set(held) == {"s"} for held in by_name.values())
-    assert set(read_hash(client, "marks")) == set(model.marks)
+    marks = client.scan_iter(f"{NAMES['marks'].full}*")
+    assert {key.decode() for one in marks for key in client.hkeys(one)} == set(model.marks)
     assert {key.decode() for key in client.smembers(NAMES["dirty"].full)} == model.dirty
     delayed = client.zrange(NAMES["delayed"].full, 0, -1, withscores=True)
     assert {key.decode(): int(due) for key, due in delayed} == model.delayed

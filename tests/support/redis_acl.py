@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from workers.cli.embedded_redis import BROKER_COMMANDS, BROKER_KEYS, REMOTE, allowed
-from workers.queue.names import CELERY_QUEUE_PREFIX, NAMES, RedisName
+from workers.queue.names import CELERY_QUEUE_PREFIX, FORMER, NAMES, RedisName
 from workers.queue.scripts import library
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -65,8 +65,13 @@ ALSO: Final = {"watcher": ("trail",), "worker": ("versions",)}
 # The watcher gives unsaved PVs their keys back and changes nothing about them (SEC-2).
 ONLY_READS: Final = {"watcher": ("unsaved",)}
 NEVER: Final = {"watcher": ("saved", "installation")}
-# Of the worker beside one driver: only what is named after that driver, of these families.
-PER_DRIVER: Final = ("links", "capacity", "capacity_uids", "capacity_obsolete", "capacity_turn")
+# What the release before kept for all drivers in one key: a watcher moves it (formerrecords.py).
+FORMER_KEYS: Final = {
+    "watcher": " ".join(
+        f"{'%R' if name == 'unsaved' else ''}~{NAMES[name].full.removesuffix(':')}"
+        for name in sorted(FORMER)
+    )
+}
 DRIVER_USER: Final = "worker.@driver@"
 DRIVER_BROKER: Final = "broker.@driver@"
 # With whose password a Celery connection logs in: that of the component whose connection it is.
@@ -154,7 +159,7 @@ def text() -> str:
     parts = [HEAD]
     for user, purpose in PURPOSE.items():
         commands = " ".join(dict.fromkeys(" ".join(COMMANDS[user]).split()))
-        keys = " ".join([*_own_keys(user), OTHER_KEYS[user]])
+        keys = " ".join([*_own_keys(user), *FORMER_KEYS.get(user, "").split(), OTHER_KEYS[user]])
         password = PASSWORDS.get(user, user)
         parts.append(f"#\n# {purpose}\nuser {user} on @{password}@ {allowed(commands, keys)}\n")
     return "".join([*parts, "#\n", TAIL])
@@ -174,14 +179,25 @@ def access(user: str, entry: RedisName) -> str:
     return "r" if entry.owner in READS.get(kind, ()) else ""
 
 
+def own_parts(entry: RedisName) -> list[str]:
+    """What follows the prefix in the keys of a family that the worker beside one driver reaches.
+
+    A node's own queues are named driver@node. Keys of no driver, as the snapshot-controller has
+    them, have the name '': their passes ask for a mark and a memo, and never write one.
+    """
+    names = ["@driver@", "@driver@@*"]
+    if entry.name == "saved":
+        names[0] += "|*"
+    return [*names, ""] if entry.name in {"marks", "memos"} else names
+
+
 def _own_keys(user: str) -> list[str]:
     patterns = []
     for entry in NAMES.values():
         right = {"rw": "~", "r": "%R~", "": ""}[access(user, entry)]
         names = [entry.full + ("*" if entry.is_family else "")]
-        if user == DRIVER_USER and entry.name in PER_DRIVER:
-            # A node's own queues are named driver@node.
-            names = [f"{entry.full}@driver@", f"{entry.full}@driver@@*"]
+        if user == DRIVER_USER and entry.by_driver:
+            names = [entry.full + own for own in own_parts(entry)]
         patterns += [right + name for name in names if right]
     return patterns
 
@@ -197,7 +213,7 @@ def matrix() -> str:
         rights = []
         for user in OWNERS:
             right = access(user, entry) or "-"
-            is_own = user == DRIVER_USER and entry.name in PER_DRIVER
+            is_own = user == DRIVER_USER and entry.by_driver
             rights.append(f"{right} own" if is_own else right)
         rows.setdefault(tuple(rights), []).append(f"`{entry.name}`")
         if any(access(user, entry) for user in CELERY_USERS):

@@ -68,11 +68,11 @@ def test_celery_knows_what_is_allowed():
 @pytest.mark.parametrize(
     "change",
     [
-        {"reply_to": {"exchange": "", "routing_key": "csifleet:intents"}},
+        {"reply_to": {"exchange": "", "routing_key": "csifleet:intents:d"}},
         {"reply_to": {"exchange": "", "routing_key": "drv.other.example.org"}},
         {"reply_to": {"exchange": "", "routing_key": f"{ASKER}\n"}},
         {"reply_to": {"exchange": "", "routing_key": [ASKER]}},
-        {"reply_to": "csifleet:intents"},
+        {"reply_to": "csifleet:intents:d"},
         {"reply_to": None},
         {"ticket": "x" * 4_000_000},
     ],

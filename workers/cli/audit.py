@@ -179,17 +179,21 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
         for page in client.list_volumes(max_entries=500)
         for entry in page.entries
     }
-    intents = IntentStore(tools.redis)
+    stores = list(IntentStore(tools.redis).everywhere())
+    kept = [item for store in stores for item in store.all().items()]
     records = [
         (volume_of(name, record), record)
-        for name, record in (*intents.all().items(), *_copies(tools).values())
+        for name, record in (*kept, *_copies(tools).values())
         if str(record.get("driver")) == driver and _is_here(tools, record)
     ]
     in_flight = {
         name: float(record.get("since") or 0) for name, record in records if not is_stranded(record)
     }
     unsaved = frozenset(
-        handle for pv in intents.all_pvs().values() if (handle := _handle(pv, driver)) is not None
+        handle
+        for store in stores
+        for pv in store.all_pvs().values()
+        if (handle := _handle(pv, driver)) is not None
     )
     volumes, deleting, elsewhere = {}, set(), set()
     segments = _segments(tools, client)
@@ -270,14 +274,14 @@ def forget(tools: Tools, report: Report) -> int:
             f"--forget {name}: this audit does not list it as stranded; nothing is forgotten",
             exit_code=1,
         )
-    intents = IntentStore(tools.redis)
     # Delete the ConfigMap copies first, because a copy restores its intent.
     for copy, (domain, record) in _copies(tools).items():
         if volume_of(domain, record) == name:
             tools.kube.delete_config_map(tools.settings.kube.namespace, copy)
-    for domain, record in intents.all().items():
-        if volume_of(domain, record) == name:
-            intents.finish(domain)
+    for intents in IntentStore(tools.redis).everywhere():
+        for domain, record in intents.all().items():
+            if volume_of(domain, record) == name:
+                intents.finish(domain)
     terminal.write(f"the attempt for volume {name} is forgotten")
     return 0
 

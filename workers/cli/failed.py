@@ -63,7 +63,8 @@ def _stranded(tools: Tools) -> list[FailedKey]:
     """Attempts without a claim that need an operator; `csi-fleet audit` shows details."""
     return [
         FailedKey(one.key, fails=0, due=0.0, abandoned_at=FOR_GOOD, error=one.problem)
-        for one in stranded(IntentStore(tools.redis).all().items())
+        for store in IntentStore(tools.redis).everywhere()
+        for one in stranded(store.all().items())
     ]
 
 

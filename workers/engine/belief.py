@@ -10,7 +10,8 @@ bytes and put them back later. So the API server decides, to which no Redis user
 2. A volume or snapshot that a live object names is in use, whatever a record says of it.
 
 Each effect that follows from the record of an object that is gone passes `doubt_about`. Each such
-deletion in the storage, and each PersistentVolume that is saved so, passes `user_of`.
+deletion in the storage, and each PersistentVolume that is saved so, passes `user_of`. So does the
+unpublish of a volume whose attachment is gone, which passes nothing else: it deletes nothing.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _last_state(kube: KubeReader, vanished: Vanished, version: int) -> JsonObjec
 
 
 def user_of(kube: KubeReader, resource: Resource, names_it: Callable[[JsonObject], bool]) -> str:
-    """The name of a live object that names a volume or snapshot; "" for none.
+    """The name of a live object that names a volume, snapshot or publication; "" for none.
 
     It lists all objects of the kind, so it is only for what follows from a record alone.
     """

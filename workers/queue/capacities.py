@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.queue.names import redis_key
-from workers.queue.records import decode, encode, quarantine
+from workers.queue.records import decode, encode, peek, quarantine
 from workers.queue.scripts import Scripts, reading, text, whole
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class CapacityStore:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        self._plans = redis_key(client, "capacity_plans")
+        self._planned = redis_key(client, "capacity_planned")
         self._objects = redis_key(client, "capacity")
         self._items = redis_key(client, "capacity_uids")
         self._obsolete = redis_key(client, "capacity_obsolete")
@@ -48,7 +48,7 @@ class CapacityStore:
         """Return whether a plan was made since Redis lost its data, and the item's object."""
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
-            pipe.hexists(self._plans, driver)
+            pipe.exists(self._planned + driver)
             pipe.hget(self._objects + driver, item)
             is_planned, raw = pipe.execute()
             return bool(is_planned), self._decode(driver, item, raw)
@@ -157,13 +157,13 @@ class CapacityStore:
     def noticed(self, driver: str) -> dict[str, Any] | None:
         """Return what the last plan was made for, None if none was made."""
         with reading(self._client):
-            raw = self._client.hget(self._plans, driver)
-            return None if raw is None else decode(self._client, self._plans, driver, raw)
+            raw = self._client.get(self._planned + driver)
+        return None if raw is None else peek(raw)
 
     def notice(self, driver: str, record: Mapping[str, Any]) -> None:
         """Note what a plan is made for."""
         with reading(self._client):
-            self._client.hset(self._plans, driver, encode(record))
+            self._client.set(self._planned + driver, encode(record))
 
     def postponed(self, keys: Sequence[Key]) -> set[Key]:
         """Return the keys that wait for a retry or a delayed refresh: a poll adds them not."""

@@ -109,7 +109,7 @@ class HeldLeases:
             catalog=CatalogState(text(epoch), numbers, frozenset(map(text, complete))),
             session=self.session,
             records=(records[0], records[1], bool(records[2])),
-            mark=self._remembered.mark_of(key.text, mark),
+            mark=self._remembered.mark_of(key, mark),
             valid_until=valid_until,
             started_ms=int(started_ms),
             asked_at=started,

@@ -6,7 +6,6 @@ scans), so that asking costs nothing while ten thousand claims wait.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,8 @@ from workers.queue.limits import (
     read_mirrored,
     read_pause,
 )
-from workers.queue.names import redis_key
-from workers.queue.records import decode, peek
+from workers.queue.names import driver_key, literal, redis_key
+from workers.queue.records import allowed, decode, drivers_with, peek
 from workers.queue.scripts import reading, text, whole
 from workers.queue.seal import content
 
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
     import redis
 
-# What Redis reads as a pattern.
-_GLOB = re.compile(r"[*?\[\]\\^]")
 # The year 3000: a score may be anything.
 _LATEST_MS = 32_503_680_000_000.0
 _KEYS_PER_READ = 200
@@ -157,9 +154,8 @@ def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
         QueueUnavailable: Redis does not answer.
     """
     names = [key.text for key in wanted]
-    domains = [key.record_name for key in wanted]
     lanes = list(dict.fromkeys(key.lane for key in wanted))
-    hashes = ("leases", "news", "blocked", "since", "fails", "memos")
+    hashes = ("leases", "news", "blocked", "since", "fails")
     with reading(client):
         pipe = client.pipeline(transaction=False)
         ask_clock(client, pipe)
@@ -171,33 +167,40 @@ def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
             pipe.hget(redis_key(client, "pauses"), f"driver {driver_of(lane)}")
         for entry in hashes:
             pipe.hmget(redis_key(client, entry), names)
-        for entry in ("intents", "unsaved"):
-            pipe.hmget(redis_key(client, entry), domains)
         for key in wanted:
+            for entry, name in _records(key).items():
+                pipe.hget(driver_key(client, entry, key.driver), name)
             for family in ("ready", "retry"):
                 pipe.zrank(redis_key(client, family) + key.lane, key.text)
             pipe.sismember(redis_key(client, "dirty"), key.text)
             for entry in ("delayed", "abandoned"):
                 pipe.zscore(redis_key(client, entry), key.text)
             pipe.lrange(redis_key(client, "trail") + trail_name(key), 0, -1)
-        answers = iter(pipe.execute())
+        answers = iter(allowed(pipe))
         clock = clock_of(*islice(answers, 2))
         shared = {lane: tuple(islice(answers, 7)) for lane in lanes}
-        columns = list(islice(answers, len(hashes) + 2))
-        rows = [(*column, *islice(answers, 6)) for column in zip(*columns, strict=True)]
+        columns = list(islice(answers, len(hashes)))
+        rows = [(*column, *islice(answers, 9)) for column in zip(*columns, strict=True)]
         locks = {text(row[2]) for row in rows if row[2]}
         holders = {lock: _holder(client, lock) for lock in locks}
         records = [
             [
-                decode(client, redis_key(client, entry), domain, raw) if raw else None
+                decode(client, driver_key(client, entry, key.driver), key.record_name, raw)
+                if raw
+                else None
                 for entry, raw in (("intents", row[6]), ("unsaved", row[7]))
             ]
-            for domain, row in zip(domains, rows, strict=True)
+            for key, row in zip(wanted, rows, strict=True)
         ]
     return [
         _state_of(key, clock, shared[key.lane], (*row[:6], *record, *row[8:]), holders)
         for key, row, record in zip(wanted, rows, records, strict=True)
     ]
+
+
+def _records(key: Key) -> dict[str, str]:
+    """The field of a key's records by their family."""
+    return {"memos": key.text, "intents": key.record_name, "unsaved": key.record_name}
 
 
 def _state_of(
@@ -313,9 +316,9 @@ def _read_failed(
     for key in keys:
         pipe.zscore(redis_key(client, "delayed"), key.text)
         pipe.zscore(redis_key(client, "abandoned"), key.text)
-        pipe.hget(redis_key(client, "memos"), key.text)
+        pipe.hget(driver_key(client, "memos", key.driver), key.text)
         pipe.lrange(redis_key(client, "trail") + trail_name(key), -20, -1)
-    answers = iter(pipe.execute())
+    answers = iter(allowed(pipe))
     for key in keys:
         due, abandoned, memo, notes = islice(answers, 4)
         errors = [note.detail for note in map(read_note, notes) if note.event == "error"]
@@ -338,7 +341,7 @@ def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) ->
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    pattern = f"*{_GLOB.sub(_escaped, object_)}|*"
+    pattern = f"*{literal(object_)}|*"
     found: dict[Key, None] = {}
     with reading(client):
         for entry in ("leases", "since", "blocked", "fails"):
@@ -349,7 +352,7 @@ def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) ->
                 found |= _about(text(name), kinds, object_)
         known = {trail_name(key) for key in found}
         prefix = redis_key(client, "trail")
-        for raw in client.scan_iter(f"{_GLOB.sub(_escaped, prefix)}{pattern}", count=1000):
+        for raw in client.scan_iter(f"{literal(prefix)}{pattern}", count=1000):
             kind, *rest = text(raw).removeprefix(prefix).split("|")
             if text(raw).removeprefix(prefix) not in known:
                 found |= _about("|".join([kind, "", *rest]), kinds, object_)
@@ -365,24 +368,19 @@ def _about(name: str, kinds: Collection[str], object_: str) -> dict[Key, None]:
     return {key: None} if is_meant else {}
 
 
-def _escaped(match: re.Match[str]) -> str:
-    return f"\\{match.group()}"
-
-
 def read_sizes(client: redis.Redis) -> dict[str, int]:
-    """Counts that belong to no lane, for metrics and `status`; two round trips."""
+    """Counts that belong to no lane, for metrics and `status`."""
     with reading(client):
         # Workers clear the list of processes; when all of them died, nobody does.
         now = read_clock(client).now_ms
         pipe = client.pipeline(transaction=False)
-        pipe.hlen(redis_key(client, "intents"))
-        pipe.hlen(redis_key(client, "unsaved"))
         pipe.hlen(redis_key(client, "fails"))
         pipe.zcard(redis_key(client, "abandoned"))
         pipe.zcount(redis_key(client, "procs"), now, "+inf")
         pipe.zcount(redis_key(client, "drivers_until"), now, "+inf")
         pipe.hlen(redis_key(client, "quarantine"))
         answers = pipe.execute()
+        records = [_count(client, name) for name in ("intents", "unsaved")]
     names = (
         "intents",
         "unsaved_volumes",
@@ -392,7 +390,15 @@ def read_sizes(client: redis.Redis) -> dict[str, int]:
         "registered_drivers",
         "quarantined_records",
     )
-    return dict(zip(names, answers, strict=True))
+    return dict(zip(names, (*records, *answers), strict=True))
+
+
+def _count(client: redis.Redis, name: str) -> int:
+    """How many records of a family all drivers have."""
+    pipe = client.pipeline(transaction=False)
+    for driver in drivers_with(client, name):
+        pipe.hlen(driver_key(client, name, driver))
+    return sum(pipe.execute())
 
 
 def trail_name(key: Key) -> str:
@@ -504,7 +510,7 @@ def marks_of_driver(
         QueueUnavailable: Redis does not answer.
     """
     prefixes = tuple(f"{kind}|{driver}|" for kind in kinds)
-    name = redis_key(client, "marks")
+    name = driver_key(client, "marks", driver)
     with reading(client):
         return {
             key: peek(raw) or {}

@@ -5,7 +5,7 @@ attempt to save it (M-011). A claim has one record of each, under its domain: it
 node's name where each node has a storage of its own. No flag changes that, so whoever works on the
 claim finds the record, which names the volume that was asked for. Records hold no secret. They
 outlive leases and processes; only Redis losing its data takes them, for which the API server keeps
-the ConfigMaps of longer attempts.
+the ConfigMaps of longer attempts. Each driver has keys of its own in Redis for them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.errors import LeaseLost, NamespaceFull
-from workers.queue.keys import Key
-from workers.queue.names import redis_key
-from workers.queue.records import encode, peek, unseal
+from workers.queue.keys import Key, spelled
+from workers.queue.names import driver_key, proof_place
+from workers.queue.records import drivers_with, encode, peek, unseal
 from workers.queue.scripts import Scripts, reading, text
 from workers.queue.seal import UNCHECKED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import redis
 
@@ -42,7 +42,8 @@ class IntentStore:
     Args:
         client: of the queue's Redis.
         seal: the workers' keys; who only looks needs none.
-        namespace_bytes: of intents that one namespace may have at a time.
+        driver: the driver's part of the claims' keys, for methods that are given no lease.
+        namespace_bytes: of intents that one namespace may have at a time, at all drivers.
     """
 
     def __init__(
@@ -50,14 +51,21 @@ class IntentStore:
         client: redis.Redis,
         seal: Seal = UNCHECKED,
         *,
+        driver: str = "",
         namespace_bytes: int = NAMESPACE_BYTES,
     ) -> None:
         self._client = client
-        self._unsaved = redis_key(client, "unsaved")
-        self._intents = redis_key(client, "intents")
+        self._driver = driver
+        self._places = {name: proof_place(client, name) for name in ("intents", "unsaved")}
         self._namespace_bytes = namespace_bytes
         self._scripts = Scripts(client)
         self._seal = seal
+
+    def of(self, driver: str) -> IntentStore:
+        """The records of another driver."""
+        return IntentStore(
+            self._client, self._seal, driver=driver, namespace_bytes=self._namespace_bytes
+        )
 
     def begin(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
         """Record that CreateVolume is about to be called; nothing may reach it before (M-010).
@@ -76,8 +84,8 @@ class IntentStore:
         known = dict(lease.written if lease else {})
         closed = self._closed(domain, lease, intents=intent)
         _remember(lease, domain, **closed)
-        owner, most = _owner(lease), self._namespace_bytes
-        written = self._scripts.run("begin", domain, *closed.values(), *owner, most, note)
+        at, owner, most = self._at(domain, lease), _owner(lease), self._namespace_bytes
+        written = self._scripts.run("begin", *at, *closed.values(), *owner, most, note)
         if written == _FULL:
             if lease is not None:
                 lease.written = known
@@ -103,14 +111,15 @@ class IntentStore:
         """
         closed = self._closed(domain, lease, intents=intent, unsaved=pv)
         _remember(lease, domain, **closed)
-        if not self._scripts.run("created", domain, *closed.values(), *_owner(lease)):
+        at = self._at(domain, lease)
+        if not self._scripts.run("created", *at, *closed.values(), *_owner(lease)):
             raise LeaseLost(f"lease of {domain} is lost, its PV is not saved")
 
     def finish(self, domain: str, lease: Lease | None = None) -> bool:
         """The outcome is final and saved; False when the lease belongs to somebody else now."""
         if lease is not None:
             lease.written.clear()
-        return bool(self._scripts.run("finish", domain, *_owner(lease)))
+        return bool(self._scripts.run("finish", *self._at(domain, lease), *_owner(lease)))
 
     def put(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
         """Replace an intent, for example with its new stage; raises as `begin`.
@@ -127,7 +136,7 @@ class IntentStore:
         """Whether a worker with our key wrote the copy of an intent: for this key and ConfigMap."""
         record = peek(sealed) or {}
         is_meant = (record.get("key"), record.get("copy_uid")) == (key.text, uid)
-        return is_meant and self._seal.is_ours(self._intents, domain, sealed)
+        return is_meant and self._seal.is_ours(self._places["intents"], domain, sealed)
 
     def restore(self, domain: str, sealed: bytes) -> bool:
         """Write a copied intent unless there is one, which is newer; True when written.
@@ -135,24 +144,42 @@ class IntentStore:
         Who restores need not be able to prove it: the worker that reads it does.
         """
         with reading(self._client):
-            return bool(self._client.hsetnx(self._intents, domain, sealed))
+            return bool(self._client.hsetnx(self._hash("intents"), domain, sealed))
 
     def get(self, domain: str) -> dict[str, Any] | None:
         """The intent of a volume, None when there is none."""
-        return self._read(self._intents, domain)
+        with reading(self._client):
+            return self._decode("intents", domain, self._client.hget(self._hash("intents"), domain))
 
     def delete(self, domain: str) -> None:
         """Drop the intent, keep an unsaved PV."""
-        self._drop(self._intents, domain)
+        self._drop("intents", domain)
 
     def all(self) -> dict[str, dict[str, Any]]:
         """Every intent by domain; read in pieces, so entries may come or go meanwhile."""
-        return self._read_all(self._intents)
+        return self._read_all("intents")
+
+    def everywhere(self) -> Iterator[IntentStore]:
+        """The stores of all drivers that have a record."""
+        with reading(self._client):
+            found = {*drivers_with(self._client, "intents"), *drivers_with(self._client, "unsaved")}
+        for driver in sorted(found):
+            yield self.of(driver)
+
+    def all_of(self, driver_name: str) -> dict[str, dict[str, Any]]:
+        """Every intent of a driver by domain, on whichever node."""
+        with reading(self._client):
+            drivers = drivers_with(self._client, "intents")
+        found: dict[str, dict[str, Any]] = {}
+        for driver in drivers:
+            if driver.partition("@")[0] == driver_name:
+                found |= self.of(driver).all()
+        return found
 
     def keys_of(self, object_: str) -> list[Key]:
-        """Keys of the attempts for the objects of this name, of every kind."""
+        """Keys of the attempts for the objects of this name, of every kind and driver."""
         found = []
-        for record in self.all().values():
+        for record in (one for store in self.everywhere() for one in store.all().values()):
             with suppress(ValueError):
                 key = Key.parse(str(record.get("key", "")))
                 found += [key] if key.object == object_ else []
@@ -160,11 +187,11 @@ class IntentStore:
 
     def delete_pv(self, domain: str) -> None:
         """The PV was saved."""
-        self._drop(self._unsaved, domain)
+        self._drop("unsaved", domain)
 
     def all_pvs(self) -> dict[str, dict[str, Any]]:
         """Every unsaved PV by domain."""
-        return self._read_all(self._unsaved)
+        return self._read_all("unsaved")
 
     def opened(self, lease: Lease) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
         """Intent, unsaved PV, and whether the PV was saved in the last minutes, as of the lease.
@@ -176,43 +203,50 @@ class IntentStore:
         intent, pv, was_saved = lease.records
         if intent is None and pv is None:
             return None, None, was_saved
-        name = lease.domain
+        name, slots = lease.domain, {"intents": intent, "unsaved": pv}
         with reading(self._client):
-            found = self._decode(self._intents, name, intent), self._decode(self._unsaved, name, pv)
-        slots = {"intents": intent, "unsaved": pv}
+            found = [self._decode(slot, name, raw, lease) for slot, raw in slots.items()]
         _remember(lease, name, **{slot: raw for slot, raw in slots.items() if raw})
-        return *found, was_saved
+        return found[0], found[1], was_saved
 
     def _closed(
         self, domain: str, lease: Lease | None, **records: Mapping[str, Any]
     ) -> dict[str, bytes]:
         """An intent, and perhaps its PV, as they stand in Redis; by name of their hash."""
-        keys = {"intents": self._intents, "unsaved": self._unsaved}
         tenant = _tenant(records["intents"], lease)
         return {
-            name: self._seal.close(keys[name], domain, tenant, encode(record))
+            name: self._seal.close(self._places[name], domain, tenant, encode(record))
             for name, record in records.items()
         }
 
-    def _read(self, key: str, field: str) -> dict[str, Any] | None:
-        with reading(self._client):
-            return self._decode(key, field, self._client.hget(key, field))
+    def _hash(self, name: str, lease: Lease | None = None) -> str:
+        driver = self._driver if lease is None else lease.key.driver
+        return driver_key(self._client, name, driver)
 
-    def _drop(self, key: str, field: str) -> None:
-        with reading(self._client):
-            self._client.hdel(key, field)
+    def _at(self, domain: str, lease: Lease | None) -> tuple[str, str]:
+        """Where a script finds the records: the driver as keys spell it, and the domain."""
+        return spelled(self._driver if lease is None else lease.key.driver), domain
 
-    def _read_all(self, key: str) -> dict[str, dict[str, Any]]:
+    def _drop(self, name: str, field: str) -> None:
+        with reading(self._client):
+            self._client.hdel(self._hash(name), field)
+
+    def _read_all(self, name: str) -> dict[str, dict[str, Any]]:
         with reading(self._client):
             found = {}
-            for field, raw in self._client.hscan_iter(key, count=200):
-                record = self._decode(key, text(field), raw)
+            for field, raw in self._client.hscan_iter(self._hash(name), count=200):
+                record = self._decode(name, text(field), raw)
                 if record is not None:
                     found[text(field)] = record
             return found
 
-    def _decode(self, key: str, field: str, raw: bytes | str | None) -> dict[str, Any] | None:
-        return None if raw is None else unseal(self._client, self._seal, key, field, raw)
+    def _decode(
+        self, name: str, field: str, raw: bytes | str | None, lease: Lease | None = None
+    ) -> dict[str, Any] | None:
+        if raw is None:
+            return None
+        place, key = self._places[name], self._hash(name, lease)
+        return unseal(self._client, self._seal, place, key, field=field, raw=raw)
 
 
 def _remember(lease: Lease | None, domain: str, **records: bytes) -> None:

@@ -23,7 +23,8 @@ _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")
 _PARTS: Final = 4
 
 
-def _quote(part: str) -> str:
+def spelled(part: str) -> str:
+    """One part of a key as Redis has it."""
     return _UNSAFE.sub(lambda match: f"%{ord(match.group()):02X}", part)
 
 
@@ -50,7 +51,7 @@ class Key:
 
     def __post_init__(self) -> None:
         parts = (self.kind, self.driver, self.object, self.uid)
-        object.__setattr__(self, "text", "|".join(map(_quote, parts)))
+        object.__setattr__(self, "text", "|".join(map(spelled, parts)))
 
     @property
     def driver_name(self) -> str:
@@ -71,13 +72,13 @@ class Key:
         """
         if self.kind != KIND_CLAIMS:
             return ""
-        name = f"{RECORD_PREFIX}{_quote(self.uid)}"
-        return f"{name}@{_quote(self.node)}" if self.node else name
+        name = f"{RECORD_PREFIX}{spelled(self.uid)}"
+        return f"{name}@{spelled(self.node)}" if self.node else name
 
     @property
     def lane(self) -> str:
         """Keys of one lane share a concurrency limit, a rate and an order (G11)."""
-        return f"{_quote(self.kind)}|{_quote(self.driver)}"
+        return f"{spelled(self.kind)}|{spelled(self.driver)}"
 
     @property
     def tenant(self) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.errors import RecordTooLarge
-from workers.queue.names import redis_key
+from workers.queue.keys import Key
+from workers.queue.names import driver_key, proof_place
 from workers.queue.records import encode, quarantine_forged, unseal
 from workers.queue.scripts import reading, text
 from workers.queue.seal import content
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     import redis
 
-    from workers.queue.keys import Key
     from workers.queue.seal import Seal
 
 # Bytes of one mark, as of a claim's record: a group of some hundred volumes has all their handles.
@@ -35,23 +35,30 @@ class Remembered:
 
     def __init__(self, client: redis.Redis, seal: Seal) -> None:
         self._client = client
-        self._marks = redis_key(client, "marks")
-        self._memos = redis_key(client, "memos")
+        self._marks = proof_place(client, "marks")
+        self._memos = proof_place(client, "memos")
         self._seal = seal
 
-    def mark_of(self, name: str, raw: bytes | str | None) -> dict[str, Any]:
-        """The mark of the key of that name; {} for none and for one that is not ours."""
+    def mark_of(self, key: Key, raw: bytes | str | None) -> dict[str, Any]:
+        """The mark of a key; {} for none and for one that is not ours."""
         if not raw:
             return {}
+        hash_ = driver_key(self._client, "marks", key.driver)
         with reading(self._client):
-            return unseal(self._client, self._seal, self._marks, name, raw) or {}
+            return (
+                unseal(self._client, self._seal, self._marks, hash_, field=key.text, raw=raw) or {}
+            )
 
     def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
         """The marks of several keys, in their order."""
-        names = [key.text for key in keys]
-        with reading(self._client):
-            raws = self._client.hmget(self._marks, names)
-        return [self.mark_of(name, raw) for name, raw in zip(names, raws, strict=True)]
+        wanted, found = list(keys), dict[Key, dict[str, Any]]()
+        for driver in {key.driver for key in wanted}:
+            own = [key for key in wanted if key.driver == driver]
+            with reading(self._client):
+                names = [key.text for key in own]
+                raws = self._client.hmget(driver_key(self._client, "marks", driver), names)
+            found |= {key: self.mark_of(key, raw) for key, raw in zip(own, raws, strict=True)}
+        return [found[key] for key in wanted]
 
     def sealed_mark(self, key: Key, record: Mapping[str, Any]) -> bytes:
         """A mark to be stored, empty for none.
@@ -84,7 +91,8 @@ class Remembered:
         if self._seal.is_ours(self._memos, key.text, raw):
             return text(content(raw))
         with reading(self._client):
-            quarantine_forged(self._client, self._memos, key.text, raw)
+            hash_ = driver_key(self._client, "memos", key.driver)
+            quarantine_forged(self._client, hash_, key.text, raw)
         return ""
 
     def sealed_memo(self, key: Key, memo: str) -> bytes:

@@ -6,18 +6,29 @@ cluster's keys are `Names`; the client that talks to its Redis carries them.
 
 Everything can be lost at any moment: the API server is the truth, the watcher adds every undecided
 object again. Only `intents`, `unsaved` and some `marks` carry more than that (M-010, M-011).
+
+A record that leads to an effect is in a key named after its driver (`driver_key`), so that Redis
+itself keeps the worker beside one driver away from the records of all others.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
+
+from workers.queue.keys import spelled
 
 if TYPE_CHECKING:
     import redis
 
 PREFIX: Final = "csifleet:"
+# What Redis reads as a pattern.
+_GLOB: Final = re.compile(r"[*?\[\]\\^]")
 CELERY_QUEUE_PREFIX: Final = "drv."
+
+# Families whose keys the release before did not name after the driver (`formerrecords.py`).
+FORMER: Final = frozenset({"intents", "marks", "memos", "unsaved"})
 
 RedisType = Literal["string", "hash", "set", "zset", "list"]
 Owner = Literal[
@@ -42,6 +53,8 @@ class RedisName:
         type: the Redis type.
         owner: `queue` keys are rebuilt from the API server and dropped together on a repair.
         life: who writes it and when it goes.
+        by_driver: the driver's part of a key (`Key.driver`), node included, follows the prefix. The
+            worker beside one driver reaches that driver's keys alone.
     """
 
     name: str
@@ -49,6 +62,7 @@ class RedisName:
     owner: Owner
     life: str
     is_family: bool = False
+    by_driver: bool = False
 
     @property
     def full(self) -> str:
@@ -58,6 +72,10 @@ class RedisName:
 
 def _family(name: str, type_: RedisType, owner: Owner, life: str) -> RedisName:
     return RedisName(name, type_, owner, life, is_family=True)
+
+
+def _by_driver(name: str, type_: RedisType, owner: Owner, life: str) -> RedisName:
+    return RedisName(name, type_, owner, life, is_family=True, by_driver=True)
 
 
 NAMES: Final = {
@@ -93,8 +111,10 @@ NAMES: Final = {
         RedisName("clock", "string", "counters", "'ms difference': the queue's clock (lib.lua)"),
         RedisName("fence", "string", "counters", "last fence number; never removed"),
         RedisName("fails", "hash", "counters", "key -> consecutive failures; until done/forget"),
-        RedisName("memos", "hash", "counters", "key -> memo of its last failure; as `fails`"),
-        RedisName("marks", "hash", "counters", "key -> a controller's record of it; until forget"),
+        _by_driver(
+            "memos", "hash", "counters", "key -> memo of its last failure; as `fails`, 7 days"
+        ),
+        _by_driver("marks", "hash", "counters", "key -> a controller's record; until forget"),
         RedisName("abandoned", "zset", "counters", "given-up key -> ms; dropped after 7 days"),
         RedisName("paused", "hash", "counters", "'kind lane' -> 'until_ms reason'; until resumed"),
         RedisName("pauses", "hash", "counters", "'driver|class NAME' -> 'end_ms until_ms reason'"),
@@ -102,10 +122,10 @@ NAMES: Final = {
         _family("limits", "hash", "counters", "lane: concurrency, rate, burst, bucket; by workers"),
         RedisName("declared", "zset", "counters", "lane -> ms its limits were last declared; 1 h"),
         # Intents: what may exist in a storage system without a PV.
-        RedisName("intents", "hash", "intents", "domain -> record; from before CreateVolume"),
-        RedisName("unsaved", "hash", "intents", "domain -> full PV; until saved"),
+        _by_driver("intents", "hash", "intents", "domain -> record; from before CreateVolume"),
+        _by_driver("unsaved", "hash", "intents", "domain -> full PV; until saved"),
         RedisName("held", "hash", "intents", "namespace -> bytes of its intents; each minute anew"),
-        _family("saved", "string", "intents", "domain: its PV was saved a moment ago; 10 min"),
+        _by_driver("saved", "string", "intents", "then '|domain': PV saved a moment ago; 10 min"),
         # Catalog, written by the watcher.
         _family("catalog", "hash", "catalog", "kind: name -> 'rv json', no json = tombstone"),
         _family("changes", "zset", "catalog", "kind: name -> version of its last change"),
@@ -116,8 +136,8 @@ NAMES: Final = {
         # Registry, written by workers.
         RedisName("drivers", "hash", "registry", "driver -> record json; dropped when expired"),
         RedisName("drivers_until", "zset", "registry", "driver -> ms until it counts as served"),
-        _family("links", "zset", "registry", "driver: process connected to it -> ms; PX"),
-        RedisName("chosen", "hash", "registry", "driver -> 'begin_ms calls_ms address' (link.lua)"),
+        _by_driver("links", "zset", "registry", "process connected to it -> ms; PX"),
+        _by_driver("chosen", "string", "registry", "'begin_ms calls_ms address' (link.lua)"),
         RedisName("installation", "string", "registry", "name of this Redis; put back by workers"),
         _family("fellows", "zset", "registry", "Lease: worker -> ms until it works by it; PX"),
         RedisName(
@@ -125,20 +145,20 @@ NAMES: Final = {
         ),
         RedisName("presence", "zset", "registry", "'role host pid' of a watcher -> when it ends"),
         # Capacity objects, rebuilt by the next plan.
-        _family("capacity", "hash", "capacity", "driver: item -> its object; until it is gone"),
-        _family("capacity_uids", "hash", "capacity", "driver: uid -> item, as `capacity`"),
-        _family("capacity_obsolete", "hash", "capacity", "driver: name -> uid; until deleted"),
-        RedisName("capacity_plans", "hash", "capacity", "driver -> what it was planned for"),
-        _family("capacity_turn", "string", "capacity", "driver: ms of a full write bucket; PX"),
+        _by_driver("capacity", "hash", "capacity", "item -> its object; until it is gone"),
+        _by_driver("capacity_uids", "hash", "capacity", "uid -> item, as `capacity`"),
+        _by_driver("capacity_obsolete", "hash", "capacity", "name -> uid; until deleted"),
+        _by_driver("capacity_planned", "string", "capacity", "what it was planned for"),
+        _by_driver("capacity_turn", "string", "capacity", "ms of a full write bucket; PX"),
         # Clocks.
         _family("period", "string", "periods", "work done or told -> ms when it is due again; PX"),
         # What happened to each key lately, for `explain`.
         _family("trail", "list", "events", "kind|object|uid: last 40 notes 'ms event'; 1 h"),
         # What a shadow expects and how it compared, per driver; 30 days after the last.
-        _family("shadow_open", "hash", "shadow", "driver: object's path -> prediction json"),
-        _family("shadow_counts", "hash", "shadow", "driver: verdict -> how often"),
-        _family("shadow_notes", "list", "shadow", "driver: last 200 differences, json"),
-        _family("shadow_known", "set", "shadow", "driver: paths that were predicted or judged"),
+        _by_driver("shadow_open", "hash", "shadow", "object's path -> prediction json"),
+        _by_driver("shadow_counts", "hash", "shadow", "verdict -> how often"),
+        _by_driver("shadow_notes", "list", "shadow", "last 200 differences, json"),
+        _by_driver("shadow_known", "set", "shadow", "paths that were predicted or judged"),
         # What could not be read.
         RedisName("quarantine", "hash", "quarantine", "'key field' -> raw value; 7 days"),
         _family("quarantined", "string", "quarantine", "renamed wrong-typed key, any type; 7 days"),
@@ -162,7 +182,7 @@ class Names:
             return None
         name = full_name.removeprefix(self.prefix)
         exact = NAMES.get(name)
-        if exact is not None and not exact.is_family:
+        if exact is not None and (not exact.is_family or name in FORMER):
             return exact
         family_name, colon, _ = name.partition(":")
         family = NAMES.get(family_name) if colon else None
@@ -198,6 +218,25 @@ def names_of(client: redis.Redis) -> Names:
 def redis_key(client: redis.Redis, name: str) -> str:
     """One of our keys, or the prefix of a family's, where this client finds it."""
     return names_of(client).full(name)
+
+
+def driver_key(client: redis.Redis, name: str, driver: str) -> str:
+    """The key in which a family `by_driver` keeps one driver's part."""
+    return redis_key(client, name) + spelled(driver)
+
+
+def proof_place(client: redis.Redis, name: str) -> str:
+    """What a record's proof says of where it is kept: its family, not the driver.
+
+    The release before kept the records of all drivers in one hash of that name; what it wrote there
+    and into ConfigMaps is still proved by it.
+    """
+    return redis_key(client, name).removesuffix(":")
+
+
+def literal(text: str) -> str:
+    """The pattern by which Redis finds this text alone."""
+    return _GLOB.sub(r"\\\g<0>", text)
 
 
 def celery_queue(place: str) -> str:

@@ -7,19 +7,21 @@ reported once and then counts as absent, so that one bad value cannot stop a wor
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
 from workers.observability.logging import get_logger
 from workers.queue import seal as sealing
 from workers.queue.connection import NoPermissionError, WatchError
-from workers.queue.names import redis_key
+from workers.queue.names import literal, redis_key
 from workers.queue.scripts import text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import redis
+    from redis.client import Pipeline
 
     from workers.queue.seal import Seal
 
@@ -51,14 +53,46 @@ def decode(client: redis.Redis, key: str, field: str, raw: bytes | str) -> dict[
 
 
 def unseal(
-    client: redis.Redis, seal: Seal, key: str, field: str, raw: bytes | str
+    client: redis.Redis, seal: Seal, place: str, key: str, *, field: str, raw: bytes | str
 ) -> dict[str, Any] | None:
-    """Read one record of a worker back; None after setting a forged or unreadable one aside."""
+    """Read one record of a worker back; None after setting a forged or unreadable one aside.
+
+    Args:
+        client: the Redis client.
+        seal: the workers' keys.
+        place: what the proof says, see `proof_place`.
+        key: the hash.
+        field: of the hash.
+        raw: the field's value.
+    """
     raw = _bytes(raw)
-    if seal.is_ours(key, field, raw):
+    if seal.is_ours(place, field, raw):
         return decode(client, key, field, raw)
     quarantine_forged(client, key, field, raw)
     return None
+
+
+def drivers_with(client: redis.Redis, name: str) -> list[str]:
+    """Drivers for which a family `by_driver` has a key that this user may read; in pieces."""
+    prefix = redis_key(client, name)
+    keys = sorted({text(one) for one in client.scan_iter(match=f"{literal(prefix)}*", count=1000)})
+    pipe = client.pipeline(transaction=False)
+    for key in keys:
+        pipe.exists(key)
+    answers = allowed(pipe)
+    return [
+        unquote(key.removeprefix(prefix)) for key, found in zip(keys, answers, strict=True) if found
+    ]
+
+
+def allowed(pipe: Pipeline) -> list[Any]:
+    """The replies of a pipeline; None for what this user may not read, another driver's records."""
+    answers = []
+    for one in pipe.execute(raise_on_error=False):
+        if isinstance(one, Exception) and not isinstance(one, NoPermissionError):
+            raise one
+        answers.append(None if isinstance(one, Exception) else one)
+    return answers
 
 
 def peek(raw: bytes | str) -> dict[str, Any] | None:

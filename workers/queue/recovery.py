@@ -14,10 +14,11 @@ import msgspec
 
 from workers.errors import ProvisionerError
 from workers.observability.logging import get_logger
+from workers.queue import formerrecords
 from workers.queue.keys import Key
-from workers.queue.names import redis_key
+from workers.queue.names import driver_key, redis_key
 from workers.queue.periods import Periods
-from workers.queue.records import UNREADABLE
+from workers.queue.records import UNREADABLE, drivers_with
 from workers.queue.scripts import reading
 from workers.queue.seal import content, tenant_of
 
@@ -62,8 +63,6 @@ class Recovery:
     ) -> None:
         self._client = client
         self._periods = Periods(client)
-        self._intents = redis_key(client, "intents")
-        self._unsaved = redis_key(client, "unsaved")
         self._held = redis_key(client, "held")
         self._queue = queue
         self._period_seconds = period_seconds
@@ -83,20 +82,22 @@ class Recovery:
         """
         if not self._periods.is_due("recovery", self._period_seconds):
             return False
+        formerrecords.adopt(self._client)
         for keys in self._chunks(keys_of_volume):
             self._queue.ensure(keys)
         return True
 
     def _chunks(self, keys_of_volume: KeysOfVolume) -> Iterator[list[Key]]:
         held: Counter[str] = Counter()
-        for chunk in self._scan(self._intents):
+        for _, chunk in self._scan("intents"):
             for raw in chunk.values():
                 held[tenant_of(raw)] += len(raw)
             yield [key for raw in chunk.values() if (key := _key_of_intent(raw))]
         self._weigh(held)
-        for chunk in self._scan(self._unsaved):
+        for driver, chunk in self._scan("unsaved"):
             with reading(self._client):
-                intents = self._client.hmget(self._intents, list(chunk))
+                name = driver_key(self._client, "intents", driver)
+                intents = self._client.hmget(name, list(chunk))
             alone = [raw for raw, intent in zip(chunk.values(), intents, strict=True) if not intent]
             yield [key for raw in alone for key in _keys_of_unsaved(raw, keys_of_volume)]
 
@@ -110,15 +111,19 @@ class Recovery:
                 pipe.hset(self._held, mapping=counts)
             pipe.execute()
 
-    def _scan(self, name: str) -> Iterator[dict[Any, Any]]:
-        cursor = 0
-        while True:
-            with reading(self._client):
-                cursor, chunk = self._client.hscan(name, cursor, count=_CHUNK)
-            if isinstance(chunk, dict) and chunk:
-                yield chunk
-            if not cursor:
-                return
+    def _scan(self, name: str) -> Iterator[tuple[str, dict[Any, Any]]]:
+        """A family's records in pieces, each with its driver."""
+        with reading(self._client):
+            drivers = drivers_with(self._client, name)
+        for driver in drivers:
+            cursor, is_first = 0, True
+            while cursor or is_first:
+                with reading(self._client):
+                    key = driver_key(self._client, name, driver)
+                    cursor, chunk = self._client.hscan(key, cursor, count=_CHUNK)
+                is_first = False
+                if isinstance(chunk, dict) and chunk:
+                    yield driver, chunk
 
 
 def _key_of_intent(raw: bytes) -> Key | None:

@@ -275,4 +275,6 @@ def _is_wrong(client: redis.Redis, key: str) -> bool:
     entry = names_of(client).declared(key)
     if entry is None or entry.name == "quarantined":
         return False
-    return text(client.type(key)) not in {entry.type, "none"}
+    with suppress(NoPermissionError):  # another driver's: its worker sets it aside, or a watcher
+        return text(client.type(key)) not in {entry.type, "none"}
+    return False

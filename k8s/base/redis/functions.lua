@@ -1,6 +1,6 @@
-#!lua name=csifleet_c3e3b6e39dfcb165
+#!lua name=csifleet_c9bc0f8bcf3d8bf1
 local ARGV
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', chosen = 'csifleet:chosen', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos:', marks = 'csifleet:marks:', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents:', unsaved = 'csifleet:unsaved:', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', chosen = 'csifleet:chosen:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_planned = 'csifleet:capacity_planned:', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments', 'data-sources' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true, ['data-sources'] = true }
@@ -144,6 +144,9 @@ end
 local function lane_of(key)
   return string.match(key, '^([^|]*|[^|]*)|') or key
 end
+
+-- The driver's part of a key, node included: what the keys of its records are named after.
+local function driver_part(key) return string.match(key, '^[^|]*|([^|]*)|') or '' end
 
 -- What a key may hold beside plain ASCII: the escapes that `Key.text` in keys.py makes, and UTF-8.
 local SPECIAL = { '%%[01][0-9A-F]', '%%25', '%%7C', '%%7F',
@@ -546,8 +549,8 @@ end
 -- Count the bytes of intents by namespace, before one is written, or goes (''). Not exact where
 -- somebody else writes them; the recovery counts anew each minute. Returns false, and counts nothing,
 -- for a new one beyond `most`.
-local function weigh(domain, record, most)
-  local old = redis.call('HGET', K.intents, domain) or ''
+local function weigh(intents, domain, record, most)
+  local old = redis.call('HGET', intents, domain) or ''
   local tenant = string.match(record == '' and old or record, '^[^:{]*:([^:]*):') or ''
   if tenant == '' then return true end
   local held = (tonumber(redis.call('HGET', K.held, tenant)) or 0) + #record - #old
@@ -560,10 +563,22 @@ local function weigh(domain, record, most)
   return true
 end
 
-local function forget(key)
+-- The outcome is known: a claim's intent and unsaved PV go.
+local function end_attempt(driver, domain)
+  weigh(K.intents .. driver, domain, '')
+  redis.call('HDEL', K.intents .. driver, domain)
+  redis.call('HDEL', K.unsaved .. driver, domain)
+end
+
+-- For whoever sweeps, perhaps a worker beside another driver, which reaches no record of this one.
+local function forget_failures(key)
   redis.call('HDEL', K.fails, key)
-  redis.call('HDEL', K.memos, key)
   redis.call('ZREM', K.abandoned, key)
+end
+
+local function forget(key)
+  forget_failures(key)
+  redis.call('HDEL', K.memos .. driver_part(key), key)
 end
 
 -- A driver that allows one call at a time may still be at the one of a dead process, until that
@@ -606,14 +621,15 @@ local function state_of(key, lease)
   for i = 1, #flat, 2 do
     if flat[i + 1] == epoch then complete[#complete + 1] = flat[i] end
   end
-  local intent, unsaved, saved, name = false, false, 0, record_name(key)
+  local intent, unsaved, saved, name, driver = false, false, 0, record_name(key), driver_part(key)
   if name then
-    intent, unsaved = redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
-    saved = redis.call('EXISTS', K.saved .. name)
+    intent = redis.call('HGET', K.intents .. driver, name)
+    unsaved = redis.call('HGET', K.unsaved .. driver, name)
+    saved = redis.call('EXISTS', K.saved .. driver .. '|' .. name)
   end
   local waited = now - (tonumber(redis.call('HGET', K.since, key)) or now)
   return { key, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
-    redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
+    redis.call('HGET', K.memos .. driver, key) or '', redis.call('HGET', K.marks .. driver, key) or '',
     string.format('%d', math.max(0, waited)), epoch,
     redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved }
 end
@@ -732,20 +748,21 @@ for lane in pairs(lanes) do wake(lane) end
 return lists
 end
 scripts['begin'] = function()
--- BEGIN(domain, record, key, process, token, most, note): write the intent if the lease is still
--- ours, and for a volume without one, if its namespace then has no more than `most` bytes of them.
+-- BEGIN(driver, domain, record, key, process, token, most, note): write the intent if the lease is
+-- still ours, and for a volume without one, if its namespace then has no more than `most` bytes.
 -- Without a key there is no lease to check; an empty `note` leaves the history as it is.
--- Touches intents, held, leases (hashes), trail (list).
+-- Touches intents of the driver, held, leases (hashes), trail (list).
 -- Returns 1 = written, 0 = lease lost, 2 = the namespace is full.
-if ARGV[4] ~= '' then
-  local lease = lease_of(ARGV[4])
-  if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
+local intents, domain, record, key = K.intents .. ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if key ~= '' then
+  local lease = lease_of(key)
+  if not (lease and lease.process == ARGV[6] and lease.token == ARGV[7]) then return 0 end
 end
-local full = refused_if_new(K.intents, ARGV[2])
+local full = refused_if_new(intents, domain)
 if full then return full end
-if not weigh(ARGV[2], ARGV[3], tonumber(ARGV[7])) then return 2 end
-redis.call('HSET', K.intents, ARGV[2], ARGV[3])
-if ARGV[4] ~= '' and ARGV[8] ~= '' then trail(ARGV[4], stamped(ARGV[8])) end
+if not weigh(intents, domain, record, tonumber(ARGV[8])) then return 2 end
+redis.call('HSET', intents, domain, record)
+if key ~= '' and ARGV[9] ~= '' then trail(key, stamped(ARGV[9])) end
 return 1
 end
 scripts['block'] = function()
@@ -879,16 +896,17 @@ end
 return reply
 end
 scripts['created'] = function()
--- CREATED(domain, intent, pv, key, process, token): the volume exists; keep its PV until it is saved,
+-- CREATED(driver, domain, intent, pv, key, process, token): the volume exists; keep its PV until it is saved,
 -- if the lease is still ours. Without a key there is no lease to check.
--- Touches intents, held, unsaved, leases (hashes). Returns 1 = written, 0 = lease lost.
-if ARGV[5] ~= '' then
-  local lease = lease_of(ARGV[5])
-  if not (lease and lease.process == ARGV[6] and lease.token == ARGV[7]) then return 0 end
+-- Touches intents and unsaved of the driver, held, leases (hashes). Returns 1 = written, 0 = lease lost.
+local driver, domain, key = ARGV[2], ARGV[3], ARGV[6]
+if key ~= '' then
+  local lease = lease_of(key)
+  if not (lease and lease.process == ARGV[7] and lease.token == ARGV[8]) then return 0 end
 end
-weigh(ARGV[2], ARGV[3])
-redis.call('HSET', K.intents, ARGV[2], ARGV[3])
-redis.call('HSET', K.unsaved, ARGV[2], ARGV[4])
+weigh(K.intents .. driver, domain, ARGV[4])
+redis.call('HSET', K.intents .. driver, domain, ARGV[4])
+redis.call('HSET', K.unsaved .. driver, domain, ARGV[5])
 return 1
 end
 scripts['done'] = function()
@@ -901,10 +919,8 @@ if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its ne
 if lease then
   forget(key)
   if ARGV[7] ~= '' then
-    weigh(ARGV[7], '')
-    redis.call('HDEL', K.intents, ARGV[7])
-    redis.call('HDEL', K.unsaved, ARGV[7])
-    redis.call('SET', K.saved .. ARGV[7], '1', 'EX', 600)
+    end_attempt(driver_part(key), ARGV[7])
+    redis.call('SET', K.saved .. driver_part(key) .. '|' .. ARGV[7], '1', 'EX', 600)
   end
   trail_pass(key, 9, 'done')
   local known = ARGV[8]
@@ -1061,10 +1077,12 @@ if lease then
     count = count + 1
     redis.call('HSET', K.fails, key, count)
   end
+  local memos = K.memos .. driver_part(key)
   if ARGV[11] ~= '' then
-    redis.call('HSET', K.memos, key, ARGV[11])
+    redis.call('HSET', memos, key, ARGV[11])
+    redis.call('PEXPIRE', memos, KEPT_MS)
   else
-    redis.call('HDEL', K.memos, key)
+    redis.call('HDEL', memos, key)
   end
   trail_pass(key, 12, string.format('failed %d %d', count, wait_ms))
   if is_dirty then
@@ -1083,23 +1101,21 @@ end
 return { lists, is_ok and 1 or 0, count, wait_ms }
 end
 scripts['finish'] = function()
--- FINISH(domain, key, process, token): delete intent and unsaved PV unless the lease went to
--- somebody else, whose intent it would be. Touches intents, held, unsaved (hashes), leases.
+-- FINISH(driver, domain, key, process, token): delete intent and unsaved PV unless the lease went to
+-- somebody else, whose intent it would be. Touches intents and unsaved of the driver, held, leases.
 -- Returns 1 = deleted, 0 = lease lost.
-if ARGV[3] ~= '' then
-  local lease = lease_of(ARGV[3])
-  if not (lease and lease.process == ARGV[4] and lease.token == ARGV[5]) then return 0 end
+if ARGV[4] ~= '' then
+  local lease = lease_of(ARGV[4])
+  if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
 end
-weigh(ARGV[2], '')
-redis.call('HDEL', K.intents, ARGV[2])
-redis.call('HDEL', K.unsaved, ARGV[2])
+end_attempt(ARGV[2], ARGV[3])
 return 1
 end
 scripts['forget'] = function()
 -- FORGET(key...): the objects are gone; counters, memo, mark and delayed entry go, waiting keys stay.
 for i = 2, #ARGV do
   forget(ARGV[i])
-  redis.call('HDEL', K.marks, ARGV[i])
+  redis.call('HDEL', K.marks .. driver_part(ARGV[i]), ARGV[i])
   redis.call('ZREM', K.delayed, ARGV[i])
 end
 end
@@ -1124,24 +1140,24 @@ scripts['link'] = function()
 --   back(ttl_ms, address, serves) the process is connected, and knows the driver; to that replica, ""
 --                                 for a driver of which any replica may be called
 -- `open_ms`: the process's calls may run for so long; `longest_ms`: no call runs for longer.
--- Touches links:<driver> (zset), chosen, paused (hashes), epoch, all lanes.
+-- Touches links:<driver> (zset), chosen:<driver> (string), paused (hash), epoch, all lanes.
 -- Returns {lists to wake, 1 if the process may call the driver, ms until then, chosen address}.
 local event, driver, kinds, process = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local open, longest = tonumber(ARGV[6]), tonumber(ARGV[7])
 local LOST_MS = 15000
 local links = K.links .. driver
 local begin, calls, chosen =
-  string.match(redis.call('HGET', K.chosen, driver) or '', '^(%d+) (%d+) (%S+)$')
+  string.match(redis.call('GET', K.chosen .. driver) or '', '^(%d+) (%d+) (%S+)$')
 begin, calls = tonumber(begin) or 0, tonumber(calls) or 0
 local function choose(address)
   chosen = address
-  redis.call('HSET', K.chosen, driver, string.format('%d %d %s', begin, calls, address))
+  redis.call('SET', K.chosen .. driver, string.format('%d %d %s', begin, calls, address))
 end
 
 redis.call('ZREM', links, process)
 if chosen then
   -- A process that fell silent made its last call before its word ended.
-  local silent = redis.call('ZRANGE', links, now, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+  local silent = redis.call('ZREVRANGEBYSCORE', links, now, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   local last = math.max(calls, now + open, silent and tonumber(silent) + longest or 0)
   if last > calls and last > now then
     calls = last
@@ -1182,15 +1198,16 @@ return { lists, 1, math.max(0, begin - now), chosen or '' }
 end
 scripts['mark'] = function()
 -- MARK(key, process, token, epoch, record): replace the key's mark, "" removes it. Repeatable.
--- Touches marks (hash), leases. Returns 1 = written, 0 = lease lost.
+-- Touches marks of the key's driver (hash), leases. Returns 1 = written, 0 = lease lost.
 local key, record = ARGV[2], ARGV[6]
+local marks = K.marks .. driver_part(key)
 if not owned(key, ARGV[3], ARGV[4], ARGV[5]) then return 0 end
 if record == '' then
-  redis.call('HDEL', K.marks, key)
+  redis.call('HDEL', marks, key)
 else
-  local full = refused_if_new(K.marks, key)
+  local full = refused_if_new(marks, key)
   if full then return full end
-  redis.call('HSET', K.marks, key, record)
+  redis.call('HSET', marks, key, record)
 end
 return 1
 end
@@ -1231,9 +1248,10 @@ end
 scripts['orphan'] = function()
 -- ORPHAN(key, (slot, name, record)...): a lost lease ended without an outcome. What it began is
 -- remembered, unless a newer owner's record is there, and the key is worked on again.
--- Touches the slots and everything of the queue. Returns the lists to wake.
+-- Touches the driver's slots and everything of the queue. Returns the lists to wake.
 local key, lane = ARGV[2], lane_of(ARGV[2])
-for i = 3, #ARGV, 3 do redis.call('HSETNX', K[ARGV[i]], ARGV[i + 1], ARGV[i + 2]) end
+local driver = driver_part(key)
+for i = 3, #ARGV, 3 do redis.call('HSETNX', K[ARGV[i]] .. driver, ARGV[i + 1], ARGV[i + 2]) end
 if enqueue(key, lane, false) then wake(lane) end
 return lists
 end
@@ -1347,7 +1365,7 @@ while i <= #ARGV do
     lost[#lost + 1] = mine.token
   end
   for _ = 1, count do
-    if is_ours then redis.call('HSET', K[ARGV[i]], ARGV[i + 1], ARGV[i + 2]) end
+    if is_ours then redis.call('HSET', K[ARGV[i]] .. driver_part(key), ARGV[i + 1], ARGV[i + 2]) end
     i = i + 3
   end
 end
@@ -1434,7 +1452,7 @@ local function clear(lane)
     for _, key in ipairs(redis.call('ZRANGE', family .. lane, 0, limit - 1)) do
       redis.call('ZREM', family .. lane, key)
       redis.call('HDEL', K.since, key)
-      forget(key)
+      forget_failures(key)
     end
   end
   if redis.call('EXISTS', K.ready .. lane, K.retry .. lane) > 0 then return false end
@@ -1515,7 +1533,7 @@ if is_check then
     end
   end
   local week_ago = now - 604800000
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.abandoned, '-inf', week_ago)) do forget(key) end
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.abandoned, '-inf', week_ago)) do forget_failures(key) end
 end
 
 for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
@@ -1618,5 +1636,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_c3e3b6e39dfcb165', run)
-redis.register_function{ function_name = 'csifleet_c3e3b6e39dfcb165_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_c9bc0f8bcf3d8bf1', run)
+redis.register_function{ function_name = 'csifleet_c9bc0f8bcf3d8bf1_always', callback = run, flags = { 'allow-oom' } }

@@ -21,7 +21,7 @@ FILLING = {f"team/{number}": "x" * 250 for number in range(1000)}
 
 @pytest.fixture
 def store(redis_client):
-    return IntentStore(redis_client, SEAL, namespace_bytes=40_000)
+    return IntentStore(redis_client, SEAL, namespace_bytes=40_000, driver="d")
 
 
 def intent(namespace, number, **metadata):

@@ -96,7 +96,7 @@ def test_no_new_record_where_even_that_gets_scarce_but_an_old_one_ends(bench, st
 
 def test_an_intent_is_replaced_but_none_is_new_where_even_that_gets_scarce(redis_client, use):
     """A last attempt ends; one that would begin waits."""
-    store = IntentStore(redis_client)
+    store = IntentStore(redis_client, driver="d")
     store.begin("pvc-old", {"stage": "calling"})
     use(0.97)
     store.begin("pvc-old", {"stage": "failed"})
@@ -129,7 +129,7 @@ def test_what_is_gone_is_forgotten_first(redis_client, bench, start_queue, use):
     use(0.92)
     with FULL:
         outbox.step()
-    assert not redis_client.exists(NAMES["marks"].full)
+    assert not redis_client.exists(NAMES["marks"].full + "d")
     assert outbox.waiting == 1
 
 

@@ -202,9 +202,9 @@ FOUND = [
     pytest.param(
         "capacity", ":d", b"item", b'{"epoch":"7a14425e\x97"}', id="JSON that is no UTF-8"
     ),
-    pytest.param("unsaved", "", b"g\x8a", b'ab:rest:{"u\xdd":1}', id="a PV that is no UTF-8"),
-    pytest.param("unsaved", "", b"deep", b"ab:rest:" + b"[" * 9999, id="a PV that is too deep"),
-    pytest.param("intents", "", b"deep", b"ab:rest:" + b"[" * 9999, id="an intent too deep"),
+    pytest.param("unsaved", ":d", b"g\x8a", b'ab:rest:{"u\xdd":1}', id="a PV that is no UTF-8"),
+    pytest.param("unsaved", ":d", b"deep", b"ab:rest:" + b"[" * 9999, id="a PV that is too deep"),
+    pytest.param("intents", ":d", b"deep", b"ab:rest:" + b"[" * 9999, id="an intent too deep"),
     pytest.param("versions", "", b"drivers", b"dc12f5b2", id="a version that is no number"),
     pytest.param("abandoned", "", b"clai\xdc\x16\x96|d|a/b|u", 1.1, id="a key written otherwise"),
 ]

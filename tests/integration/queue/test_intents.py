@@ -18,7 +18,7 @@ PV = {"metadata": {"name": "pvc-u"}}
 
 @pytest.fixture
 def store(redis_client) -> IntentStore:
-    return IntentStore(redis_client)
+    return IntentStore(redis_client, driver="d")
 
 
 def taken(queue, key):
@@ -60,7 +60,7 @@ def test_lease_brings_the_records_of_its_volume(store, bench, start_queue, redis
     queue.add([KEY])
     third = bench.run_next(queue, "pvc-u")
     assert store.opened(third) == (None, None, True)
-    redis_client.hset(NAMES["intents"].full, "pvc-u", b"not a record")
+    redis_client.hset(NAMES["intents"].full + "d", "pvc-u", b"not a record")
     queue.release(third)
     assert store.opened(bench.run_next(queue, "pvc-u"))[0] is None
 
@@ -74,12 +74,14 @@ def test_nodes_have_records_of_their_own(store, start_queue):
         assert store.opened(lease) == (None, None, False)
         store.begin(lease.domain, INTENT | {"key": key.text}, lease)
         queue.release(lease)
-    assert {*store.all()} == {"pvc-u@n1", "pvc-u@n2"}
+    assert {*store.all_of("d")} == {"pvc-u@n1", "pvc-u@n2"}
+    assert store.all_of("other") == store.all() == {}
     lease = taken(queue, keys[0])
     assert store.opened(lease)[0] == INTENT | {"key": keys[0].text}
     store.created(lease.domain, INTENT | {"key": keys[0].text}, PV, lease)
     queue.done(lease, finish_intent=True)
-    assert ({*store.all()}, store.all_pvs()) == ({"pvc-u@n2"}, {})
+    assert {*store.all_of("d")} == {"pvc-u@n2"}
+    assert all(one.all_pvs() == {} for one in store.everywhere())
     lease = taken(queue, keys[1])
     assert store.opened(lease) == (INTENT | {"key": keys[1].text}, None, False)
 
@@ -148,18 +150,18 @@ def test_plain_reads_and_writes(store):
 
 
 def test_unreadable_intent_is_set_aside_once(store, redis_client, caplog):
-    redis_client.hset(NAMES["intents"].full, "pvc-bad", "{oops")
+    redis_client.hset(NAMES["intents"].full + "d", "pvc-bad", "{oops")
     store.put("pvc-good", INTENT)
     assert store.all() == {"pvc-good": INTENT}
     assert store.get("pvc-bad") is None
     assert len(caplog.records) == 1
-    assert redis_client.hget(NAMES["quarantine"].full, f"{PREFIX}intents pvc-bad") == b"{oops"
+    assert redis_client.hget(NAMES["quarantine"].full, f"{PREFIX}intents:d pvc-bad") == b"{oops"
 
 
 def test_wrong_typed_key_fails_once_then_counts_as_empty(store, redis_client, caplog):
-    redis_client.set(NAMES["unsaved"].full, "x")
+    redis_client.set(NAMES["unsaved"].full + "d", "x")
     with pytest.raises(QueueUnavailable):
         store.delete_pv("pvc-1")
     store.created("pvc-1", INTENT, PV)
     assert store.all_pvs().get("pvc-1") == PV
-    assert caplog.records[0].fields["redis_key"] == NAMES["unsaved"].full
+    assert caplog.records[0].fields["redis_key"] == NAMES["unsaved"].full + "d"

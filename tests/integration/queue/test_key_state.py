@@ -68,7 +68,7 @@ RECORDS = {
     "added": ([("hset", "since", "", KEY.text, "3000")], {"since": 3.0}),
     "added at no time": ([("hset", "since", "", KEY.text, "soon")], {}),
     "failed": (
-        [("hset", "fails", "", KEY.text, "4"), ("hset", "memos", "", KEY.text, "-:shop:why")],
+        [("hset", "fails", "", KEY.text, "4"), ("hset", "memos", "d", KEY.text, "-:shop:why")],
         {"fails": 4, "memo": "why"}),
     "limits": (
         [("hset", "limits", LANE, "concurrency", "5"), ("hset", "limits", LANE, "rate", "2.5"),
@@ -84,9 +84,9 @@ RECORDS = {
          ("hset", "paused", "", f"driver {LANE}", "5 over"),
          ("hset", "paused", "", f"lease {LANE}", f"{FUTURE_MS} held")],
         {"pauses": (Pause("operator", "firmware", 0.0), Pause("lease", "held", FUTURE_MS / 1000))}),
-    "intent": ([("hset", "intents", "", "pvc-uid-a", '{"stage":"calling"}')],
+    "intent": ([("hset", "intents", "d", "pvc-uid-a", '{"stage":"calling"}')],
         {"intent": {"stage": "calling"}}),
-    "unsaved": ([("hset", "unsaved", "", "pvc-uid-a", '{"kind":"PV"}')],
+    "unsaved": ([("hset", "unsaved", "d", "pvc-uid-a", '{"kind":"PV"}')],
         {"unsaved": {"kind": "PV"}}),
     "trail": (
         [("rpush", "trail", TRAIL, "1000 queued", "2500 rpc Create Volume"),
@@ -160,8 +160,8 @@ def test_failed_keys_come_with_all_that_is_known_most_failures_first(redis_clien
     given_up = claim_key("d", "shop", "z", "uid-z")
     redis_client.zadd(NAMES["abandoned"].full, {given_up.text: 9000, KEY.text: 8000})
     redis_client.zadd(NAMES["delayed"].full, {KEY.text: 7000})
-    redis_client.hset(NAMES["memos"].full, KEY.text, '-:shop:{"slow_until": 1}')
-    redis_client.hset(NAMES["memos"].full, OTHER.text, "-:shop:{}")
+    redis_client.hset(NAMES["memos"].full + "d", KEY.text, '-:shop:{"slow_until": 1}')
+    redis_client.hset(NAMES["memos"].full + "d", OTHER.text, "-:shop:{}")
     notes = ("1000 error first", "2000 error last", "3000 failed 2")
     redis_client.rpush(NAMES["trail"].full + TRAIL, *notes)
     redis_client.expire(NAMES["trail"].full + TRAIL, 60)
@@ -232,12 +232,12 @@ def test_marks_of_a_driver_are_those_of_its_keys_and_kinds(redis_client):
         "claims|d2|shop/c|u": '{"c":1}',
         "volumes|d|pv|": '{"d":1}',
     }
-    redis_client.hset(NAMES["marks"].full, mapping=marks)
+    redis_client.hset(NAMES["marks"].full + "d", mapping=marks)
     assert marks_of_driver(redis_client, ["claims", "cloning"], "d") == {
         "claims|d|shop/a|u": {"a": 1},
         "claims|d|shop/b|u": {},
     }
-    assert redis_client.hlen(NAMES["marks"].full) == 4, "who only looks sets nothing aside"
+    assert redis_client.hlen(NAMES["marks"].full + "d") == 4, "who only looks sets nothing aside"
 
 
 def test_a_lane_is_told_with_all_that_waits_in_it(redis_client):

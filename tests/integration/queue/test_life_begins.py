@@ -134,7 +134,7 @@ def test_the_higher_fence_has_the_key_and_its_locks(bench, scripts, fence, is_ou
     assert [raw[2].decode() for raw in leases] == [winner]
     owner = claim("a" if is_ours else other).text
     assert bench.client.zrange(NAMES["holders"].full, 0, -1) == [f"pv\0x{owner}".encode()]
-    assert bench.client.hexists(NAMES["intents"].full, "pv") == is_ours
+    assert bench.client.hexists(NAMES["intents"].full + "d", "pv") == is_ours
     assert int(bench.client.get(FENCE)) == NOW, "it is above both"
 
 

@@ -99,7 +99,7 @@ def test_cor1_promotion_of_a_replica_that_lags_is_a_new_life(pair):
     master.wait(1, 5000)
     replica.replicaof("127.0.0.1", 1)  # from here on it lags
     lease = take(owner, claim("a"), "pvc-a")
-    IntentStore(master).begin("pvc-a", INTENT, lease)
+    IntentStore(master, driver="d").begin("pvc-a", INTENT, lease)
     owner.add([claim("lost")])
     replica.replicaof("NO", "ONE")
     fleet.follow(replica)
@@ -110,7 +110,7 @@ def test_cor1_promotion_of_a_replica_that_lags_is_a_new_life(pair):
     assert CatalogWriter(replica).epoch() != epoch, "watchers list again and add everything"
     assert writer.incomplete(["attachments"], CatalogWriter(replica).epoch()) == {"attachments"}
     lease.check()
-    assert IntentStore(replica).get("pvc-a") == INTENT
+    assert IntentStore(replica, driver="d").get("pvc-a") == INTENT
 
     def is_served():
         for queue in fleet.queues:
@@ -135,7 +135,7 @@ def test_cor1_an_end_before_anybody_noticed_the_promotion_keeps_the_intent(pair,
     master.wait(1, 5000)
     replica.replicaof("127.0.0.1", 1)  # from here on it lags
     lease = take(owner, claim("a"), "pvc-a")
-    IntentStore(master).begin("pvc-a", INTENT, lease)
+    IntentStore(master, driver="d").begin("pvc-a", INTENT, lease)
     replica.replicaof("NO", "ONE")
     fleet.follow(replica)
     ends = {
@@ -144,7 +144,7 @@ def test_cor1_an_end_before_anybody_noticed_the_promotion_keeps_the_intent(pair,
         "release": lambda: owner.release(lease),
     }
     assert not ends[ending]()
-    assert IntentStore(replica).get("pvc-a") == INTENT
+    assert IntentStore(replica, driver="d").get("pvc-a") == INTENT
     assert due_keys(replica) == [claim("a")], "worked on again"
 
 
@@ -172,7 +172,7 @@ def test_cor1_older_owner_in_a_promoted_replica_gives_way(pair):
 def test_cor1_wiped_redis_gets_back_what_the_owner_wrote(bench, start_queue):
     """The intent too, so that a worker which dies after the wipe leaves no volume behind."""
     queue = start_queue()
-    store = IntentStore(bench.client)
+    store = IntentStore(bench.client, driver="d")
     queue.add([claim("a")])
     lease = bench.run_next(queue, "pvc-a")
     store.begin("pvc-a", INTENT, lease)
@@ -272,7 +272,7 @@ def test_cor1_lease_that_a_newer_owner_keeps_out_of_a_new_life_ends_as_lost(benc
 def test_cor1_lease_that_was_lost_before_a_wipe_ends_as_lost(bench, start_queue):
     """The new life knows of no loss: the end is no repeat, and what was begun is put back."""
     one, two = start_queue(), start_queue()
-    store = IntentStore(bench.client)
+    store = IntentStore(bench.client, driver="d")
     one.add([claim("a")])
     old = bench.run_next(one, "pvc-a")
     store.begin("pvc-a", INTENT, old)
@@ -322,7 +322,7 @@ def test_cor15_broken_lease_with_two_waiters_does_not_stop_the_sweep(bench, star
 def test_volume_of_a_lost_lease_is_no_fact_for_redis(bench, start_queue):
     """COR-1: `created` asks who owns the volume, and its record is put back with the key."""
     one, two = start_queue(), start_queue()
-    store = IntentStore(bench.client)
+    store = IntentStore(bench.client, driver="d")
     one.add([claim("a")])
     old = bench.run_next(one, "pvc-a")
     store.begin("pvc-a", INTENT, old)
@@ -344,7 +344,7 @@ def test_volume_of_a_lost_lease_is_no_fact_for_redis(bench, start_queue):
 
 def test_record_of_the_newer_owner_is_not_overwritten_by_a_lost_lease(bench, start_queue):
     one, two = start_queue(), start_queue()
-    store = IntentStore(bench.client)
+    store = IntentStore(bench.client, driver="d")
     one.add([claim("a")])
     old = bench.run_next(one, "pvc-a")
     store.begin("pvc-a", INTENT, old)

@@ -304,7 +304,7 @@ def test_large_mark_is_refused_and_a_broken_one_set_aside(bench, queue, caplog):
     with pytest.raises(RecordTooLarge, match="may have 64 KiB"):
         queue.mark(lease, {"text": "x" * 65536})
     queue.release(lease, delay_seconds=60)
-    bench.client.hset(NAMES["marks"].full, key("a").text, "{oops")
+    bench.client.hset(NAMES["marks"].full + "d", key("a").text, "{oops")
     assert start(bench, queue, "a").mark == {}
     assert [record.fields["field"] for record in caplog.records] == [key("a").text]
 

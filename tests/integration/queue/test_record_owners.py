@@ -10,7 +10,8 @@ from workers.queue.names import NAMES
 from workers.queue.scripts import Scripts
 
 KEY = claim_key("d", "ns", "a", "u")
-INTENTS, UNSAVED, HELD = (NAMES[name].full for name in ("intents", "unsaved", "held"))
+INTENTS, UNSAVED = (NAMES[name].full + "d" for name in ("intents", "unsaved"))
+HELD = NAMES["held"].full
 # 'seal:namespace:record', as workers/queue/seal.py writes it.
 OLD, NEW = b"seal:ns:old", b"seal:ns:newer"
 
@@ -24,7 +25,7 @@ def write(scripts, name, key="", process="", token=""):
     """Run one of the three that need the lease."""
     args = {"begin": (NEW,), "created": (NEW, b"seal:ns:pv"), "finish": ()}[name]
     more = (10**6, "") if name == "begin" else ()
-    return scripts.run(name, "pvc-a", *args, key, process, token, *more)
+    return scripts.run(name, "d", "pvc-a", *args, key, process, token, *more)
 
 
 @pytest.mark.parametrize("name", ["begin", "created", "finish"])
@@ -76,7 +77,7 @@ def test_the_end_of_a_pass_gives_its_bytes_back(bench, start_queue, scripts):
     """SEC-4: with `finish_intent`, and of no other claim."""
     queue, other = start_queue(), claim_key("d", "ns", "b", "v")
     for key in (KEY, other):
-        assert scripts.run("begin", key.record_name, NEW, "", "", "", 10**6, "") == 1
+        assert scripts.run("begin", "d", key.record_name, NEW, "", "", "", 10**6, "") == 1
     assert bench.client.hget(HELD, "ns") == b"%d" % (2 * len(NEW))
     queue.add([KEY])
     queue.done(bench.run_next(queue), finish_intent=True)
@@ -92,29 +93,29 @@ def test_the_end_of_a_pass_gives_its_bytes_back(bench, start_queue, scripts):
 @pytest.mark.parametrize(("spare", "status"), [(0, 1), (-1, 2), (1, 1)])
 def test_a_namespace_is_full_with_the_first_byte_too_many(bench, scripts, spare, status):
     """SEC-4: what just fits is written; what does not changes no count."""
-    assert scripts.run("begin", "pvc-old", OLD, "", "", "", 100, "") == 1
+    assert scripts.run("begin", "d", "pvc-old", OLD, "", "", "", 100, "") == 1
     most = len(OLD) + len(NEW) + spare
-    assert scripts.run("begin", "pvc-new", NEW, "", "", "", most, "") == status
+    assert scripts.run("begin", "d", "pvc-new", NEW, "", "", "", most, "") == status
     held = len(OLD) + (len(NEW) if status == 1 else 0)
     assert bench.client.hget(HELD, "ns") == b"%d" % held
     assert bench.client.hexists(INTENTS, "pvc-new") == (status == 1)
 
 
 def test_a_volume_that_has_an_intent_is_never_refused(bench, scripts):
-    scripts.run("begin", "pvc-a", OLD, "", "", "", 100, "")
-    assert scripts.run("begin", "pvc-a", NEW, "", "", "", 1, "") == 1
+    scripts.run("begin", "d", "pvc-a", OLD, "", "", "", 100, "")
+    assert scripts.run("begin", "d", "pvc-a", NEW, "", "", "", 1, "") == 1
     assert bench.client.hget(HELD, "ns") == b"%d" % len(NEW)
 
 
 @pytest.mark.parametrize("record", [b"seal::no namespace", b"no seal", b'{"stage": "a:b:c"}'])
 def test_a_record_of_no_namespace_is_written_and_not_counted(bench, scripts, record):
-    assert scripts.run("begin", "pvc-a", record, "", "", "", 1, "") == 1
+    assert scripts.run("begin", "d", "pvc-a", record, "", "", "", 1, "") == 1
     assert bench.client.hget(INTENTS, "pvc-a") == record
     assert not bench.client.exists(HELD)
 
 
 def test_a_count_that_somebody_made_too_small_ends_at_nothing(bench, scripts):
-    scripts.run("begin", "pvc-a", NEW, "", "", "", 100, "")
+    scripts.run("begin", "d", "pvc-a", NEW, "", "", "", 100, "")
     bench.client.hset(HELD, "ns", 3)
-    assert scripts.run("finish", "pvc-a", "", "", "") == 1
+    assert scripts.run("finish", "d", "pvc-a", "", "", "") == 1
     assert not bench.client.exists(HELD)

@@ -20,8 +20,8 @@ KEY = claim_key("d", "team", "a", "u")
 OURS, THEIRS = Seal.of_lines(["1" * 64]), Seal.of_lines(["2" * 64])
 INTENT = {"key": KEY.text, "stage": "calling"}
 PV = {"metadata": {"name": "pvc-u"}}
-MARKS, MEMOS = NAMES["marks"].full, NAMES["memos"].full
-INTENTS = NAMES["intents"].full
+MARKS, MEMOS = NAMES["marks"].full + "d", NAMES["memos"].full + "d"
+INTENTS = NAMES["intents"].full + "d"
 
 
 def aside(client):
@@ -47,7 +47,7 @@ def test_no_memo_and_no_mark_are_nothing_to_store(redis_client):
     remembered = Remembered(redis_client, OURS)
     assert remembered.sealed_memo(KEY, "") == remembered.sealed_mark(KEY, {}) == b""
     assert remembered.memo_of(KEY, b"") == remembered.memo_of(KEY, None) == ""
-    assert remembered.mark_of(KEY.text, b"") == remembered.mark_of(KEY.text, None) == {}
+    assert remembered.mark_of(KEY, b"") == remembered.mark_of(KEY, None) == {}
     assert aside(redis_client) == set()
 
 
@@ -57,7 +57,7 @@ def test_a_mark_has_64_kib_at_most(redis_client, over, fits):
     record = {"text": "x" * (LONGEST_MARK - len(encode({"text": ""})) + over)}
     if fits:
         raw = remembered.sealed_mark(KEY, record)
-        assert remembered.mark_of(KEY.text, raw) == record
+        assert remembered.mark_of(KEY, raw) == record
     else:
         record["text"] += "x" * 1024
         with pytest.raises(RecordTooLarge, match="65 KiB, and may have 64 KiB"):
@@ -72,8 +72,8 @@ def test_marks_of_others_are_set_aside_and_ours_are_read(redis_client, as_text):
     redis_client.hset(MARKS, mapping={KEY.text: ours, other.text: theirs})
     remembered = Remembered(redis_client, OURS)
     if as_text:
-        assert remembered.mark_of(KEY.text, ours.decode()) == {"a": 1}
-        assert remembered.mark_of(other.text, theirs.decode()) == {}
+        assert remembered.mark_of(KEY, ours.decode()) == {"a": 1}
+        assert remembered.mark_of(other, theirs.decode()) == {}
     else:
         assert remembered.marks_of([KEY, other]) == [{"a": 1}, {}]
     assert aside(redis_client) == {f"{MARKS} {other.text}"}
@@ -96,7 +96,7 @@ def test_who_looks_reads_what_can_be_read(redis_client, raw, record):
     """And whoever must act sets the rest aside, once."""
     assert peek(raw) == record
     redis_client.hset(MARKS, "field", raw)
-    assert unseal(redis_client, UNCHECKED, MARKS, "field", raw) == record
+    assert unseal(redis_client, UNCHECKED, "marks", MARKS, field="field", raw=raw) == record
     assert aside(redis_client) == (set() if record else {f"{MARKS} field"})
 
 
@@ -144,7 +144,7 @@ def taken(bench, queue, name="pvc-u"):
 
 
 def test_a_finished_attempt_does_not_come_back_with_a_new_life(bench, start_queue):
-    queue, store = start_queue(), IntentStore(bench.client)
+    queue, store = start_queue(), IntentStore(bench.client, driver="d")
     lease = taken(bench, queue)
     store.begin("pvc-u", INTENT, lease)
     assert store.finish("pvc-u", lease)
@@ -155,7 +155,7 @@ def test_a_finished_attempt_does_not_come_back_with_a_new_life(bench, start_queu
 
 def test_what_a_lease_found_is_given_back_to_a_redis_that_lost_it(bench, start_queue):
     """An attempt of an earlier owner: whoever works on it may be the only one who knows."""
-    queue, store = start_queue(), IntentStore(bench.client)
+    queue, store = start_queue(), IntentStore(bench.client, driver="d")
     store.created("pvc-u", INTENT, PV)
     lease = taken(bench, queue)
     assert store.opened(lease) == (INTENT, PV, False)
@@ -166,7 +166,7 @@ def test_what_a_lease_found_is_given_back_to_a_redis_that_lost_it(bench, start_q
 
 @pytest.mark.parametrize("what", ["intents", "unsaved"])
 def test_one_record_of_the_two_is_found_alone(bench, start_queue, what):
-    queue, store = start_queue(), IntentStore(bench.client)
+    queue, store = start_queue(), IntentStore(bench.client, driver="d")
     store.created("pvc-u", INTENT, PV)
     (store.delete_pv if what == "intents" else store.delete)("pvc-u")
     lease = taken(bench, queue)
@@ -177,19 +177,19 @@ def test_one_record_of_the_two_is_found_alone(bench, start_queue, what):
 
 def test_an_attempt_that_found_no_room_is_not_given_back(bench, start_queue):
     """SEC-4: it did not begin, and what it replaced still stands."""
-    queue, store = start_queue(), IntentStore(bench.client, namespace_bytes=10)
+    queue, store = start_queue(), IntentStore(bench.client, namespace_bytes=10, driver="d")
     lease = taken(bench, queue)
     with pytest.raises(NamespaceFull, match="namespace team"):
         store.begin("pvc-u", INTENT, lease)
     assert lease.written == {}
     with pytest.raises(NamespaceFull, match="namespace team"):
         store.begin("pvc-u", INTENT)
-    IntentStore(bench.client).begin("pvc-u", INTENT, lease)
+    IntentStore(bench.client, driver="d").begin("pvc-u", INTENT, lease)
     before = dict(lease.written)
     with pytest.raises(NamespaceFull, match="namespace team"):
         store.begin("pvc-more", INTENT, lease)
     assert lease.written == before != {}
-    IntentStore(bench.client).finish("pvc-u")
+    IntentStore(bench.client, driver="d").finish("pvc-u")
     store.begin("pvc-u", {"key": "no key"})
     assert store.get("pvc-u") == {"key": "no key"}, "no namespace's"
 
@@ -199,14 +199,14 @@ def test_a_lease_as_it_begins_has_no_records_and_may_write(redis_client):
     lease = Lease(
         KEY, (), "t", 1, 0, "", 0.0, CatalogState("e", {}, frozenset()), session
     )  # fmt: skip
-    assert IntentStore(redis_client).opened(lease) == (None, None, False)
+    assert IntentStore(redis_client, driver="d").opened(lease) == (None, None, False)
     assert lease.is_held()
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_the_end_takes_the_records_only_where_it_says_so(bench, start_queue, is_finished):
     """M-010 step 5: of a pass that is done with something else the attempt goes on."""
-    queue, store = start_queue(), IntentStore(bench.client)
+    queue, store = start_queue(), IntentStore(bench.client, driver="d")
     lease = taken(bench, queue)
     store.created("pvc-u", INTENT, PV, lease)
     assert queue.done(lease, **({"finish_intent": True} if is_finished else {}))
@@ -218,7 +218,7 @@ def test_the_end_takes_the_records_only_where_it_says_so(bench, start_queue, is_
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_a_lost_lease_puts_back_only_what_has_no_end(bench, start_queue, is_finished):
     """What was finished and saved is no volume that nobody knows of."""
-    one, two, store = start_queue(), start_queue(), IntentStore(bench.client)
+    one, two, store = start_queue(), start_queue(), IntentStore(bench.client, driver="d")
     one.add([KEY])
     old = bench.run_next(one, "pvc-u")
     store.begin("pvc-u", INTENT, old)
@@ -262,7 +262,7 @@ def test_the_bytes_of_each_namespace_are_counted_anew(bench, start_queue):
     for number in range(500):
         tenant = ("red", "blue", "")[number % 3]
         rows[f"pvc-{number}"] = seal.close("p", f"pvc-{number}", tenant, b"{}")
-    bench.client.hset(NAMES["intents"].full, mapping=rows)
+    bench.client.hset(NAMES["intents"].full + "d", mapping=rows)
     bench.client.hset(NAMES["held"].full, "gone", 7)
     Recovery(bench.client, start_queue()).run(keys_of_volume)
     held = {
@@ -273,7 +273,7 @@ def test_the_bytes_of_each_namespace_are_counted_anew(bench, start_queue):
     }
     found = bench.client.hgetall(NAMES["held"].full)
     assert found == {name: count.encode() for name, count in held.items()}
-    bench.client.delete(NAMES["intents"].full, NAMES["period"].full + "recovery")
+    bench.client.delete(NAMES["intents"].full + "d", NAMES["period"].full + "recovery")
     Recovery(bench.client, start_queue()).run(keys_of_volume)
     assert not bench.client.exists(NAMES["held"].full)
 
@@ -281,8 +281,8 @@ def test_the_bytes_of_each_namespace_are_counted_anew(bench, start_queue):
 @pytest.mark.parametrize("moment", ["before", "between"])
 def test_a_good_record_written_meanwhile_is_not_set_aside(redis_client, monkeypatch, moment):
     """M-010: another worker read a forged record; by now the volume's owner has begun."""
-    owner = IntentStore(redis_client, OURS)
-    reader = IntentStore(redis_client, OURS)
+    owner = IntentStore(redis_client, OURS, driver="d")
+    reader = IntentStore(redis_client, OURS, driver="d")
     redis_client.hset(INTENTS, "pvc-u", b"forged")
 
     def begin(*_):

@@ -77,14 +77,14 @@ def test_end_that_redis_did_not_confirm_is_written_later(bench, start_queue, end
 
 
 def test_m010_record_whose_key_is_nowhere_gets_it_back(bench, start_queue, redis_client):
-    queue, store = start_queue(), IntentStore(redis_client)
+    queue, store = start_queue(), IntentStore(redis_client, driver="d")
     store.put("pvc-u", RECORD)
     assert Recovery(redis_client, queue).run(keys_of_volume)
     assert bench.due == [KEY]
 
 
 def test_m010_unsaved_volume_without_intent_gets_its_key_back(bench, start_queue, redis_client):
-    queue, store = start_queue(), IntentStore(redis_client)
+    queue, store = start_queue(), IntentStore(redis_client, driver="d")
     store.created("pvc-u", RECORD, PV)
     store.delete("pvc-u")
     assert Recovery(redis_client, queue).run(keys_of_volume)
@@ -93,7 +93,7 @@ def test_m010_unsaved_volume_without_intent_gets_its_key_back(bench, start_queue
 
 @pytest.mark.parametrize("where", ["ready", "running", "delayed"])
 def test_m010_record_in_progress_is_left_alone(bench, start_queue, redis_client, where):
-    queue, store = start_queue(), IntentStore(redis_client)
+    queue, store = start_queue(), IntentStore(redis_client, driver="d")
     queue.add([KEY])
     if where != "ready":
         lease = bench.run_next(queue, "pvc-u")
@@ -113,7 +113,7 @@ def test_of_all_processes_one_looks_per_period(bench, start_queue, redis_client)
 
 
 def test_unreadable_records_are_skipped(bench, start_queue, redis_client):
-    queue, store = start_queue(), IntentStore(redis_client)
+    queue, store = start_queue(), IntentStore(redis_client, driver="d")
     redis_client.hset(NAMES["intents"].full, "bad", "{")
     store.put("no-key", {"stage": "calling"})
     store.created("no-claim", RECORD, {"spec": {}})

@@ -11,19 +11,23 @@ from workers.queue.names import NAMES
 from workers.queue.scripts import Scripts, repair
 
 KEY = claim_key("d", "ns", "a", "u")
-STAYS = ("fails", "intents", "paused", "pauses")
+STAYS = ("fails", "intents:d", "paused", "pauses")
 GOES = ("leases", "since", "news")
+
+
+def full(name):
+    return f"csifleet:{name}"
 
 
 @pytest.fixture
 def filled(redis_client):
     for name in (*STAYS, *GOES):
-        redis_client.hset(NAMES[name].full, "field", "0 value")
+        redis_client.hset(full(name), "field", "0 value")
     return redis_client
 
 
 def left(client):
-    return {name for name in (*STAYS, *GOES) if client.exists(NAMES[name].full)}
+    return {name for name in (*STAYS, *GOES) if client.exists(full(name))}
 
 
 def test_where_all_types_fit_nothing_is_touched(filled):
@@ -31,23 +35,23 @@ def test_where_all_types_fit_nothing_is_touched(filled):
     assert left(filled) == {*STAYS, *GOES}
 
 
-@pytest.mark.parametrize("name", ["dirty", "marks"])
+@pytest.mark.parametrize("name", ["dirty", "marks:d"])
 def test_a_wrong_type_costs_the_queue_and_nothing_that_is_not_rebuilt(filled, name):
     """Whosever key it is: the watcher adds every object again."""
-    filled.set(NAMES[name].full, "x")
+    filled.set(full(name), "x")
     assert repair(filled)
     assert left(filled) == set(STAYS)
     aside = NAMES["quarantined"].full + name
-    assert (filled.get(aside), filled.exists(NAMES[name].full)) == (b"x", 0)
+    assert (filled.get(aside), filled.exists(full(name))) == (b"x", 0)
     assert 0 < filled.ttl(aside) <= 7 * 24 * 3600
     assert not repair(filled), "what was set aside may be of any type"
     assert left(filled) == set(STAYS)
 
 
 def test_a_wrong_type_is_repaired_where_the_queue_is_empty(redis_client):
-    redis_client.set(NAMES["marks"].full, "x")
+    redis_client.set(NAMES["marks"].full + "d", "x")
     assert repair(redis_client)
-    assert not redis_client.exists(NAMES["marks"].full)
+    assert not redis_client.exists(NAMES["marks"].full + "d")
 
 
 def test_a_wrong_list_of_tickets_goes_alone(filled):

@@ -84,7 +84,7 @@ def test_a_failure_without_a_memo_drops_the_one_before(bench, start_queue):
     lease = bench.run_next(queue)
     assert lease.memo == "slow"
     queue.fail(lease, base_seconds=1, cap_seconds=1)
-    assert not bench.client.exists(NAMES["memos"].full)
+    assert not bench.client.exists(NAMES["memos"].full + "d")
 
 
 def test_only_the_lease_itself_ends_the_lease(bench, start_queue, scripts):
@@ -99,7 +99,7 @@ def test_only_the_lease_itself_ends_the_lease(bench, start_queue, scripts):
     assert scripts.run("acquire", *owner_of(old), "x:more") == -1
     assert scripts.run("unlock", *owner_of(old), "pv") == [[], 0]
     assert scripts.run("mark", *owner_of(old), "{}") == 0
-    assert not bench.client.exists(NAMES["marks"].full)
+    assert not bench.client.exists(NAMES["marks"].full + "d")
     assert bench.client.hget(NAMES["leases"].full, claim("a").text).split()[2] == new.token.encode()
     assert scripts.run("acquire", *owner_of(new), "x:more") == 0
     assert scripts.run("unlock", *owner_of(new), "pv") == [[], 1]
@@ -194,9 +194,9 @@ def test_records_come_by_the_keys_own_name(bench, start_queue, scripts):
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
     name = claim("a").record_name
-    bench.client.hset(NAMES["intents"].full, name, "intent")
-    bench.client.hset(NAMES["unsaved"].full, "more", "volume")
-    bench.client.set(NAMES["saved"].full + name, 1, ex=600)
+    bench.client.hset(NAMES["intents"].full + "d", name, "intent")
+    bench.client.hset(NAMES["unsaved"].full + "d", "more", "volume")
+    bench.client.set(f"{NAMES['saved'].full}d|{name}", 1, ex=600)
     for token, found in (("t1", [b"intent", None, 1]), ("t2", [None, None, 0])):
         state = scripts.run("take", "p", token, 4000, 0, "d", "claims")[2]
         assert state[11:] == found

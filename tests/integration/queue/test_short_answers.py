@@ -49,7 +49,7 @@ OF_SCRIPTS = {
 @pytest.mark.parametrize("ask", OF_FIELDS.values(), ids=OF_FIELDS)
 def test_fields_that_were_asked_for_are_all_answered(redis_client, monkeypatch, ask):
     redis_client.hset(NAMES["capacity_uids"].full + "d", "u", "item")
-    redis_client.hset(NAMES["unsaved"].full, "pv", "{}")
+    redis_client.hset(NAMES["unsaved"].full + "d", "pv", "{}")
     redis_client.zadd(NAMES["ready"].full + KEY.lane, {KEY.text: 1})
     redis_client.sadd(NAMES["lanes"].full, KEY.lane)
     monkeypatch.setattr(redis_client, "hmget", lambda *_: [])
@@ -101,7 +101,7 @@ def test_each_kind_of_pause_is_answered():
 
 def test_whoever_reads_all_of_them_is_no_error(redis_client):
     """The questions above, to a whole Redis."""
-    redis_client.hset(NAMES["unsaved"].full, "pv", "{}")
+    redis_client.hset(NAMES["unsaved"].full + "d", "pv", "{}")
     redis_client.zadd(NAMES["ready"].full + KEY.lane, {KEY.text: 1})
     redis_client.sadd(NAMES["lanes"].full, KEY.lane)
     for ask in OF_FIELDS.values():

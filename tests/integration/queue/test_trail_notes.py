@@ -107,7 +107,7 @@ def test_a_lease_that_came_back_after_a_loss_of_data_tells_so(bench, queue):
 
 def test_an_intent_is_told_of_a_key_only(bench, queue):
     """The recovery writes some without a key."""
-    store = IntentStore(bench.client)
+    store = IntentStore(bench.client, driver="d")
     queue.add([claim("a")])
     lease = bench.run_next(queue)
     store.begin("pvc-a", {"stage": "calling"}, lease)

@@ -24,7 +24,7 @@ TOGETHER = {
     "what is obsolete": lambda r: CapacityStore(r).replace("d", {}, {}, {"old": "u9"}),
     "who works by a Lease": lambda r: LeaseFellows(r, settle_seconds=1).works("l", "w", 60),
     "who works no more": lambda r: LeaseFellows(r, settle_seconds=1).is_last("l", "w"),
-    "what is set aside": lambda r: records.quarantine(r, NAMES["marks"].full, "one", b"x"),
+    "what is set aside": lambda r: records.quarantine(r, NAMES["marks"].full + "d", "one", b"x"),
     "the bytes of namespaces": lambda r: Recovery(r, queue_of(r)).run(lambda _: []),
 }
 APART = {
@@ -53,7 +53,7 @@ def transactions(client):
 
 @pytest.mark.parametrize("act", TOGETHER.values(), ids=TOGETHER)
 def test_what_belongs_together_is_one_transaction(redis_client, act):
-    redis_client.hset(NAMES["marks"].full, "one", b"x")
+    redis_client.hset(NAMES["marks"].full + "d", "one", b"x")
     before = transactions(redis_client)
     act(redis_client)
     assert transactions(redis_client) - before == 1

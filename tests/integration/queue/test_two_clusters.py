@@ -33,8 +33,8 @@ def test_neither_sees_the_others_work(redis_client, redis_server):
         theirs.add([KEY])
         assert others == ["csifleet-b:drv.d"]
         assert take(theirs, KEY) is not None, "the same key runs in both"
-        IntentStore(second).put("pv", {"key": KEY.text})
-        assert IntentStore(redis_client).get("pv") is None
+        IntentStore(second, driver="d").put("pv", {"key": KEY.text})
+        assert IntentStore(redis_client, driver="d").get("pv") is None
         assert Periods(second).is_due("sweep", 60)
         assert Periods(redis_client).is_due("sweep", 60)
         theirs.mirror_pauses("1", {"class gold": "0 maintenance"})

@@ -156,7 +156,7 @@ def test_c148_flushed_redis_is_filled_again(scene, cluster):
     scene.register()
     scene.wait_until_due(claim_text(cluster, "c1"))
     scene.wait_until_due(lost)
-    assert scene.intents.get("pvc-u-lost") == {"key": lost, "stage": "calling"}
+    assert scene.intents.of(cluster.driver).get("pvc-u-lost") == {"key": lost, "stage": "calling"}
     wait_until(lambda: storage_class in scene.catalog.all("classes"), 10, "class is back")
 
 

@@ -28,7 +28,8 @@ def finished(monkeypatch):
     """Names of the records in Redis that were dropped."""
     names = []
     store = SimpleNamespace(finish=names.append, all=lambda: {key: {} for key in RECORDED})
-    monkeypatch.setattr(audit, "IntentStore", lambda _redis: store)
+    everywhere = SimpleNamespace(everywhere=lambda: [store])
+    monkeypatch.setattr(audit, "IntentStore", lambda _redis: everywhere)
     return names
 
 
@@ -133,6 +134,7 @@ def test_a_volume_of_another_name_is_forgotten_by_it(finished, monkeypatch):
     _, tools = world(forget="vol-1")
     record = {"volume": "vol-1", "stage": STRANDED}
     store = SimpleNamespace(finish=finished.append, all=lambda: {"pvc-1": record, "pvc-2": {}})
-    monkeypatch.setattr(audit, "IntentStore", lambda _redis: store)
+    everywhere = SimpleNamespace(everywhere=lambda: [store])
+    monkeypatch.setattr(audit, "IntentStore", lambda _redis: everywhere)
     assert audit.forget(tools, report("vol-1")) == 0
     assert finished == ["pvc-1"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from workers.controllers.attacher import names
 from workers.controllers.attacher.attach import AttachmentPass, attach
 from workers.controllers.attacher.compare import can_compare, compare
-from workers.controllers.attacher.detach import abandon, detach, pretend, release_volume
+from workers.controllers.attacher.detach import abandon, detach, pretend, release_volume, take_back
 from workers.controllers.attacher.spec import SPEC
 from workers.engine.controller import Due
 from workers.engine.live import DriverPass
@@ -89,7 +89,7 @@ def settings_of(driver: Driver) -> AttacherSettings:
 def sync_attachment(work: AttachmentPass) -> Outcome:
     """Reconcile an attachment as it is now."""
     if not work.read():
-        return done("attachment is gone")
+        return take_back(work)
     if work.item["spec"]["attacher"] != work.driver.name:
         return done("attachment of another driver")
     work.is_forced = work.key.kind == names.FORCED

@@ -17,6 +17,7 @@ from workers.controllers.attacher import volume as volumes
 from workers.controllers.attacher.attach import pause
 from workers.controllers.attacher.names import Reason, finalizer
 from workers.controllers.attacher.volume import AttachError, Target
+from workers.engine.belief import user_of
 from workers.engine.outcome import Ended, done, retry, wait
 from workers.errors import ApiError, LeaseLost, QueueUnavailable, TransientError
 from workers.kube import paths
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from workers.controllers.attacher.attach import AttachmentPass
-    from workers.controllers.attacher.volume import Memory
+    from workers.controllers.attacher.volume import Memory, Record
     from workers.engine.live import DriverPass
     from workers.engine.outcome import Outcome
     from workers.kube.objects import JsonObject
@@ -199,6 +200,59 @@ def abandon(work: AttachmentPass) -> Outcome:
     # Delete the state again: the watcher may have deleted it before this reconcile wrote it.
     _note(work, "forget", {})
     return done("attachment went meanwhile, and the volume may still be on its node")
+
+
+def take_back(work: AttachmentPass) -> Outcome:
+    """Unpublish a volume whose publish was sent after its attachment had gone, if there is such one.
+
+    A worker that is frozen just before the call sends it when it wakes, whatever happened
+    meanwhile. Its record is then put back, and this is the next reconcile. Anybody may put a record
+    back into Redis, so a live attachment of the same volume and node wins.
+    """
+    memory, found = work.memory, work.memory.record
+    gone = done("attachment is gone")
+    if not memory.calls.newest or not volumes.is_record(found):
+        return gone
+    target, node_id = Target.of_record(found), str(found.get("node") or "")
+    if found.get("driver") != work.driver.name or not node_id:
+        return gone
+    # Nothing else is known of it: a name that no PV has.
+    spec = {"attacher": work.driver.name, "nodeName": "", "source": {"persistentVolumeName": "-"}}
+    work.item = {"metadata": {"name": work.name}, "spec": spec}
+    work.lock_calls("detach", target.handle, node_id, multi_node=False)
+    if seconds := memory.calls.seconds_left(work.lease.session):
+        return wait(seconds, "the late publish may still run")
+    user = user_of(work.context.kube, paths.ATTACHMENTS, lambda item: _is_of(work, item, found))
+    if user:
+        work.keep("forget", {})
+        return done(f"{user} is of the same volume and node")
+    try:
+        secrets = find_secrets(work, target.secret)
+        request = volumes.unpublish_request(target.handle, node_id, secrets)
+        work.reach("unpublish")
+        work.ask("detach", request, csi.ControllerUnpublishVolumeResponse)
+    except AttachError as error:
+        work.failure(error.message, operation="detach")
+        return work.again(error, "detach failed")
+    _log.warning("late publish is undone", volume_id=target.handle, node=node_id)
+    work.keep("forget", {})
+    return done("late publish undone")
+
+
+def _is_of(work: AttachmentPass, item: JsonObject, wanted: Record) -> bool:
+    """Return True if an attachment may be of the recorded volume and node."""
+    ids = {volumes.annotated_id(item), *volumes.earlier_ids(item)} - {""}
+    if item["spec"]["attacher"] != work.driver.name or (ids and wanted["node"] not in ids):
+        return False
+    try:
+        name = volumes.volume_name(item)
+        volume = work.find(paths.VOLUMES, name) if name else None
+        if name and volume is None:
+            return True
+        source = volumes.volume_source(volume) if volume else volumes.inline_source(item)
+    except AttachError:
+        return True
+    return bool(source.handle == wanted["handle"])
 
 
 def _note(work: AttachmentPass, step: str, mark: Mapping[str, Any]) -> None:

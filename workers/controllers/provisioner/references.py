@@ -44,18 +44,22 @@ def needed_references(
         for one in runtime.kube.list_claims("" if crosses else namespace)
         if not except_uid or text(one, "metadata", "uid") != except_uid
     ]
-    return references_of(claims, phases) | references_under_way(runtime, except_uid=except_uid)
+    return references_of(claims, phases) | references_under_way(
+        runtime, driver, except_uid=except_uid
+    )
 
 
-def references_under_way(runtime: Runtime, *, except_uid: str = "") -> set[Reference]:
-    """Return the sources of attempts that may still run in the storage.
+def references_under_way(
+    runtime: Runtime, driver: Driver, *, except_uid: str = ""
+) -> set[Reference]:
+    """Return the sources of attempts that may still run in the driver's storage, of all nodes.
 
     Raises:
         AttemptError: a record has no readable source; remove no protection.
         QueueUnavailable: Redis does not answer; remove no protection.
     """
     found: set[Reference] = set()
-    for record in own(runtime).intents.all().values():
+    for record in own(runtime).intents.all_of(driver.name).values():
         claim = record.get("claim")
         if not isinstance(claim, dict) or record.get("stage") == "failed":
             continue

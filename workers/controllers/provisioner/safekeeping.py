@@ -134,7 +134,7 @@ class Safekeeping:
         """
         kept = intent.saved()
         self._intents.put(lease.domain, kept.record(), lease)
-        self._intents.delete_pv(lease.domain)
+        self._intents.of(lease.key.driver).delete_pv(lease.domain)
         return kept
 
     def has_copy(self, lease: Lease) -> bool:

@@ -197,7 +197,7 @@ def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> O
     if live is None and policy in (None, "", "Delete"):
         return unwanted(work, volume)
     work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
-    work.own.intents.delete_pv(work.lease.domain)
+    work.own.intents.of(work.lease.key.driver).delete_pv(work.lease.domain)
     measure.failed(work, claim_of(volume, live))
     return retry("unsavable")
 

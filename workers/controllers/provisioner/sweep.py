@@ -18,6 +18,7 @@ from workers.kube import paths
 from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError
 from workers.kube.finalizers import has_finalizer, without_finalizer
 from workers.observability.logging import get_logger
+from workers.translate.fields import text
 from workers.translate.references import KIND_SNAPSHOT, UNBOUND, references_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
     if not protected:
         return done("nothing is protected")
     young_seconds = 2 * driver.settings.driver.timeout_seconds
-    needed = references_of(kube.list_claims(), UNBOUND) | references_under_way(runtime)
+    needed = references_of(kube.list_claims(), UNBOUND) | references_under_way(runtime, driver)
     for snapshot in protected:
         metadata = snapshot["metadata"]
         reference = (KIND_SNAPSHOT, metadata["namespace"], metadata["name"])
@@ -75,6 +76,8 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
             continue
         # A claim may have been created meanwhile, so the check is repeated (SN-005).
         if reference in needed_references(runtime, driver, metadata["namespace"], UNBOUND):
+            continue
+        if _is_foreign(runtime, driver, snapshot):
             continue
         lease.check()
         _unprotect(runtime, snapshot)
@@ -99,6 +102,16 @@ def is_young(snapshot: Mapping[str, Any], young_seconds: float, clock: Callable[
         if clock() - then < young_seconds:
             return True
     return False
+
+
+def _is_foreign(runtime: Runtime, driver: Driver, snapshot: JsonObject) -> bool:
+    """Return True if another driver took the snapshot: that driver's sweep knows its attempts."""
+    name = text(snapshot, "status", "boundVolumeSnapshotContentName")
+    try:
+        content = runtime.kube.get_snapshot_content(name) if name else {}
+    except NotFoundError:
+        return False
+    return text(content, "spec", "driver") not in {"", driver.name}
 
 
 def _unprotect(runtime: Runtime, snapshot: JsonObject) -> None:

@@ -110,7 +110,8 @@ class VolumePass(Work):
         """Waits for an in-flight CreateVolume of a dead worker, which would recreate the volume."""
         owner = volume["spec"].get("claimRef") or {}
         namespace, name, uid = (owner.get(one) or "" for one in ("namespace", "name", "uid"))
-        record = self.own.intents.get(claim_key(self.key.driver, namespace, name, uid).record_name)
+        claim = claim_key(self.key.driver, namespace, name, uid)
+        record = self.own.intents.of(claim.driver).get(claim.record_name)
         seconds = self.lease.session.seconds_left(*deadlines_of(record))
         return wait(seconds, "an overtaken CreateVolume may still run") if seconds > 0 else None
 

@@ -1,15 +1,16 @@
--- BEGIN(domain, record, key, process, token, most, note): write the intent if the lease is still
--- ours, and for a volume without one, if its namespace then has no more than `most` bytes of them.
+-- BEGIN(driver, domain, record, key, process, token, most, note): write the intent if the lease is
+-- still ours, and for a volume without one, if its namespace then has no more than `most` bytes.
 -- Without a key there is no lease to check; an empty `note` leaves the history as it is.
--- Touches intents, held, leases (hashes), trail (list).
+-- Touches intents of the driver, held, leases (hashes), trail (list).
 -- Returns 1 = written, 0 = lease lost, 2 = the namespace is full.
-if ARGV[4] ~= '' then
-  local lease = lease_of(ARGV[4])
-  if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
+local intents, domain, record, key = K.intents .. ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if key ~= '' then
+  local lease = lease_of(key)
+  if not (lease and lease.process == ARGV[6] and lease.token == ARGV[7]) then return 0 end
 end
-local full = refused_if_new(K.intents, ARGV[2])
+local full = refused_if_new(intents, domain)
 if full then return full end
-if not weigh(ARGV[2], ARGV[3], tonumber(ARGV[7])) then return 2 end
-redis.call('HSET', K.intents, ARGV[2], ARGV[3])
-if ARGV[4] ~= '' and ARGV[8] ~= '' then trail(ARGV[4], stamped(ARGV[8])) end
+if not weigh(intents, domain, record, tonumber(ARGV[8])) then return 2 end
+redis.call('HSET', intents, domain, record)
+if key ~= '' and ARGV[9] ~= '' then trail(key, stamped(ARGV[9])) end
 return 1

@@ -7,10 +7,8 @@ if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its ne
 if lease then
   forget(key)
   if ARGV[7] ~= '' then
-    weigh(ARGV[7], '')
-    redis.call('HDEL', K.intents, ARGV[7])
-    redis.call('HDEL', K.unsaved, ARGV[7])
-    redis.call('SET', K.saved .. ARGV[7], '1', 'EX', 600)
+    end_attempt(driver_part(key), ARGV[7])
+    redis.call('SET', K.saved .. driver_part(key) .. '|' .. ARGV[7], '1', 'EX', 600)
   end
   trail_pass(key, 9, 'done')
   local known = ARGV[8]

@@ -20,10 +20,12 @@ if lease then
     count = count + 1
     redis.call('HSET', K.fails, key, count)
   end
+  local memos = K.memos .. driver_part(key)
   if ARGV[11] ~= '' then
-    redis.call('HSET', K.memos, key, ARGV[11])
+    redis.call('HSET', memos, key, ARGV[11])
+    redis.call('PEXPIRE', memos, KEPT_MS)
   else
-    redis.call('HDEL', K.memos, key)
+    redis.call('HDEL', memos, key)
   end
   trail_pass(key, 12, string.format('failed %d %d', count, wait_ms))
   if is_dirty then

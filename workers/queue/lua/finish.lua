@@ -1,11 +1,9 @@
--- FINISH(domain, key, process, token): delete intent and unsaved PV unless the lease went to
--- somebody else, whose intent it would be. Touches intents, held, unsaved (hashes), leases.
+-- FINISH(driver, domain, key, process, token): delete intent and unsaved PV unless the lease went to
+-- somebody else, whose intent it would be. Touches intents and unsaved of the driver, held, leases.
 -- Returns 1 = deleted, 0 = lease lost.
-if ARGV[3] ~= '' then
-  local lease = lease_of(ARGV[3])
-  if not (lease and lease.process == ARGV[4] and lease.token == ARGV[5]) then return 0 end
+if ARGV[4] ~= '' then
+  local lease = lease_of(ARGV[4])
+  if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
 end
-weigh(ARGV[2], '')
-redis.call('HDEL', K.intents, ARGV[2])
-redis.call('HDEL', K.unsaved, ARGV[2])
+end_attempt(ARGV[2], ARGV[3])
 return 1

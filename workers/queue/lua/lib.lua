@@ -138,6 +138,9 @@ local function lane_of(key)
   return string.match(key, '^([^|]*|[^|]*)|') or key
 end
 
+-- The driver's part of a key, node included: what the keys of its records are named after.
+local function driver_part(key) return string.match(key, '^[^|]*|([^|]*)|') or '' end
+
 -- What a key may hold beside plain ASCII: the escapes that `Key.text` in keys.py makes, and UTF-8.
 local SPECIAL = { '%%[01][0-9A-F]', '%%25', '%%7C', '%%7F',
   '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]',

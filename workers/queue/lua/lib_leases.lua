@@ -125,8 +125,8 @@ end
 -- Count the bytes of intents by namespace, before one is written, or goes (''). Not exact where
 -- somebody else writes them; the recovery counts anew each minute. Returns false, and counts nothing,
 -- for a new one beyond `most`.
-local function weigh(domain, record, most)
-  local old = redis.call('HGET', K.intents, domain) or ''
+local function weigh(intents, domain, record, most)
+  local old = redis.call('HGET', intents, domain) or ''
   local tenant = string.match(record == '' and old or record, '^[^:{]*:([^:]*):') or ''
   if tenant == '' then return true end
   local held = (tonumber(redis.call('HGET', K.held, tenant)) or 0) + #record - #old
@@ -139,10 +139,22 @@ local function weigh(domain, record, most)
   return true
 end
 
-local function forget(key)
+-- The outcome is known: a claim's intent and unsaved PV go.
+local function end_attempt(driver, domain)
+  weigh(K.intents .. driver, domain, '')
+  redis.call('HDEL', K.intents .. driver, domain)
+  redis.call('HDEL', K.unsaved .. driver, domain)
+end
+
+-- For whoever sweeps, perhaps a worker beside another driver, which reaches no record of this one.
+local function forget_failures(key)
   redis.call('HDEL', K.fails, key)
-  redis.call('HDEL', K.memos, key)
   redis.call('ZREM', K.abandoned, key)
+end
+
+local function forget(key)
+  forget_failures(key)
+  redis.call('HDEL', K.memos .. driver_part(key), key)
 end
 
 -- A driver that allows one call at a time may still be at the one of a dead process, until that

@@ -14,14 +14,15 @@ local function state_of(key, lease)
   for i = 1, #flat, 2 do
     if flat[i + 1] == epoch then complete[#complete + 1] = flat[i] end
   end
-  local intent, unsaved, saved, name = false, false, 0, record_name(key)
+  local intent, unsaved, saved, name, driver = false, false, 0, record_name(key), driver_part(key)
   if name then
-    intent, unsaved = redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
-    saved = redis.call('EXISTS', K.saved .. name)
+    intent = redis.call('HGET', K.intents .. driver, name)
+    unsaved = redis.call('HGET', K.unsaved .. driver, name)
+    saved = redis.call('EXISTS', K.saved .. driver .. '|' .. name)
   end
   local waited = now - (tonumber(redis.call('HGET', K.since, key)) or now)
   return { key, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
-    redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
+    redis.call('HGET', K.memos .. driver, key) or '', redis.call('HGET', K.marks .. driver, key) or '',
     string.format('%d', math.max(0, waited)), epoch,
     redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved }
 end

@@ -5,18 +5,18 @@
 --   back(ttl_ms, address, serves) the process is connected, and knows the driver; to that replica, ""
 --                                 for a driver of which any replica may be called
 -- `open_ms`: the process's calls may run for so long; `longest_ms`: no call runs for longer.
--- Touches links:<driver> (zset), chosen, paused (hashes), epoch, all lanes.
+-- Touches links:<driver> (zset), chosen:<driver> (string), paused (hash), epoch, all lanes.
 -- Returns {lists to wake, 1 if the process may call the driver, ms until then, chosen address}.
 local event, driver, kinds, process = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local open, longest = tonumber(ARGV[6]), tonumber(ARGV[7])
 local LOST_MS = 15000
 local links = K.links .. driver
 local begin, calls, chosen =
-  string.match(redis.call('HGET', K.chosen, driver) or '', '^(%d+) (%d+) (%S+)$')
+  string.match(redis.call('GET', K.chosen .. driver) or '', '^(%d+) (%d+) (%S+)$')
 begin, calls = tonumber(begin) or 0, tonumber(calls) or 0
 local function choose(address)
   chosen = address
-  redis.call('HSET', K.chosen, driver, string.format('%d %d %s', begin, calls, address))
+  redis.call('SET', K.chosen .. driver, string.format('%d %d %s', begin, calls, address))
 end
 
 redis.call('ZREM', links, process)

@@ -1,7 +1,8 @@
 -- ORPHAN(key, (slot, name, record)...): a lost lease ended without an outcome. What it began is
 -- remembered, unless a newer owner's record is there, and the key is worked on again.
--- Touches the slots and everything of the queue. Returns the lists to wake.
+-- Touches the driver's slots and everything of the queue. Returns the lists to wake.
 local key, lane = ARGV[2], lane_of(ARGV[2])
-for i = 3, #ARGV, 3 do redis.call('HSETNX', K[ARGV[i]], ARGV[i + 1], ARGV[i + 2]) end
+local driver = driver_part(key)
+for i = 3, #ARGV, 3 do redis.call('HSETNX', K[ARGV[i]] .. driver, ARGV[i + 1], ARGV[i + 2]) end
 if enqueue(key, lane, false) then wake(lane) end
 return lists

@@ -83,7 +83,7 @@ while i <= #ARGV do
     lost[#lost + 1] = mine.token
   end
   for _ = 1, count do
-    if is_ours then redis.call('HSET', K[ARGV[i]], ARGV[i + 1], ARGV[i + 2]) end
+    if is_ours then redis.call('HSET', K[ARGV[i]] .. driver_part(key), ARGV[i + 1], ARGV[i + 2]) end
     i = i + 3
   end
 end

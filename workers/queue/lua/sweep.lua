@@ -24,7 +24,7 @@ local function clear(lane)
     for _, key in ipairs(redis.call('ZRANGE', family .. lane, 0, limit - 1)) do
       redis.call('ZREM', family .. lane, key)
       redis.call('HDEL', K.since, key)
-      forget(key)
+      forget_failures(key)
     end
   end
   if redis.call('EXISTS', K.ready .. lane, K.retry .. lane) > 0 then return false end
@@ -105,7 +105,7 @@ if is_check then
     end
   end
   local week_ago = now - 604800000
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.abandoned, '-inf', week_ago)) do forget(key) end
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.abandoned, '-inf', week_ago)) do forget_failures(key) end
 end
 
 for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do

@@ -147,7 +147,10 @@ def test_a_slow_call_has_the_deadline_of_its_own_in_its_copy(redis_client):
     dies_before(second, Step.RECORD_VOLUME)
     world.live(second)
     assert second.is_dead
-    assert copied(world)["deadline"] == IntentStore(redis_client).get(VOLUME)["deadline"]
+    assert (
+        copied(world)["deadline"]
+        == IntentStore(redis_client, driver=DRIVER).get(VOLUME)["deadline"]
+    )
     world.storage.volumes.clear()
     world.late_at = world.now_ms + 58_000
     world.pass_away()
@@ -175,7 +178,7 @@ def test_a_slow_call_after_an_unknown_end_has_a_copy_of_its_own(redis_client, fi
     world.storage.plans = [first, "slow"]
     owner = world.owner()
     world.live(owner, passes=1)
-    intents = IntentStore(redis_client)
+    intents = IntentStore(redis_client, driver=DRIVER)
     seen = during_the_call(
         world, lambda: copied(world)["deadline"] == intents.get(VOLUME)["deadline"]
     )
@@ -369,7 +372,7 @@ def test_a_full_namespace_does_not_turn_a_wait_into_a_failure(redis_client):
 
     def reach(step, lease):
         if step is Step.COPY_INTENT:
-            redis_client.hdel("csifleet:intents", VOLUME)
+            redis_client.hdel(f"csifleet:intents:{DRIVER}", VOLUME)
         real(step, lease)
 
     owner.runtime.effects.steps.reach = reach

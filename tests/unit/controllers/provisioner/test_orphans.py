@@ -65,7 +65,7 @@ def drop_class(world):
 
 
 def intents(world):
-    return IntentStore(world.client).all()
+    return IntentStore(world.client, driver=DRIVER).all()
 
 
 def nothing_is_left(world):

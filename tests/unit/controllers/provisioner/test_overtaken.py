@@ -145,12 +145,12 @@ def test_a_call_that_outlived_its_lease_is_put_back_as_ended(redis_client):
     owner = world.owner()
 
     def lose_lease(_answer):
-        redis_client.delete(NAMES["leases"].full, NAMES["intents"].full)
+        redis_client.delete(NAMES["leases"].full, NAMES["intents"].full + DRIVER)
         assert owner.queue.heartbeat()
 
     world.storage.plans = [lose_lease]
     owner.queue.add([claim_key(DRIVER, "default", "data", UID)])
     world._work(owner, world.messages.pop(0))
-    assert IntentStore(redis_client).get(VOLUME)["stage"] == "background"
+    assert IntentStore(redis_client, driver=DRIVER).get(VOLUME)["stage"] == "background"
     world.live(owner)
     assert set(world.kube.kind("persistentvolumes")) == {VOLUME}

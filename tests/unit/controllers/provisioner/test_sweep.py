@@ -33,6 +33,9 @@ class SnapshotKube(FakeKube):
         self._reach("list_snapshots", "")
         return [deepcopy(one) for one in self.kind("volumesnapshots").values()]
 
+    def get_snapshot_content(self, name):
+        return self._get("volumesnapshotcontents", "", name, "get_snapshot_content")
+
     def update_snapshot(self, snapshot):
         return self._update("volumesnapshots", snapshot, "update_snapshot")
 
@@ -142,6 +145,28 @@ def test_d016_only_an_attempt_that_may_still_run_protects(world, record):
     assert not is_protected(world)
 
 
+@pytest.mark.parametrize(
+    ("content", "stays"),
+    [
+        pytest.param({"driver": "other.example.org"}, True, id="another driver's"),
+        pytest.param({"driver": f"{DRIVER}.example.org"}, True, id="a longer name"),
+        pytest.param({"driver": DRIVER}, False, id="this driver's"),
+        pytest.param({}, False, id="of no driver"),
+        pytest.param(None, False, id="its content is gone"),
+    ],
+)
+def test_d016_another_drivers_snapshot_is_left_to_its_own_sweep(world, content, stays):
+    """Its worker alone sees the attempts that restore from it."""
+    add_snapshot(world)
+    world.kube.kind("volumesnapshots")["snap"]["status"] = {
+        "boundVolumeSnapshotContentName": "content"
+    }
+    if content is not None:
+        world.kube.add("volumesnapshotcontents", {"metadata": {"name": "content"}, "spec": content})
+    sweep(world)
+    assert is_protected(world) is stays
+
+
 def test_g9_a_sweep_that_lost_its_lease_writes_nothing(world):
     """G9: another worker sweeps by now."""
     add_snapshot(world)
@@ -166,10 +191,10 @@ def test_c126_failed_read_removes_nothing(world, call):
 def test_c126_unknown_attempts_remove_nothing(world):
     add_snapshot(world)
 
-    def away():
+    def away(_driver):
         raise QueueUnavailable("redis: away")
 
-    world.intents.all = away
+    world.intents.all_of = away
     with pytest.raises(QueueUnavailable):
         sweep(world)
     assert is_protected(world)
@@ -208,7 +233,7 @@ def test_sn005_a_restore_that_begins_meanwhile_protects_though_its_claim_is_gone
     claim = add_claim(world, "Pending")
     world.kube.drop("persistentvolumeclaims", claim["metadata"]["name"], "default")
     looks = iter([{}, {"pv": {"claim": claim, "stage": "background"}}])
-    world.intents.all = lambda: next(looks)
+    world.intents.all_of = lambda _driver: next(looks)
     sweep(world)
     assert is_protected(world)
 
