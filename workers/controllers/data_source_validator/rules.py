@@ -64,8 +64,8 @@ class DataSourceRules:
         """Drop what was not listed; the CRD of populators may be new, so queue all (DV-006)."""
         listed = self._listed.pop(resource, set())
         if resource == paths.CLAIMS:
-            self._claims = {name: one for name, one in self._claims.items() if name in listed}
-            return ()
+            vanished = self._claims.keys() - listed
+            return [Forget(self._claims.pop(name)[0]) for name in sorted(vanished)]
         kept = {name: kind for name, kind in self._populators.items() if name in listed}
         self._populators = kept
         return self.all_keys()
@@ -77,17 +77,16 @@ class DataSourceRules:
     def _claim(self, item: Claim) -> Iterable[Told]:
         meta, source = item.metadata, item.spec.data_source_ref
         name, is_open = meta.full_name, item.status.phase in UNBOUND
+        before = self._claims.pop(name, None)
+        # A claim that was made again while no watch was open has another uid.
+        gone = (Forget(before[0]),) if before is not None and before[0].uid != meta.uid else ()
         if source is None or not is_open or meta.deletion_timestamp is not None:
-            self._claims.pop(name, None)
-            return ()
+            return gone
         kind = GroupKind(source.api_group or "", source.kind[:_MAX_KIND])
         if kind in CORE:
-            self._claims.pop(name, None)
-            return ()
-        now = (Key(KIND, "", name, meta.uid), kind)
-        before = self._claims.get(name)
-        self._claims[name] = now
-        return () if before == now else (now[0],)
+            return gone
+        now = self._claims[name] = (Key(KIND, "", name, meta.uid), kind)
+        return () if before == now else (*gone, now[0])
 
     def _populator(self, item: Populator) -> Iterable[Told]:
         former = self._populators.get(item.metadata.name)

@@ -24,6 +24,9 @@ from workers.translate.go_text import quote
 from workers.translate.snapshot_status import cleared, error_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
     from workers.kube.objects import JsonObject
 
 _log = get_logger(__name__)
@@ -63,13 +66,22 @@ def delete(work: ContentPass, handle: str) -> Outcome:
         work.ask("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
     except CsiError as error:
         return refused(work, error, _REASON, "Failed to delete snapshot")
+    return deleted(work, cleared, _REASON)
+
+
+def deleted(
+    work: ContentPass,
+    clear: Callable[[Mapping[str, Any] | None], JsonObject | None],
+    reason: str,
+) -> Outcome:
+    """Clears the status once the driver has deleted, then removes the finalizer."""
     try:
-        work.write_status("clear-status", lambda item: cleared(item.get("status")))
+        work.write_status("clear-status", lambda item: clear(item.get("status")))
     except Gone:
         work.forget()
         return done("deleted")
     except RefusedError as error:
-        work.event("Warning", _REASON, "Failed to clear content status")
+        work.event("Warning", reason, "Failed to clear content status")
         trail.tell_refused(_log, error)
         return retry("status not cleared")
     return release(work)

@@ -6,7 +6,6 @@ The protocol is the one of single contents with other names; this module holds t
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from csi_client import messages as csi
@@ -15,7 +14,7 @@ from workers.controllers.snapshotter import orphans, request
 from workers.controllers.snapshotter.content import GROUP_CONTENTS
 from workers.controllers.snapshotter.creating import CREATES, Creation
 from workers.controllers.snapshotter.decide import ENDS, Action
-from workers.controllers.snapshotter.deleting import refused, release, secrets_for_deletion
+from workers.controllers.snapshotter.deleting import deleted, refused, release, secrets_for_deletion
 from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
 from workers.controllers.snapshotter.work import (
     ContentPass,
@@ -383,9 +382,7 @@ def _delete(work: ContentPass) -> Outcome:
         _delete_call(work, handle, members, secrets)
     except CsiError as error:
         return refused(work, error, reason, "Failed to delete group snapshot")
-    with suppress(Gone):
-        work.write_status("clear-status", lambda item: group_cleared(item.get("status")))
-    return release(work)
+    return deleted(work, group_cleared, reason)
 
 
 def _ask_for_group(

@@ -78,8 +78,9 @@ def test_a_claim_is_looked_at_once(world):
 def test_a_claim_that_is_made_again_is_another(world):
     """Also when its deletion was not seen."""
     world.seen(claim())
-    assert world.seen(claim(uid="u2")) == [KEY.replace("u1", "u2")]
-    assert world.waiting() == [KEY.replace("u1", "u2")]
+    new = KEY.replace("u1", "u2")
+    assert world.seen(claim(uid="u2")) == [f"forget {KEY}", new]
+    assert world.waiting() == [new]
 
 
 @pytest.mark.parametrize("ref", [None, *CORE])
@@ -109,8 +110,33 @@ def test_a_claim_that_is_gone_is_forgotten(world):
 
 def test_a_claim_that_went_unseen_is_forgotten_by_the_list(world):
     world.seen(claim())
-    assert world.listed(paths.CLAIMS) == []
-    assert world.waiting() == []
+    world.seen(claim(name="b", uid="u2"))
+    world.seen(claim(name="c", uid="u3"))
+    told = world.listed(paths.CLAIMS, claim(name="b", uid="u2"))
+    assert told == [f"forget {KEY.replace('u1', 'u3').replace('/data', '/c')}", f"forget {KEY}"]
+    assert len(world.waiting()) == 1
+    assert world.listed(paths.CLAIMS, claim(name="b", uid="u2")) == []
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+@pytest.mark.parametrize(
+    ("again", "is_queued"),
+    [
+        pytest.param({}, True, id="open"),
+        pytest.param({"phase": "Bound"}, False, id="bound"),
+        pytest.param({"ref": None}, False, id="of no source"),
+        pytest.param({"ref": CORE[0]}, False, id="of a kind of Kubernetes"),
+        pytest.param({"deletionTimestamp": "2026-01-01T00:00:00Z"}, False, id="going"),
+    ],
+)
+def test_a_claim_that_was_made_again_unseen_is_forgotten(world, again, is_queued, is_listed):
+    """Its key has the uid of the claim before."""
+    world.seen(claim())
+    item = claim(uid="u9", **again)
+    told = world.listed(paths.CLAIMS, item) if is_listed else world.seen(item)
+    new = KEY.replace("u1", "u9")
+    assert told == [f"forget {KEY}", *([new] if is_queued else ())]
+    assert world.waiting() == ([new] if is_queued else [])
 
 
 def test_a_populator_that_goes_wakes_the_claims_of_its_kind(world):

@@ -21,6 +21,7 @@ from workers import constants as k
 from workers.controllers.snapshotter import request
 from workers.errors import LeaseLost
 from workers.kube import paths
+from workers.kube.errors import ForbiddenError
 from workers.queue.locks import Mode
 
 HANDLES = {"volumeGroupSnapshotHandle": "gh", "volumeSnapshotHandles": ["m1", "m2"]}
@@ -60,6 +61,21 @@ def test_each_effect_of_a_group_is_announced():
     user_deletes(world)
     assert run(world).reason == "released"
     assert world.steps.reached == ["delete-snapshot", "clear-status", "remove-finalizer"]
+
+
+def test_a_groups_status_that_is_not_cleared_is_reported():
+    """SNS-042, as for a single snapshot."""
+    world = dynamic_world(ready())
+    run(world)
+    user_deletes(world)
+    world.events.seen.clear()
+    world.api.fail("patch", "/status", ForbiddenError(403, "Forbidden", "no"))
+    assert run(world).reason == "status not cleared"
+    assert (world.reasons, world.messages) == (
+        ["GroupSnapshotDeleteError"],
+        ["Failed to clear content status"],
+    )
+    assert run(world).reason == "released"
 
 
 @pytest.mark.parametrize("effect", ["create-snapshot", "delete-snapshot"])
