@@ -40,8 +40,6 @@ ALLOWED = {
     "workers/explain/gather.py",
     "workers/explain/lasting.py",
     "workers/explain/words.py",
-    # A finalizer is young (SN-005) by the API server's stamp.
-    "workers/controllers/provisioner/sweep.py",
     # An operator's commands, and what a token says of itself.
     "workers/cli/audit.py",
     "workers/cli/certificates.py",

@@ -6,12 +6,11 @@ succeed before a finalizer is removed; every update carries the resourceVersion 
 
 from __future__ import annotations
 
-import time
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.constants import FINALIZER_SNAPSHOT_SOURCE
 from workers.controllers.provisioner.references import needed_references, references_under_way
+from workers.deadlines import Deadline
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError
 from workers.kube import paths
@@ -22,7 +21,7 @@ from workers.translate.fields import text
 from workers.translate.references import KIND_SNAPSHOT, UNBOUND, references_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from workers.drivers.driver import Driver
     from workers.engine.context import Runtime
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 _FIELD_MANAGER: Final = "csi-fleet"
+_YOUNG: Final = "young"
+# Entries of about 110 bytes each; a mark has 64 KiB at most.
+_MOST_YOUNG: Final = 300
 
 
 def can_sweep(driver: Driver) -> bool:
@@ -44,6 +46,9 @@ def can_sweep(driver: Driver) -> bool:
 
 def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """Sweep all snapshots once; the next sweep retries updates that failed.
+
+    A finalizer of csi-fleet's own goes some time after a sweep first finds it orphaned, by the
+    queue's clock: its claim may not have been listed yet (SN-005).
 
     Raises:
         ApiError: a list failed; no finalizer was removed because of it (SN-004, D-016).
@@ -65,14 +70,15 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
             err=error,
         )
         return done("not permitted")
+    young = _Young(lease, 2 * driver.settings.driver.timeout_seconds)
     if not protected:
+        young.keep(runtime)
         return done("nothing is protected")
-    young_seconds = 2 * driver.settings.driver.timeout_seconds
     needed = references_of(kube.list_claims(), UNBOUND) | references_under_way(runtime, driver)
     for snapshot in protected:
         metadata = snapshot["metadata"]
         reference = (KIND_SNAPSHOT, metadata["namespace"], metadata["name"])
-        if reference in needed or is_young(snapshot, young_seconds, time.time):
+        if reference in needed or young.has(snapshot):
             continue
         # A claim may have been created meanwhile, so the check is repeated (SN-005).
         if reference in needed_references(runtime, driver, metadata["namespace"], UNBOUND):
@@ -81,27 +87,56 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
             continue
         lease.check()
         _unprotect(runtime, snapshot)
+    young.keep(runtime)
     return done("swept")
 
 
-def is_young(snapshot: Mapping[str, Any], young_seconds: float, clock: Callable[[], float]) -> bool:
-    """Return True if csi-fleet added the finalizer within the last `young_seconds` (SN-005).
+class _Young:
+    """Finalizers of csi-fleet's own that were found orphaned not long ago; kept as the key's mark.
 
-    Its claim may not have been listed yet.
+    Args:
+        lease: of the sweep.
+        seconds: how long one stays young.
+
+    Attributes:
+        known: when each stops being young, by snapshot and time stamp, as the last sweep left it.
+        found: the same, as this sweep leaves it.
     """
+
+    def __init__(self, lease: Lease, seconds: float) -> None:
+        known = lease.mark.get(_YOUNG)
+        self.known: dict[str, Any] = known if isinstance(known, dict) else {}
+        self.found: dict[str, Any] = {}
+        self._lease, self._seconds = lease, seconds
+
+    def keep(self, runtime: Runtime) -> None:
+        """Write the mark if it changed."""
+        if self.found != self.known:
+            runtime.effects.mark(self._lease, {_YOUNG: self.found} if self.found else {})
+
+    def has(self, snapshot: Mapping[str, Any]) -> bool:
+        """Return True if an orphaned finalizer is to stay for now."""
+        stamp = _added_at(snapshot)
+        if stamp is None:
+            return False
+        name = f"{snapshot['metadata'].get('uid')} {stamp}"
+        session = self._lease.session
+        until = Deadline.read(self.known.get(name)) or session.later(self._seconds)
+        # One that finds no room here is new to the next sweep.
+        if name not in self.found and len(self.found) < _MOST_YOUNG:
+            self.found[name] = until.data()
+        return session.seconds_left(until) > 0
+
+
+def _added_at(snapshot: Mapping[str, Any]) -> str | None:
+    """The time stamp of csi-fleet's write of the finalizer; None if another program added it."""
     for entry in snapshot["metadata"].get("managedFields") or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:finalizers") or {}
-        if entry.get("manager") != _FIELD_MANAGER or not any(
+        if entry.get("manager") == _FIELD_MANAGER and any(
             FINALIZER_SNAPSHOT_SOURCE in name for name in fields
         ):
-            continue
-        try:
-            then = datetime.fromisoformat(str(entry.get("time"))).timestamp()
-        except ValueError:
-            continue
-        if clock() - then < young_seconds:
-            return True
-    return False
+            return str(entry.get("time"))
+    return None
 
 
 def _is_foreign(runtime: Runtime, driver: Driver, snapshot: JsonObject) -> bool:

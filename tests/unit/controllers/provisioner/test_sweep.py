@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import pytest
 from tests.support.fake_cluster import DRIVER, FakeKube, World
 from workers.config.settings import ProvisionSettings, Settings
 from workers.constants import FINALIZER_SNAPSHOT_SOURCE
-from workers.controllers.provisioner.sweep import can_sweep, is_young, sweep_snapshots
+from workers.controllers.provisioner.sweep import can_sweep, sweep_snapshots
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.kube.errors import ConflictError, ForbiddenError, ServerError
 from workers.queue.keys import sweep_key
@@ -255,20 +256,79 @@ def test_refused_update_is_left_to_the_next_sweep(world, error):
     assert not is_protected(world)
 
 
-def test_sn005_our_own_young_finalizer_is_skipped():
-    fields = {"f:metadata": {"f:finalizers": {f'v:"{FINALIZER_SNAPSHOT_SOURCE}"': {}}}}
-    entry = {"manager": "csi-fleet", "time": "1970-01-01T00:01:40Z", "fieldsV1": fields}
+FIELDS = {"f:metadata": {"f:finalizers": {f'v:"{FINALIZER_SNAPSHOT_SOURCE}"': {}}}}
+OURS = {"manager": "csi-fleet", "time": "1970-01-01T00:01:40Z", "fieldsV1": FIELDS}
+SECONDS = 20.0  # twice the driver's time-out
 
-    def young(seconds_later, **changes):
-        snapshot = {"metadata": {"managedFields": [entry | changes]}}
-        return is_young(snapshot, 20.0, lambda: 100.0 + seconds_later)
 
-    assert young(19)
-    assert not young(20)
-    assert not young(21)
-    assert not young(1, manager="kubectl")
-    assert not young(1, time="nonsense")
-    assert not young(1, fieldsV1={})
+@pytest.fixture
+def clocked(world):
+    """A world whose queue's clock the test turns; sweeps share the key's mark."""
+    world.now, world.mark = 1000.0, {}
+    driver = replace(world.driver.settings.driver, timeout_seconds=SECONDS / 2)
+    settings = replace(world.driver.settings, driver=driver)
+    world.driver = replace(world.driver, settings=settings)
+    world.clock = lambda: world.now
+
+    def turn(seconds=0.0):
+        world.now += seconds
+        key = sweep_key(DRIVER)
+        lease = world.lease(key, "")
+        lease.mark = world.mark
+        world.runtime.effects.queue.mark = lambda _lease, mark: setattr(world, "mark", dict(mark))
+        sweep_snapshots(world.runtime, world.driver, key, lease)
+        return "snap" in world.kube.kind("volumesnapshots") and is_protected(world)
+
+    world.turn = turn
+    return world
+
+
+@pytest.mark.parametrize("stamp", ["1970-01-01T00:01:40Z", "9999-12-31T00:00:00Z", "", "nonsense"])
+def test_sn005_our_own_finalizer_goes_some_time_after_it_was_found_orphaned(clocked, stamp):
+    """By the queue's clock alone, whatever clock the API server has."""
+    add_snapshot(clocked, uid="s1", managedFields=[OURS | {"time": stamp}])
+    assert clocked.turn()
+    assert clocked.turn(SECONDS - 1)
+    assert not clocked.turn(1)
+    assert clocked.turn(300) is False
+    assert clocked.mark == {}
+
+
+@pytest.mark.parametrize("change", [{"uid": "s2"}, {"time": "2026-01-01T00:00:00Z"}])
+def test_sn005_a_finalizer_that_was_added_again_is_young_again(clocked, change):
+    add_snapshot(clocked, uid="s1", managedFields=[OURS])
+    assert clocked.turn()
+    metadata = clocked.kube.kind("volumesnapshots")["snap"]["metadata"]
+    metadata["uid"] = change.get("uid", "s1")
+    metadata["managedFields"] = [OURS | {"time": change.get("time", OURS["time"])}]
+    assert clocked.turn(SECONDS)
+    assert not clocked.turn(SECONDS)
+
+
+@pytest.mark.parametrize("change", [{"manager": "kubectl"}, {"fieldsV1": {}}, {"fieldsV1": None}])
+def test_sn005_another_programs_finalizer_goes_at_once(clocked, change):
+    add_snapshot(clocked, managedFields=[OURS | change])
+    assert not clocked.turn()
+    assert clocked.mark == {}
+
+
+@pytest.mark.parametrize("mark", [{"young": 7}, {"young": {"s1 1970-01-01T00:01:40Z": "x"}}])
+def test_sn005_an_unreadable_mark_makes_it_young(clocked, mark):
+    add_snapshot(clocked, uid="s1", managedFields=[OURS])
+    clocked.mark = mark
+    assert clocked.turn()
+    assert not clocked.turn(SECONDS)
+
+
+def test_sn005_many_young_ones_leave_room_in_the_mark(clocked):
+    for number in range(1000):
+        add_snapshot(clocked, f"snap-{number}", uid=f"{number:036}", managedFields=[OURS])
+    add_snapshot(clocked, uid="last", managedFields=[OURS])
+    assert clocked.turn()
+    assert len(json.dumps(clocked.mark)) < 64 * 1024
+    for _ in range(9):
+        is_left = clocked.turn(SECONDS)
+    assert not is_left
 
 
 def test_c127_t198_who_sweeps(world):
