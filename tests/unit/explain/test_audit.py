@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from workers.explain.audit import Look, compare
 
 FIRST = Look(at=100.0, listed={"v1": 1, "leak": 5}, volumes={"v1": ("pv1", "u1")})
@@ -33,6 +35,14 @@ def test_one_look_is_not_enough():
     assert compare(changed(FIRST, listed={"v1": 1}), SECOND).orphans == {}
     volumes = {"v1": ("pv1", "u1"), "new": ("pv3", "u3")}
     assert compare(FIRST, changed(SECOND, volumes=volumes)).missing == {}
+
+
+@pytest.mark.parametrize("since", [-1e9, 90.0, 110.0, 1e12])
+def test_an_attempt_of_the_first_look_may_own_any_volume_whatever_its_workers_clock_says(since):
+    """One that is ahead of this computer's made its volume free to be deleted."""
+    for second in (SECOND, changed(SECOND, in_flight={"pvc-x": since})):
+        found = compare(changed(FIRST, in_flight={"pvc-x": since}), second)
+        assert (found.orphans, found.undecided) == ({}, 1)
 
 
 def test_an_attempt_in_flight_is_never_listed():
