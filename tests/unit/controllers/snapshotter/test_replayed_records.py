@@ -1,0 +1,137 @@
+"""Each kind of record that the snapshotter keeps, put back later: marks and copies."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import ClassVar
+
+import pytest
+
+from tests.support.snapshot_world import CONTENT, CONTENT_KEY, CUT, DRIVER, SnapshotWorld
+from tests.unit.controllers.snapshotter.test_group_contents import KEY, MADE, dynamic_world, run
+from tests.unit.controllers.snapshotter.test_replays import LATE, copies
+from workers.controllers.snapshotter.spec import SPEC
+from workers.kube import paths
+
+READY = {"group_snapshot": MADE["group_snapshot"] | {"ready_to_use": True}}
+
+
+class Single:
+    """A snapshot."""
+
+    key, name, resource, call = CONTENT_KEY, CONTENT, paths.SNAPSHOT_CONTENTS, "CreateSnapshot"
+    answered: ClassVar = {"handle": "sh"}
+    source: ClassVar = {"snapshotHandle": "sh"}
+
+    def __init__(self):
+        self.world = SnapshotWorld()
+        self.world.add_content(spec={"deletionPolicy": "Retain"})
+        self.world.client.respond({self.call: [LATE, CUT]})
+
+    def run(self):
+        return self.world.run_content()
+
+
+class Group:
+    """A group snapshot."""
+
+    key, name, resource = KEY, "gc", paths.GROUP_SNAPSHOT_CONTENTS
+    answered: ClassVar = {"handle": "gh", "members": ["s"]}
+    source: ClassVar = {
+        "groupSnapshotHandles": {
+            "volumeGroupSnapshotHandle": "gh",
+            "volumeSnapshotHandles": ["s"],
+        }
+    }
+
+    def __init__(self):
+        self.world = dynamic_world(LATE, READY, policy="Retain")
+
+    def run(self):
+        return run(self.world)
+
+
+KINDS = {one.key.kind: one for one in (Single, Group)}
+RECORDS = ["mark of the call", "mark with the answer", "copy", "mark and copy"]
+
+
+def test_each_kind_that_keeps_a_record_is_tried():
+    assert KINDS.keys() == {kind.name for kind in SPEC.kinds if kind.operations}
+
+
+@pytest.fixture
+def taken():
+    """An object that has its snapshot; its records as they were meanwhile."""
+
+    def make(kind):
+        one = KINDS[kind]()
+        one.run()
+        marks, (path,) = one.world.queue.marks, copies(one.world)
+        called, backup = deepcopy(marks[one.key.text]), deepcopy(one.world.api.objects[path])
+        one.run()
+        assert (marks, copies(one.world)) == ({}, [])
+        assert one.world.api.of(one.resource, one.name)["status"]["readyToUse"] is True
+        answered = deepcopy(called)
+        answered["intent"] |= {**one.answered, "deadline": []}
+        del backup["metadata"]["uid"]
+        one.world.client.calls.clear()
+        one.world.passed = 600
+
+        def put_back(what):
+            if "mark" in what:
+                marks[one.key.text] = deepcopy(answered if "answer" in what else called)
+            if "copy" in what and not copies(one.world):
+                one.world.api.add(paths.CONFIG_MAPS, deepcopy(backup))
+
+        return one, put_back
+
+    return make
+
+
+def ended(one):
+    """The object has its snapshot."""
+
+
+def kept(one):
+    """The administrator keeps the snapshot: the objects go."""
+    one.world.api.drop(one.resource, one.name)
+
+
+def handed_over(one):
+    """Another content names it."""
+    kept(one)
+    spec = {"driver": DRIVER, "source": one.source}
+    one.world.api.add(one.resource, {"metadata": {"name": "backup"}, "spec": spec})
+
+
+def long_ago(one):
+    """The API server has forgotten the deletion."""
+    kept(one)
+    one.world.api.deleted.clear()
+
+
+@pytest.mark.parametrize("situation", [ended, kept, handed_over, long_ago])
+@pytest.mark.parametrize("what", RECORDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_put_back_leads_to_no_call(taken, kind, what, situation):
+    """SEC2-1: neither a deletion nor a second snapshot."""
+    one, put_back = taken(kind)
+    situation(one)
+    for _ in range(3):
+        put_back(what)
+        one.run()
+        assert one.world.client.methods == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_open_attempt_is_ended_whoever_puts_its_record_back(kind):
+    """Its object went by force, and the mark was lost."""
+    one = KINDS[kind]()
+    one.run()
+    mark = deepcopy(one.world.queue.marks[one.key.text])
+    kept(one)
+    one.world.queue.marks.clear()
+    one.world.queue.marks[one.key.text] = mark
+    one.world.passed = 600
+    one.run()
+    assert (one.world.queue.marks, copies(one.world)) == ({}, [])
