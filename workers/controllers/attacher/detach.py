@@ -203,7 +203,7 @@ def abandon(work: AttachmentPass) -> Outcome:
 
 
 def take_back(work: AttachmentPass) -> Outcome:
-    """Unpublish a volume whose publish was sent after its attachment had gone, if there is such one.
+    """Unpublish a volume whose publish was sent after its attachment had gone, if there is one.
 
     A worker that is frozen just before the call sends it when it wakes, whatever happened
     meanwhile. Its record is then put back, and this is the next reconcile. Anybody may put a record
