@@ -388,8 +388,9 @@ class Move:
             "metadata": {"name": workload["metadata"]["name"], "namespace": namespace},
             "spec": workload["spec"]["template"]["spec"],
         }
+        watcher = f"system:serviceaccount:{installation.namespace}:watcher"
         for sidecar in adoptplan.movable(workload):
-            yield from of_rights(self.tools, replace(sidecar, pod=pod))
+            yield from of_rights(self.tools, replace(sidecar, pod=pod), watcher)
         user = f"system:serviceaccount:{namespace}:{account}"
         records = {"namespace": installation.records_namespace, "resource": "configmaps"}
         for verb in ("get", "list", "create", "patch", "delete"):
@@ -419,8 +420,9 @@ class Move:
         """Check for conflicting objects and for permissions that the central workers lack."""
         yield from around.needs()
         pod = adoptcentral.rights_of(around.central)
+        watcher = f"system:serviceaccount:{around.central.namespace}:watcher"
         for sidecar in adoptplan.movable(workload):
-            yield from of_rights(self.tools, replace(sidecar, pod=pod))
+            yield from of_rights(self.tools, replace(sidecar, pod=pod), watcher)
         yield adoptcentral.secrets_hint(around.central, self.choice.driver)
 
     def _there(

@@ -222,8 +222,14 @@ def of_pod(
     )
 
 
-def of_rights(tools: Tools, sidecar: Sidecar) -> Iterator[Finding]:
-    """Check which permissions of the controller the pod's service account lacks."""
+def of_rights(tools: Tools, sidecar: Sidecar, watcher: str = "") -> Iterator[Finding]:
+    """Check which permissions of the controller the pod's service account lacks.
+
+    Args:
+        tools: connections and settings.
+        sidecar: the container, in the pod with that account.
+        watcher: the account of a watcher that does its part of the controller's work.
+    """
     namespace = sidecar.pod["metadata"]["namespace"]
     name = sidecar.pod["spec"].get("serviceAccountName") or "default"
     user = f"system:serviceaccount:{namespace}:{name}"
@@ -233,7 +239,12 @@ def of_rights(tools: Tools, sidecar: Sidecar) -> Iterator[Finding]:
             for resource, verb in _wanted(rule):
                 plural, _, part = resource.partition("/")
                 asked = {"group": rule.group, "resource": plural, "subresource": part, "verb": verb}
-                if not may(tools, user, asked):
+                is_allowed = may(tools, user, asked)
+                if watcher and not is_allowed:
+                    # Workers find in Redis what the watcher lists.
+                    theirs = asked | ({"verb": "list"} if verb == "get" else {})
+                    is_allowed = may(tools, watcher, theirs)
+                if not is_allowed:
                     feature = f" ({rule.feature})" if rule.feature else ""
                     lacks[WARN if feature else FAIL][f"{verb} {resource}{feature}"] = None
     except ApiError as error:

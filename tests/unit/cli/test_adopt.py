@@ -389,7 +389,9 @@ class World:
                 return create(path, body)
             self.api._reach("create", path)
             asked = body["spec"]["resourceAttributes"]
-            return {"status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
+            right = asked["verb"], asked["resource"]
+            is_denied = right in self.denied or (body["spec"]["user"], *right) in self.denied
+            return {"status": {"allowed": not is_denied}}
 
         self.api.create = review
 

@@ -372,6 +372,17 @@ def test_central_command_that_dies_at_any_request_is_repeated_or_undone(monkeypa
                 break
 
 
+def test_what_the_watcher_does_is_no_right_that_a_worker_lacks(world, capsys):
+    """As shipped: the watcher watches, and workers get what it saw from Redis."""
+    worker, watcher = (f"system:serviceaccount:csi-fleet:{one}" for one in ("worker", "watcher"))
+    world.denied = {(worker, "watch", "persistentvolumes")}
+    world.denied |= {(one, "get", "nodes") for one in (worker, watcher)}
+    assert world.run("adopt", "--dry-run") == 0
+    world.denied.add((watcher, "watch", "persistentvolumes"))
+    assert world.run("adopt", "--dry-run") == 1
+    assert "lacks watch persistentvolumes" in capsys.readouterr().out
+
+
 def test_what_somebody_else_made_is_not_changed(world, capsys):
     world.api.add(SERVICES, {"metadata": {"name": NAME, "namespace": "kube-system"}})
     assert world.run("adopt") == 1
