@@ -1,4 +1,4 @@
-#!lua name=csifleet_fcc4c65a98a71e09
+#!lua name=csifleet_020af52c68bbc506
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos:', marks = 'csifleet:marks:', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents:', unsaved = 'csifleet:unsaved:', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', chosen = 'csifleet:chosen:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_planned = 'csifleet:capacity_planned:', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments', 'data-sources' }
@@ -945,8 +945,8 @@ end
 scripts['drivers_keep'] = function()
 -- DRIVERS_KEEP(process, ttl_ms, name, record, connected, ...): the process serves these drivers.
 -- `connected` is 0, 1, or the address of the replica of a driver of which one is called.
--- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), chosen, versions (hash, field
--- drivers), paused (hash). Idempotent.
+-- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), chosen:<driver> (string),
+-- versions (hash, field drivers), paused (hash). Idempotent.
 -- Returns {1 when the set of drivers or a record changed, connected drivers that count as lost, or
 -- as connected to another replica}.
 local process, ttl = ARGV[2], tonumber(ARGV[3])
@@ -962,7 +962,7 @@ for i = 4, #ARGV, 3 do
   if connected ~= '0' then
     local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
     local chosen = connected == '1' and '1'
-      or string.match(redis.call('HGET', K.chosen, driver) or '', '%S+$')
+      or string.match(redis.call('GET', K.chosen .. driver) or '', '%S+$')
     if chosen == connected then
       redis.call('ZADD', K.links .. driver, now + ttl, process)
       redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
@@ -1636,5 +1636,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_fcc4c65a98a71e09', run)
-redis.register_function{ function_name = 'csifleet_fcc4c65a98a71e09_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_020af52c68bbc506', run)
+redis.register_function{ function_name = 'csifleet_020af52c68bbc506_always', callback = run, flags = { 'allow-oom' } }

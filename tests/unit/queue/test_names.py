@@ -38,6 +38,20 @@ def test_scripts_use_declared_names_only() -> None:
             assert PREFIX not in script, entry.name
 
 
+def test_scripts_name_a_key_of_a_family_and_a_single_key_as_it_is() -> None:
+    """A prefix without its driver would be a key that nobody else reads."""
+    found = [
+        (NAMES[name].is_family, bool(suffix), entry.name, name)
+        for entry in _LUA.iterdir()
+        if entry.name.endswith(".lua")
+        for name, suffix in re.findall(
+            r"redis\.p?call\('\w+',\s*K\.(\w+)\s*(\.\.)?", entry.read_text("utf-8")
+        )
+    ]
+    assert len(found) > 100
+    assert [one for one in found if one[0] != one[1]] == []
+
+
 def test_every_declared_name_is_used() -> None:
     lua = "".join(e.read_text("utf-8") for e in _LUA.iterdir() if e.name.endswith(".lua"))
     unused = {name for name in NAMES if not re.search(rf"\bK\.{name}\b", lua)}

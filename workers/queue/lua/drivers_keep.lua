@@ -1,7 +1,7 @@
 -- DRIVERS_KEEP(process, ttl_ms, name, record, connected, ...): the process serves these drivers.
 -- `connected` is 0, 1, or the address of the replica of a driver of which one is called.
--- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), chosen, versions (hash, field
--- drivers), paused (hash). Idempotent.
+-- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), chosen:<driver> (string),
+-- versions (hash, field drivers), paused (hash). Idempotent.
 -- Returns {1 when the set of drivers or a record changed, connected drivers that count as lost, or
 -- as connected to another replica}.
 local process, ttl = ARGV[2], tonumber(ARGV[3])
@@ -17,7 +17,7 @@ for i = 4, #ARGV, 3 do
   if connected ~= '0' then
     local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
     local chosen = connected == '1' and '1'
-      or string.match(redis.call('HGET', K.chosen, driver) or '', '%S+$')
+      or string.match(redis.call('GET', K.chosen .. driver) or '', '%S+$')
     if chosen == connected then
       redis.call('ZADD', K.links .. driver, now + ttl, process)
       redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
