@@ -16,7 +16,7 @@ import redis
 
 from tests.support.hostile_tools import Desk
 from workers.errors import LeaseLost
-from workers.queue import inspect
+from workers.queue import formerrecords, inspect
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.catalogkinds import KIND_ATTACHMENTS, KIND_CLASSES
@@ -30,7 +30,7 @@ from workers.queue.limits import read_stats
 from workers.queue.links import ANYWHERE, Links
 from workers.queue.locks import Lock, Mode
 from workers.queue.marks import Remembered
-from workers.queue.names import NAMES
+from workers.queue.names import NAMES, proof_place
 from workers.queue.pauses import Pauses
 from workers.queue.periods import Periods
 from workers.queue.presence import Presence
@@ -219,6 +219,14 @@ def _desk(world: Hostile) -> Desk:
     return Desk(world.client, DRIVER)
 
 
+def former_records(world: Hostile) -> None:
+    """What the release before left of this key."""
+    record = world.intents.sealed(DOMAINS[OWN], {"key": OWN.text})
+    for name in ("intents", "unsaved"):
+        world.client.hset(proof_place(world.client, name), DOMAINS[OWN], record)
+    formerrecords.adopt(world.client)
+
+
 SLOW = 8
 """What a person asks takes longest, and is run in one case of so many."""
 _SERIAL = itertools.count(1)
@@ -265,6 +273,7 @@ READERS: dict[str, Reader] = {
     "finish without a lease": lambda w: w.intents.finish("pvc-u3"),
     "drop an intent": lambda w: w.intents.delete("pvc-u3"),
     "drop an unsaved PV": lambda w: w.intents.delete_pv("pvc-u3"),
+    "former records": former_records,
     "recovery": lambda w: w.recovery.run(lambda _volume: [OWN]),
     "epoch": lambda w: w.writer.epoch(),
     "catalog: what lacks": lambda w: w.writer.incomplete([KIND_CLASSES], "e"),

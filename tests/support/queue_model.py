@@ -45,13 +45,14 @@ class LossyScripts(Scripts):
 
 @dataclass(slots=True)
 class Held:
-    """A lease: whose, and its locks' modes by name, `x` or `s`."""
+    """A lease: whose, its locks' modes by name, `x` or `s`, and the mark that its owner wrote."""
 
     process: str
     locks: dict[str, str]
     token: str
     fence: int = 0
     deadline: int = 0
+    mark: str = ""
 
 
 @dataclass
@@ -117,8 +118,11 @@ class QueueModel:
                 ours.deadline = now + TTL_MS
             elif is_renewal or mine.token in self.lost or not self._make_room(key, mine, now):
                 lost.add(mine.token)
+                continue
             else:
                 self._put_back(key, mine, now)
+            if mine.mark and not is_renewal:
+                self.marks[key] = mine.mark
         if not is_renewal:
             self.lost |= lost
         return lost
@@ -259,6 +263,12 @@ class QueueModel:
         was_dirty = key in self.dirty
         self.dirty.discard(key)
         return was_dirty
+
+    def end_lost(self, key: str, mark: str) -> None:
+        """A lease that was lost ends: nobody else may know of what it began."""
+        if mark:
+            self.marks.setdefault(key, mark)
+        self.enqueue(key)
 
     def done(self, key: str, now: int) -> None:
         self.fails.pop(key, None)

@@ -31,9 +31,16 @@ from workers.queue.keys import Key
 from workers.queue.leases import Lease
 from workers.queue.locks import Lock, Mode
 from workers.queue.names import NAMES
+from workers.queue.records import peek
 from workers.queue.workqueue import WorkQueue
 
 ANY_LOCK = st.builds(Lock, st.sampled_from(NAMES_OF_LOCKS), st.sampled_from(Mode))
+
+
+def written_mark(lease: Lease) -> str:
+    """The text of the mark that a lease has written, "" for none."""
+    _, raw = lease.written.get("marks", ("", b"{}"))
+    return str((peek(raw) or {}).get("text", ""))
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -81,7 +88,16 @@ class QueueMachine(RuleBasedStateMachine):
         if not self.model.is_alive:
             self.began_blind = not session.epoch and not self.model.has_epoch
         held = [
-            (lease.key.text, Held(session.process_id, modes(lease.locks), lease.token, lease.fence))
+            (
+                lease.key.text,
+                Held(
+                    session.process_id,
+                    modes(lease.locks),
+                    lease.token,
+                    lease.fence,
+                    mark=written_mark(lease),
+                ),
+            )
             for lease in queue._leases.held.values()
         ]
         epoch = (self.client.get(NAMES["epoch"].full) or b"").decode()
@@ -187,7 +203,7 @@ class QueueMachine(RuleBasedStateMachine):
         epoch = self.client.get(NAMES["epoch"].full)
         replay = replay and lease.session.epoch.encode() == epoch
         if not is_owner:
-            self.model.enqueue(key)  # it is put back, for nobody else may know of it
+            self.model.end_lost(key, written_mark(lease))
         process = [one._leases.session for one in self.queues].index(lease.session)
         lease.takes_next = goes_on
         in_model, for_real = ENDS[how]
