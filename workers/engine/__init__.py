@@ -1,1 +1,1 @@
-"""The frame around every reconcile, whatever its controller."""
+"""Runs every reconcile, whatever its controller."""

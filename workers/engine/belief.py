@@ -1,17 +1,17 @@
 """Decides whether a record's attempt is still open, before the record alone leads to an effect.
 
-A record in Redis proves who wrote it, not that its attempt is open: any Redis user may keep the
-bytes and put them back later. So the API server decides, to which no Redis user can write:
+A record in Redis proves who wrote it, not that its attempt is open: any Redis user can keep the
+bytes and write them back later. So the API server decides, because no Redis user can write to it:
 
-1. The record of an object that is gone is believed while its copy in a ConfigMap exists: it is
-   removed before the attempt ends. It is also believed if the API server still remembers the
-   deletion, and the object had no volume or snapshot by then. Any other one is left to a person,
-   but for a claim's that had its volume by then: that attempt has ended, and its record goes.
-2. A volume or snapshot that a live object names is in use, whatever a record says of it.
+1. A deleted object's record is believed while its copy in a ConfigMap exists: the copy is removed
+   before the attempt ends. It is also believed if the API server still remembers the deletion and
+   the object had no volume or snapshot then. If a claim had its volume then, its attempt has ended
+   and the record is dropped. Every other record is left to an operator.
+2. A volume or snapshot that a live object names is in use, whatever a record says about it.
 
-Each effect that follows from the record of an object that is gone passes `doubt_about`. Each such
-deletion in the storage, and each PersistentVolume that is saved so, passes `user_of`. So does the
-unpublish of a volume whose attachment is gone, which passes nothing else: it deletes nothing.
+`doubt_about` is called before each effect that follows from a deleted object's record. `user_of` is
+called before the storage deletes a volume or snapshot, or a PersistentVolume is saved, for such a
+record. Unpublishing a volume whose attachment is gone calls `user_of` alone: it deletes nothing.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ ENDED: Final = "its attempt ended long ago"
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """An object that is gone, and that a record tells of.
+    """A deleted object that a record names.
 
     Attributes:
         resource: its kind.
         name: its name.
-        namespace: "" for a kind without.
-        is_it: whether an object of that name is this one.
-        has_result: whether the object had been given what its attempt made.
+        namespace: "" for a cluster-scoped kind.
+        is_it: returns True if an object of that name is this one.
+        has_result: returns True if the object named the result of its attempt.
     """
 
     resource: Resource
@@ -57,16 +57,16 @@ class Vanished:
 def doubt_about(
     kube: KubeReader, vanished: Vanished, *, has_copy: Callable[[], bool], since: Iterable[int]
 ) -> str:
-    """Returns why the record of a vanished object is not believed; "" when its attempt is open.
+    """Return why the record of a deleted object is not believed; "" if its attempt is open.
 
-    It is `ENDED` where the API server remembers that the object had its result.
+    The reason is `ENDED` if the API server remembers that the object had its result.
 
     Args:
         kube: reads live.
         vanished: the object.
         has_copy: asks the API server for the attempt's ConfigMap.
-        since: resourceVersions from before the deletion, as far as any are known. A wrong one
-            finds no deletion, so it may come from Redis.
+        since: the known resourceVersions from before the deletion. They may come from Redis: a
+            wrong version finds no deletion.
 
     Raises:
         AwayError: the API server does not answer.
@@ -80,7 +80,7 @@ def doubt_about(
 
 
 def _last_state(kube: KubeReader, vanished: Vanished, version: int) -> JsonObject | None:
-    """The object as it was deleted; None if the API server does not remember that."""
+    """Return the object as it was deleted; None if the API server has forgotten the deletion."""
     resource, name = vanished.resource, vanished.name
     try:
         for event, item in kube.past(resource, name, namespace=vanished.namespace, since=version):
@@ -94,9 +94,9 @@ def _last_state(kube: KubeReader, vanished: Vanished, version: int) -> JsonObjec
 
 
 def user_of(kube: KubeReader, resource: Resource, names_it: Callable[[JsonObject], bool]) -> str:
-    """The name of a live object that names a volume, snapshot or publication; "" for none.
+    """Return the name of a live object that names a volume, snapshot or publication; "" for none.
 
-    It lists all objects of the kind, so it is only for what follows from a record alone.
+    It lists all objects of the kind, so call it only before an effect that a record alone causes.
     """
     found = next((item for item in kube.list(resource) if names_it(item)), None)
     return found["metadata"]["name"] if found is not None else ""

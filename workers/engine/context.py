@@ -1,4 +1,4 @@
-"""What one worker process hands to every pass: what it reads from, and the port for effects."""
+"""Holds what a worker process gives every pass: the sources it reads, and the port for effects."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Context:
 
     Attributes:
         kube: reads the API server live.
-        effects: the only way to change anything outside of this process.
-        driver_of: finds the connected driver of a key's queue name; None when this process does
-            not serve it (any more).
-        parts: what each controller keeps in this process for itself, by its name.
-        lasting: tells users of holds that last; None without.
-        may_work: told kind and queue name; whether this process may work on such keys at this
-            moment. None: always, there are no elections.
-        goes_on: told a key that is about to end; whether its thread may take another one of the
-            same list.
-        shown: around a pass, told task and key: shows it to whoever watches tasks. What it gives
-            is told the outcome.
+        effects: the only way to change anything outside this process.
+        driver_of: returns the connected driver with a queue name; None if this process does not
+            serve it.
+        parts: the objects that each controller keeps in this process, by the controller's name.
+        lasting: sends users events about long holds; None sends none.
+        may_work: called with kind and queue name; returns True if this process may work on such
+            keys now. None: there are no elections, so it always may.
+        goes_on: called with a key that is about to end; returns True if its thread may take
+            another key of the same list.
+        shown: called with task and key, wraps the pass and shows it to tools that watch tasks. The
+            function that it yields is called with the outcome.
     """
 
     settings: Settings

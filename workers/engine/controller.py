@@ -1,8 +1,8 @@
-"""What does the engine ask of a controller? Everything that is not data.
+"""Declares the methods that the engine calls on a controller.
 
-A controller's `spec.py` says what it is, its `controller.py` has one object of this protocol. The
-frame takes its locks, runs `sync` and turns the outcome into what the queue does next; the rest is
-asked when a driver is announced and when something may be due.
+A controller's `spec.py` describes it as data; its `controller.py` has one object of this protocol.
+The frame takes the locks, runs `sync` and passes the outcome to the queue. The other methods are
+called when a driver is announced, and when periodic work may be due.
 """
 
 from __future__ import annotations
@@ -33,47 +33,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Work that comes back by itself: its key is added once in every period, at the start too."""
+    """Periodic work: its key is added once in every period, and at the start."""
 
     key: Key
     every_seconds: float
 
 
 class Controller(Protocol):
-    """One controller; stateless, used by all threads. `driver` is None for driverless kinds."""
+    """One stateless controller for all threads; `driver` is None for kinds without a driver."""
 
     @property
     def spec(self) -> Spec:
         """The controller as data."""
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """What is locked before `sync` starts; () where `sync` takes its locks itself."""
+        """Return the locks to take before `sync` starts; () if `sync` takes its own locks."""
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """One reconcile of one key, under its lease."""
+        """Reconcile one key under its lease."""
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """What comes back by itself for a driver; asked twice a second, so it must be cheap."""
+        """Return a driver's periodic work; called twice a second, so it must be cheap."""
 
     def serves(self, driver: Driver) -> bool:
-        """Whether there is work for a driver with these capabilities."""
+        """Return True if this controller has work for a driver with these capabilities."""
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """How many keys of each kind may run at once, over all workers; 0 runs none."""
+        """Return how many keys of each kind may run at once, over all workers; 0 runs none."""
 
 
 def load(name: str) -> Controller:
-    """Import what runs the controller with this name; only workers need it."""
+    """Import the controller with this name; only workers need its code."""
     module = importlib.import_module(f"workers.controllers.{name.replace('-', '_')}.controller")
     return cast("Controller", module.CONTROLLER)
 
 
-# What only some controllers have.
+# Optional parts of a controller.
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a controller may build its own part of a process from."""
+    """The parts of a process from which a controller may build its own part."""
 
     settings: Settings
     redis: RedisClient
@@ -87,10 +87,10 @@ class Means:
 
 @runtime_checkable
 class KeepsParts(Protocol):
-    """A controller that keeps something in the process."""
+    """A controller that keeps an object of its own in the process."""
 
     def build(self, means: Means, parts: Mapping[str, Any]) -> Any:
-        """Build it, once; `parts` are those of the controllers before it in the catalogue.
+        """Build that object once; `parts` has those of the earlier controllers in the catalogue.
 
         Raises:
             ConfigError: the process cannot start.
@@ -99,10 +99,10 @@ class KeepsParts(Protocol):
 
 @runtime_checkable
 class Ticks(Protocol):
-    """A controller with a clock of its own, beside what `periodic` says."""
+    """A controller that adds keys on its own schedule, in addition to `periodic`."""
 
     def tick(self, context: Context, drivers: Sequence[Driver], *, is_first: bool) -> None:
-        """Add what is due; twice a second, `is_first` once per process.
+        """Add the due keys; called twice a second, with `is_first` on the first call in a process.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -111,7 +111,7 @@ class Ticks(Protocol):
 
 @runtime_checkable
 class TellsOfDrivers(Protocol):
-    """A controller whose watcher rules or tools must know something of a driver."""
+    """A controller whose watcher rules or tools need facts about a driver."""
 
     def record(self, driver: Driver) -> Mapping[str, Any]:
-        """What stands in the driver's record in the registry; no secrets."""
+        """Return the fields for the driver's record in the registry; no secrets."""

@@ -1,9 +1,9 @@
-"""The one port through which a pass does anything to the world.
+"""The one port through which a pass changes anything outside the process.
 
-What a pass may do is here and nowhere else: write to the API server, ask the driver, tell users,
-keep a record in Redis. Reading is `Context`'s. So a pass that must do nothing (a rehearsal, a
-controller that runs beside a Go sidecar and only records what it would do) is the same pass with
-another object here.
+A pass writes to the API server, calls the driver, sends events and keeps a record in Redis only
+through this port; it reads through `Context`. With another object here the same pass changes
+nothing: in a rehearsal, or in a controller that runs next to a Go sidecar and only records its
+decisions.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Effects:
-    """Effects that happen.
+    """The port that really performs the effects.
 
     Attributes:
-        kube: the API server's objects, to be written; its reads are live too, for a change that
-            starts with a fresh read.
-        events: tells users.
-        queue: keeps marks.
-        steps: told before each effect.
+        kube: writes the API server's objects, and reads them live for a change that starts with a
+            fresh read.
+        events: sends events to users.
+        queue: stores marks.
+        steps: called before each effect.
     """
 
     kube: KubeResources
@@ -42,15 +42,15 @@ class Effects:
     steps: Steps = field(default_factory=LeasedSteps)
 
     def reach(self, step: str, lease: Lease) -> None:
-        """Say which effect comes next; called right before each of them.
+        """Announce the next effect; called right before each effect.
 
         Raises:
-            LeaseLost: the key has another owner by now (G9).
+            LeaseLost: the key already has another owner (G9).
         """
         self.steps.reach(step, lease)
 
     def client(self, driver: Driver) -> CsiClient:
-        """The driver, to be called: every call that a pass makes is made on this."""
+        """Return the client for every call that a pass makes to the driver."""
         return driver.client
 
     def event(
@@ -62,14 +62,14 @@ class Effects:
         *,
         component: str,
     ) -> None:
-        """Tell users of an object; never blocks, never raises (see `EventRecorder.event`)."""
+        """Send an event about an object; never blocks, never raises (see `EventRecorder.event`)."""
         self.events.event(involved, event_type, reason, message, component=component)
 
     def mark(self, lease: Lease, mark: Mapping[str, Any]) -> None:
         """Keep a small record with the key; {} removes it (see `WorkQueue.mark`).
 
         Raises:
-            LeaseLost: the key has another owner by now.
+            LeaseLost: the key already has another owner.
             QueueUnavailable: Redis does not answer.
         """
         self.queue.mark(lease, mark)

@@ -1,16 +1,16 @@
-"""One Lease as one of our workers sees it: whose is it, and until when may we work because of it?
+"""Follows one Lease for one worker: who holds it, and until when this worker may work under it.
 
 The Lease is the Go sidecar's (M-020, F-020). Workers of one Redis are fellows: they share the work,
-need no leader, and any of them may hold it. The holder's identity says whether it is one of them.
-Every other holder is a stranger, and we wait for the end of its Lease as client-go does.
+need no leader, and any of them may hold the Lease. The holder's identity shows whether it is a
+fellow. Every other holder is a stranger; its Lease must expire first, as with client-go.
 
-Until when we may work is counted by our own clock, from a moment that is surely before the renewal
-it rests on: the holder's from the start of its write, a fellow's from the start of the last look
-that did not show the renewal yet. A stranger counts from when it sees the renewal, thus later, and
-waits the whole duration. So we have stopped before it starts, whatever hangs, and whoever died.
+Each worker counts its time by its own clock, from a moment that is surely before the renewal: the
+holder from the start of its write, a fellow from the start of its last read that did not show the
+renewal yet. A stranger counts the whole duration from when it sees the renewal, which is later. So
+this worker has stopped before a stranger starts, whatever hangs or dies.
 
-A fellow that cannot say for how long it may go on, or not long enough, writes itself into the Lease
-in the place of the one of us that is there: a renewal by any of us is one by all of us.
+A fellow whose remaining time is unknown or too short writes itself into the Lease instead of the
+present holder: a renewal by one fellow counts for all of them.
 
 Source: kubernetes/client-go, tools/leaderelection/leaderelection.go.
 """
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Of the duration: we stop that much before a stranger may start, for clocks and cancelled calls.
+# Share of the duration that is used; the rest allows for clock drift and for cancelling calls.
 _USED_SHARE: Final = 0.9
-# Of the duration: a fellow looks so often that a renewal each period leaves it time to spare.
+# Share of the duration between a fellow's reads: short enough that it sees each renewal in time.
 _LOOK_SHARE: Final = 0.15
-# How often it is said again that a Lease is not known.
+# Interval of the repeated warning that a Lease is not known.
 _AGAIN_SECONDS: Final = 60.0
-# client-go's JitterFactor is 1.2 of the period for those who wait.
+# Random share by which a waiting process's pause is longer (client-go: JitterFactor, 1.2).
 _JITTER: Final = 0.2
 
 
 class Standing(Enum):
-    """Whose the Lease is."""
+    """Who holds the Lease."""
 
     HELD = "held"
     FELLOW = "fellow"
@@ -60,7 +60,7 @@ class Standing(Enum):
 
     @property
     def is_ours(self) -> bool:
-        """This process or a fellow has it."""
+        """True if this process or a fellow holds it."""
         return self in {Standing.HELD, Standing.FELLOW}
 
 
@@ -79,15 +79,15 @@ class Leases(Protocol):
 
 @dataclass(slots=True)
 class Election:
-    """One Lease; `step` when `pause_seconds` are over, never twice at once.
+    """One Lease; call `step` every `pause_seconds`, never from two threads at once.
 
     Args:
         leases: the API server; each call must end within the renew deadline.
         name: of the Lease (F-020).
-        identity: of this process, which tells its fellows too.
+        identity: of this process; it also recognises fellows.
         settings: flags.
-        clock: local seconds that go on while the machine is stopped.
-        now: wall clock, for what others read in the Lease; never compared with theirs.
+        clock: local seconds that also count while the machine is suspended.
+        now: wall clock for the times written into the Lease; never compared with another clock.
         on_slow: called when the holder had to read the Lease before it renewed it.
     """
 
@@ -113,17 +113,17 @@ class Election:
     _told_at: float = field(default=float("-inf"))
 
     def may_work(self) -> bool:
-        """Whether the keys that the Lease is about may be worked on at this moment."""
+        """Return True if this process may work now on the keys that the Lease covers."""
         return self.standing.is_ours and self.clock() < self.valid_until
 
     def step(self) -> Standing:
         """Take, renew or watch the Lease once.
 
-        `is_in_doubt` afterwards: its holder may be a fellow, who knows a newer name of our Redis;
-        the next step takes it for what it is by then.
+        `is_in_doubt` afterwards means: the holder may be a fellow that knows a newer name of this
+        Redis. The next step decides.
 
-        An API server that does not answer changes nothing until the time is over for which the
-        last renewal allows to work; then this process knows nothing, its fellows perhaps more.
+        While the API server does not answer, work continues until the last renewal expires. Then
+        the standing is UNKNOWN for this process; its fellows may still know it.
         """
         self.is_in_doubt = False
         try:
@@ -134,21 +134,21 @@ class Election:
         return self.standing
 
     def leave(self, why: object) -> None:
-        """Neither take nor renew it; work goes on for as long as the last renewal allows it."""
+        """Neither take nor renew the Lease; work continues until the last renewal expires."""
         self.is_fresh = False
         if not self.may_work():
             now = self.clock()
             if self.standing is not Standing.UNKNOWN:
                 _log.warning("lease is not known any more", lease=self.name, err=why)
                 self._told_at = now
-            elif now - self._told_at >= _AGAIN_SECONDS:  # also one that was never known
+            elif now - self._told_at >= _AGAIN_SECONDS:  # also a Lease that was never known
                 _log.warning("lease is not known, no work is done by it", lease=self.name, err=why)
                 self._told_at = now
             self.standing = Standing.UNKNOWN
             self.trouble = f"lease {self.name} is not known, no work is done by it: {why}"
 
     def pause_seconds(self) -> float:
-        """Time until the next step."""
+        """Return the time until the next step."""
         period = self.settings.retry_period_seconds
         if self.standing is Standing.HELD:
             return period
@@ -157,9 +157,9 @@ class Election:
         return period * (1 + _JITTER * random.random())  # noqa: S311 - no secret
 
     def release(self) -> None:
-        """Give the Lease back if a fellow or we hold it, so that nobody has to wait (F-018).
+        """Give the Lease back if this process or a fellow holds it: no candidate waits (F-018).
 
-        Only for the last one of us.
+        Only the last of the fellows calls it.
         """
         if not self.standing.is_ours:
             return
@@ -178,11 +178,11 @@ class Election:
         return min(settings.retry_period_seconds, settings.lease_duration_seconds * _LOOK_SHARE)
 
     def _try(self) -> Standing:
-        """Once more at once when somebody was faster: then the Lease says who."""
+        """Renew, or read and decide; again at once if another process was faster."""
         return self._renew() or self._try_once() or self._try_once() or Standing.UNKNOWN
 
     def _renew(self) -> Standing | None:
-        """The holder's fast path: write over what it wrote last, unread; None if that is not it.
+        """Renew without reading, over what this process wrote last; None if that is not possible.
 
         Source: client-go, leaderelection.go tryAcquireOrRenew, step 1.
         """
@@ -193,7 +193,7 @@ class Election:
         return None if mine is None else self._write(mine, is_new=False)
 
     def _try_once(self) -> Standing | None:
-        """None if the Lease changed under our hands."""
+        """Read the Lease and act on it; None if another process changed it meanwhile."""
         started = self.clock()
         try:
             lease = self._read()
@@ -210,12 +210,12 @@ class Election:
             if self.standing is Standing.HELD:
                 self.on_slow()
             return self._write(lease, is_new=False)
-        # Its duration, as it says; by our clock since we saw it renewed, as client-go does.
+        # The holder's own duration, from when this process saw the renewal, as in client-go.
         duration = float(spec.get("leaseDurationSeconds") or self.settings.lease_duration_seconds)
         if not self.holder or self.clock() - self._seen_at > duration:
             return self._write(lease, is_new=True)
         if not self.identity.is_fellow(self.holder):
-            # Another csi-fleet may be a fellow by a name of our Redis that was not heard yet.
+            # A csi-fleet holder may be a fellow that already knows a new name of this Redis.
             self.is_in_doubt = (
                 OURS in self.holder and self.holder != self._doubted and self.may_work()
             )
@@ -224,7 +224,7 @@ class Election:
         return self._stand_by(lease, duration)
 
     def _stand_by(self, lease: JsonObject, duration: float) -> Standing | None:
-        """A fellow has it: enough for us too, if it is young enough to last until the next look."""
+        """Rely on a fellow's renewal if it lasts until the next read; otherwise take the Lease."""
         until = self._renewed_after + duration * _USED_SHARE
         if until - self.clock() < self._look_seconds * (1 + _JITTER):
             return self._write(lease, is_new=True)
@@ -281,7 +281,7 @@ class Election:
             spec["acquireTime"] = moment
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + is_change
         spec["holderIdentity"] = str(self.identity)
-        # Whole seconds, at least one: the API refuses others.
+        # The API accepts only whole seconds, at least one.
         spec["leaseDurationSeconds"] = max(1, round(self.settings.lease_duration_seconds))
         spec["renewTime"] = moment
         labels = {**(metadata.get("labels") or {}), **dict(self.settings.labels)}
@@ -291,5 +291,5 @@ class Election:
 
 
 def holder_of(lease: Mapping[str, Any]) -> str:
-    """Return `spec.holderIdentity`; "" while nobody holds it."""
+    """Return `spec.holderIdentity`; "" if the Lease has no holder."""
     return (lease.get("spec") or {}).get("holderIdentity") or ""

@@ -1,8 +1,7 @@
-"""From "work is due" to released leases: the frame around every pass.
+"""Runs passes: takes a key, locks what it needs, calls the controller, gives the key back.
 
-Nothing raised inside a pass leaves this frame: the key always goes back to its queue, so no
-claim is forgotten and no error is seen twice: a task's edge is the one place for
-`except Exception`.
+No exception of a pass leaves this frame. The key always returns to its queue, so no claim is
+forgotten, and no error is reported twice. Controllers therefore need no `except Exception`.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# The API server or Redis is away: look again soon, without a back-off step or an event.
+# Retry delay while the API server or Redis is away: no back-off step, no event.
 AWAY_SECONDS: Final = 1.0
-# Redis takes no new record: all who wait for one come back, and it must have time for the others.
+# Retry delay while Redis accepts no new record: it needs time to finish other keys.
 FULL_SECONDS: Final = 15.0
-# A thread that was woken takes keys of its list for this long, then other lists have their turn.
+# A woken thread takes keys of its list for this long, then other lists have their turn.
 TURN_SECONDS: Final = 0.5
-# Client-go's sidecars: where a controller's settings say nothing.
+# The Go sidecars' defaults, for controllers without such settings.
 RETRY_START_SECONDS: Final = 1.0
 RETRY_MAX_SECONDS: Final = 300.0
-# The words of log lines where they are not those of the command line.
+# Log field names that differ from the command line's nouns.
 LOG_FIELDS: Final = {"pvc": "claim", "pv": "volume"}
 
 
@@ -60,7 +59,7 @@ def _current(lease: Lease) -> Iterator[None]:
 
 @contextmanager
 def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Iterator[None]:
-    """Whatever fails around a pass: a lease that nobody ends would be renewed for ever."""
+    """Release the lease if the block fails; otherwise the heartbeat would renew it for ever."""
     try:
         yield
     except BaseException:
@@ -69,15 +68,15 @@ def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Ite
 
 
 def run(context: Context, controllers: Mapping[str, Controller], place: str) -> None:
-    """Takes the due keys of one place, one after the other, a pass for each.
+    """Run a pass for each due key of one place, one after the other.
 
-    Ends when none is due, when its turn is over, or when this process is not to work on such keys
-    any more. What is left then is announced by another message.
+    Ends when no key is due, when its turn is over, or when this process is no longer allowed to
+    work on such keys. Another message announces the keys that are left.
 
     Args:
         context: this process's connections.
         controllers: those of this process, by kind of key.
-        place: whose keys, see `workers.queue.kinds.place_of`.
+        place: the place of the keys, see `workers.queue.kinds.place_of`.
     """
     by_name = {kind.name: kind for one in controllers.values() for kind in one.spec.kinds}
     driver_name, kinds = kinds_of(place, map(by_name.__getitem__, controllers))
@@ -103,7 +102,7 @@ def _take(context: Context, driver: str, kinds: Sequence[str], *, is_woken: bool
     may_work = context.may_work
     wanted = [kind for kind in kinds if may_work is None or may_work(kind, driver)]
     if not wanted:
-        # A fellow gets them: the sweep wakes the list again.
+        # The sweep wakes the list again, so a fellow gets these keys.
         _log.v(2, "keys left to others, the lease is not ours", driver=driver)
         return None
     try:
@@ -115,11 +114,11 @@ def _take(context: Context, driver: str, kinds: Sequence[str], *, is_woken: bool
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A key's way from its lease to its release.
+    """One pass over one key, from its lease to its release.
 
     Attributes:
         driver: None for kinds without a driver.
-        turn_ends: when the thread takes no further key, by the monotonic clock.
+        turn_ends: monotonic time after which the thread takes no further key.
     """
 
     context: Context
@@ -131,11 +130,11 @@ class Pass:
 
     @property
     def driver_name(self) -> str:
-        """As metrics and logs have it, "" without a driver."""
+        """The driver's name in metrics and logs; "" without a driver."""
         return self.driver.name if self.driver is not None else ""
 
     def go(self, lease: Lease) -> None:
-        """Lock what the key needs, reconcile, give the key back."""
+        """Take the key's locks, reconcile it and give it back."""
         with _given_back(self.context, lease, is_begun=False):
             if self.enter(lease):
                 with self.context.shown(self.kind.task, self.key) as ended:
@@ -144,7 +143,7 @@ class Pass:
                 lease.takes_next = self.turn_lasts()
 
     def enter(self, lease: Lease) -> bool:
-        """Whether all locks are ours; else the key waits for the busy one."""
+        """Take all locks; False if a lock is busy, for which the key then waits, or on an error."""
         context, key = self.context, self.key
         try:
             return context.queue.enter(lease, self.controller.locks(key, self.driver))
@@ -157,11 +156,11 @@ class Pass:
         return False
 
     def turn_lasts(self) -> bool:
-        """Whether this thread takes another key of the list after this one."""
+        """Return True if this thread takes another key of the list after this key."""
         return time.monotonic() < self.turn_ends and self.context.goes_on(self.key)
 
     def work(self, lease: Lease, ended: Callable[[Outcome], None]) -> None:
-        """Reconcile and give the key back; `ended` is told how the pass ended."""
+        """Reconcile and give the key back; `ended` is called with the outcome."""
         context, key, name = self.context, self.key, self.kind.work_queue
         lease.permit = self.permit()
         context.metrics.work_adds.labels(name).inc()
@@ -180,7 +179,7 @@ class Pass:
             ended(outcome)
             result = outcome.action.value
             context.metrics.attempts.labels(key.kind, self.driver_name, result).inc()
-            # The reason of a failed attempt is upstream's word for its state, such as "finished".
+            # A failed attempt's reason is upstream's word for its state, such as "finished".
             has_failed = outcome.action is Action.RETRY and trail.last("error")
             trail.note("end", "failed" if has_failed else outcome.reason)
             tracing.ended(result, outcome.reason, is_error=outcome.action is Action.RETRY)
@@ -192,22 +191,22 @@ class Pass:
                 give_back(context, lease)
 
     def permit(self) -> Callable[[], bool] | None:
-        """Asks whether this process may work on such keys; None: always."""
+        """Return the check that this process may work on such keys; None if it always may."""
         may_work = self.context.may_work
         if may_work is None:
             return None
         return partial(may_work, self.key.kind, self.key.driver)
 
     def fields(self) -> dict[str, str]:
-        """What every log line of a pass carries."""
+        """Return the fields of every log line of a pass."""
         fields = {"key": self.key.text, "driver": self.driver_name}
         noun = LOG_FIELDS.get(self.kind.noun, self.kind.noun)
         return fields | ({noun: self.key.object} if noun else {})
 
     def unexpected(self, error: Exception) -> None:
-        """Tell of a mistake of ours: log, metric and a note for `explain`.
+        """Report a defect of csi-fleet: log, metric and a note for `explain`.
 
-        The note names class and place only: nobody knows what such an error's text holds.
+        The note has only the error's class and place: its text could contain a secret.
         """
         _log.exception("unexpected error, the key is retried with back-off")
         self.context.metrics.unexpected_errors.labels(self.key.kind, self.driver_name).inc()
@@ -216,7 +215,7 @@ class Pass:
         trail.note("error", f"{trail.UNEXPECTED} {type(error).__name__} at {place}")
 
     def reconcile(self, lease: Lease) -> Outcome:
-        """One pass with every failure turned into an outcome."""
+        """Call the controller and turn every failure into an outcome."""
         try:
             return self.controller.sync(self.context, self.driver, self.key, lease)
         except Ended as ended:
@@ -239,10 +238,10 @@ class Pass:
             return retry("unexpected")
 
     def finish(self, lease: Lease, outcome: Outcome) -> None:
-        """Gives the key back.
+        """Give the key back.
 
-        While Redis is away the queue remembers what to write. Of a lease that went meanwhile it
-        puts back what may be without an end.
+        While Redis is away the queue keeps what it has to write. If the lease was lost meanwhile,
+        the queue restores the records of the attempt, which may still be open.
         """
         self.context.effects.reach(Step.FINISH_KEY, lease)
         lease.takes_next = self.turn_lasts()
@@ -252,7 +251,7 @@ class Pass:
             _log.warning("key not released", err=error)
 
     def give_back(self, lease: Lease, outcome: Outcome) -> bool:
-        """What the queue does with the key; False when the lease was another's by now."""
+        """Apply the outcome to the queue; False if another worker already has the lease."""
         queue = self.context.queue
         if outcome.action is Action.DONE:
             return queue.done(lease, finish_intent=outcome.finish_intent, known=outcome.known)
@@ -272,7 +271,7 @@ class Pass:
         return queue.release(lease, delay_seconds=outcome.delay_seconds)
 
     def retry_intervals(self) -> tuple[float, float]:
-        """First and longest retry interval by the controller's settings; a part has its whole's."""
+        """Return the controller's first and longest retry interval; a part uses its whole's."""
         spec = self.controller.spec
         settings = (self.driver or self.context).settings.controllers
         for name in filter(None, (spec.name, spec.part_of)):
@@ -285,12 +284,12 @@ class Pass:
 
 
 def give_back(context: Context, lease: Lease, *, is_begun: bool = True) -> None:
-    """Release a lease whose pass could not be ended in order.
+    """Release a lease whose pass did not end normally.
 
     Args:
-        context: whose queue it is of.
+        context: has the queue.
         lease: of the pass.
-        is_begun: its pass was; else nothing of the key has failed, and nothing counts (G5).
+        is_begun: the pass had begun. If not, no attempt failed, so no failure is counted (G5).
     """
     if lease.is_released:
         return

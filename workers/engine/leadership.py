@@ -1,19 +1,19 @@
-"""Keeping the Leases of the Go sidecars in drop-in mode: a roll-over either way is safe (M-020).
+"""Keeps the Go sidecars' Leases in drop-in mode, so that switching either way is safe (M-020).
 
-While a stranger holds a Lease, a Go sidecar or workers of another Redis, its controller's lanes are
-paused in ours for all of us: that is a fact about the world. What one process does not know (its
-API server is away, its look is old) holds back that process alone: it takes no key, begins no call,
-cancels those that run, and leaves the keys to its fellows.
+While a stranger (a Go sidecar, or workers of another Redis) holds a Lease, its controller's lanes
+are paused in this Redis, for all workers. If only one process does not know the Lease (its API
+server is away, or its last read is old), only that process stops: it takes no key, begins no call,
+cancels the calls that run, and leaves the keys to its fellows.
 
-Whether a key may be worked on is asked of the election's own clock right before each effect, so
-nothing here has to be in time for it: Redis may be empty, a request may hang. Each Lease is looked
-after by itself, and so is what Redis is told of it.
+Each effect asks the election's own clock right before it happens, so no work of this module is
+urgent: Redis may be empty, a request may hang. Each Lease is renewed independently of the others,
+and reported to Redis independently too.
 
-A worker that hears nothing of its Redis for long can do no work, and lets its Leases run out, for a
-stranger or a fellow may be able to.
+A worker that cannot reach its Redis for long can do no work. It lets its Leases expire, because a
+stranger or a fellow may be able to work.
 
-Differences from client-go's elector: losing the Lease ends no process (F-023); a worker stands by
-for its fellows without pausing; it is given back only by the last of them.
+Differences from client-go's elector: losing the Lease ends no process (F-023); a fellow of the
+holder works too; only the last fellow gives the Lease back.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Requests about Leases at once: a hanging one must not hold up the others.
+# Concurrent requests about Leases: a hanging request must not delay the others.
 _THREADS: Final = 16
 _SOON_SECONDS: Final = 0.02
 SETTLED_PERIODS: Final = 2
-"""Retry periods in which each worker hears of its Redis, and says that it works, at least once."""
-# Of the duration: so long a Lease is kept without a word of Redis, for the calls that still run.
+"""Retry periods in which each worker reads its Redis' name and announces its work at least once."""
+# Lease durations for which a Lease is kept while Redis is silent, for the calls that still run.
 _DEAF_SHARE: Final = 4
-# Between two new names that are followed at once.
+# Shortest time between two new names that are followed at once.
 _NEWS_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One Lease that this process runs for.
+    """One Lease for which this process is a candidate.
 
     Args:
         queue_name: the driver part of its keys.
         lease: its name.
-        kinds: of keys that the Lease is about.
+        kinds: kinds of keys that the Lease covers.
     """
 
     queue_name: str
@@ -70,53 +70,53 @@ class Candidate:
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """What stands still while a stranger holds it."""
+        """The lanes that are paused while a stranger holds the Lease."""
         return tuple(lane_name(kind, self.queue_name) for kind in self.kinds)
 
 
 class Lanes(Protocol):
-    """Holding back and letting go, for all workers."""
+    """Pauses and resumes lanes, for all workers."""
 
     def pause(self, lanes: Iterable[str], reason: str, seconds: float) -> None:
-        """Admit nothing of these lanes for so long."""
+        """Admit no key of these lanes for `seconds`."""
 
     def resume(self, lanes: Iterable[str]) -> None:
-        """Admit again."""
+        """Admit keys of these lanes again."""
 
 
 class Fellows(Protocol):
-    """Who else of us works because of a Lease; methods raise QueueUnavailable."""
+    """Registers the workers that work under a Lease; methods raise QueueUnavailable."""
 
     def installation(self, known: str) -> str:
-        """What our Redis is called; `known` if it has no name any more."""
+        """Return the name of this Redis; `known` if it has lost its name."""
 
     def works(self, lease: str, worker: str, seconds: float) -> None:
-        """That process may, for so long."""
+        """Record that this worker may work under the Lease for `seconds`."""
 
     def is_last(self, lease: str, worker: str) -> bool:
-        """True if surely nobody else does; that process does not any more."""
+        """Remove this worker; True if certainly no other worker works under the Lease."""
 
 
 class QueueLanes:
-    """Lanes in the queue."""
+    """The lanes of the queue."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
 
     def pause(self, lanes: Iterable[str], reason: str, seconds: float) -> None:
-        """Admit nothing of these lanes for so long."""
+        """Admit no key of these lanes for `seconds`."""
         for lane in lanes:
             self._queue.pause(lane, reason, seconds=seconds, kind="lease")
 
     def resume(self, lanes: Iterable[str]) -> None:
-        """Admit again."""
+        """Admit keys of these lanes again."""
         for lane in lanes:
             self._queue.resume(lane, kind="lease")
 
 
 @dataclass(slots=True)
 class _Kept:
-    """One Lease and what was said about it."""
+    """One Lease and what was last reported about it."""
 
     candidate: Candidate
     election: Election
@@ -137,13 +137,13 @@ class Leadership:
         leases: the API server; each call must end within the renew deadline.
         settings: flags.
         identity: of this process.
-        lanes: told what follows for all workers.
+        lanes: pauses and resumes lanes for all workers.
         fellows: asked before a Lease is given back.
-        on_trouble: told at each look why a Lease is not known, for people.
-        on_change: told a Lease, and whether its work is to be left to other processes, each time
-            when what may be worked on here has changed.
-        metrics: where the gauges are (F-024), None for none.
-        clock: local seconds that go on while the machine is stopped.
+        on_trouble: called at each step with the reason why a Lease is not known, for operators.
+        on_change: called when this process's permission to work under a Lease changed, with the
+            Lease, and True if the work is left to other processes.
+        metrics: has the gauges (F-024); None for none.
+        clock: local seconds that also count while the machine is suspended.
     """
 
     def __init__(
@@ -174,23 +174,23 @@ class Leadership:
         self._stopped = threading.Event()
         self._loop: Loop | None = None
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lease")
-        # Apart: a Redis that hangs must keep nobody from renewing.
+        # Separate pools: a hanging Redis must not delay a renewal.
         self._tellers = ThreadPoolExecutor(_THREADS, thread_name_prefix="lease-told")
 
     def check(self) -> str:
-        """Say which Lease of ours is overdue; "" for none (F-022)."""
+        """Return which held Lease is overdue; "" for none (F-022)."""
         return "; ".join(filter(None, (one.health.check() for one in self._all())))
 
     def may_work(self, kind: str, queue_name: str) -> bool:
-        """Tell whether keys of that kind and driver may be worked on here at this moment."""
+        """Return True if this process may work now on keys of that kind and driver."""
         election = self._by_lane.get(lane_name(kind, queue_name))
         return election is not None and election.may_work()
 
     def step(self, candidates: Iterable[Candidate]) -> None:
-        """Look after every Lease once, side by side, and wait for it.
+        """Step every Lease once, in parallel, and wait for all of them.
 
         Raises:
-            QueueUnavailable: Redis does not answer; the next step repeats what was not told.
+            QueueUnavailable: Redis does not answer; the next step repeats the report.
         """
         self._join()
         kept = [self._of(one) for one in candidates]
@@ -199,7 +199,7 @@ class Leadership:
         self.look()
 
     def start(self, candidates: Callable[[], Iterable[Candidate]]) -> None:
-        """Look after each Lease when it is due, until `stop`, in a thread of its own."""
+        """Start a thread that steps each Lease when it is due, until `stop`."""
         period = self._settings.retry_period_seconds
         self._loop = Loop(
             "leases", lambda: self._round(candidates()), backoff=Backoff(period / 2, period)
@@ -207,10 +207,10 @@ class Leadership:
         self._loop.start()
 
     def look(self) -> None:
-        """Let this process follow what its elections allow now; asks nobody."""
+        """Apply what the elections allow now to this process; sends no request."""
         for one in self._all():
             may_work = one.election.may_work()
-            # A stranger's Lease stops the lanes for everybody; there is nothing to leave to others.
+            # A stranger's Lease pauses the lanes for all workers; no fellow can take the work.
             is_stranger = one.election.standing is Standing.FOREIGN and not one.is_unsure
             is_back = not may_work and not is_stranger
             if one.allowed != (may_work, is_back):
@@ -218,7 +218,7 @@ class Leadership:
                 self._on_change(one.candidate, is_back)
 
     def stop(self) -> None:
-        """End `run`; the last of us gives back what is held. Call after the last work ended."""
+        """Stop; the last fellow gives the Leases back. Call it after the last pass ended."""
         self._stopped.set()
         if self._loop is not None:
             self._loop.stop()
@@ -263,7 +263,7 @@ class Leadership:
             return known
 
     def _round(self, candidates: Iterable[Candidate]) -> float:
-        """Begin what is due; returns the seconds until something else is."""
+        """Begin the due steps; returns the seconds until the next one."""
         self.look()
         now, next_at = self._clock(), self._clock() + self._settings.retry_period_seconds
         for one in [self._of(candidate) for candidate in candidates]:
@@ -276,7 +276,7 @@ class Leadership:
         return max(_SOON_SECONDS, next_at - self._clock())
 
     def _step_alone(self, one: _Kept) -> None:
-        """Telling Redis is a task of its own: while it hangs the Lease must be renewed."""
+        """Step one Lease; Redis hears of it in another task, so that it cannot delay renewals."""
         try:
             with HEARTBEATS.during(f"lease {one.candidate.lease}"):
                 self._step(one)
@@ -314,7 +314,7 @@ class Leadership:
         return one
 
     def _tell(self, one: _Kept) -> None:
-        """What all workers have to know, as long as we know it ourselves."""
+        """Report to Redis what all workers must know, if this process's own knowledge is fresh."""
         election, candidate = one.election, one.candidate
         self._join()
         if election.trouble:
@@ -336,7 +336,7 @@ class Leadership:
                     holder=election.holder,
                 )
             one.was_foreign, one.is_resumed = True, False
-            # Longer than a period, so that it lasts until the next step, and ends without us.
+            # Longer than a period: it lasts until the next step, and ends if this process dies.
             span = 3 * self._settings.retry_period_seconds
             self._lanes.pause(candidate.lanes, f"lease held by {election.holder}", span)
         elif election.may_work():
@@ -348,10 +348,10 @@ class Leadership:
                 one.is_resumed = True
 
     def _join(self) -> None:
-        """Hear what our Redis is called.
+        """Read the name of this Redis.
 
-        A new name, or the end of a long silence, is followed at once; names that change all the
-        time are not.
+        After a new name or a long silence all Leases are due at once; a name that changes more
+        often than every `_NEWS_SECONDS` has no such effect.
         """
         name = self._fellows.installation(self._identity.installation)
         with self._lock:
@@ -364,7 +364,7 @@ class Leadership:
             if not (is_news or was_deaf):
                 return
             for one in self._kept.values():
-                # Who had the new name before us may have paused lanes, as a stranger to us.
+                # Fellows that knew the new name first took us for a stranger, and may have paused.
                 one.due, one.is_resumed = float("-inf"), False
         self._wake()
 
@@ -373,9 +373,9 @@ class Leadership:
         return self._clock() - self._heard_at > deaf_after
 
     def _is_unsure(self, one: _Kept) -> bool:
-        """Whether that stranger may turn out to be a fellow, once it has heard our Redis' name.
+        """Return True if the stranger may be a fellow that does not know Redis' new name yet.
 
-        Its lanes are not stopped for all of us: it may be at work on them.
+        Its lanes are not paused: it may be working on them.
         """
         election, period = one.election, self._settings.retry_period_seconds
         is_stranger = election.standing is Standing.FOREIGN and OURS in election.holder
@@ -386,7 +386,7 @@ class Leadership:
             self._loop.wake()
 
     def _slow_path(self, name: str) -> Callable[[], None]:
-        """The counter of one Lease, at 0 from the start as client-go's (F-024)."""
+        """Return the counter of one Lease, exported as 0 from the start as in client-go (F-024)."""
         if self._metrics is None:
             return lambda: None
         return self._metrics.leader_slowpath.labels(name).inc

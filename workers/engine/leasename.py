@@ -1,4 +1,4 @@
-"""Which Lease object does a sidecar use, and as whom? Who else in it is one of us?
+"""Names a sidecar's Lease and this process in it, and recognises holders of the same Redis.
 
 Rules F-020, F-021, L-090.
 Source: kubernetes-csi/csi-lib-utils, leaderelection/leader_election.go sanitizeName.
@@ -11,42 +11,42 @@ from typing import Final
 
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9-]")
 
-# Names of one Redis that are remembered.
+# Earlier names of this Redis that are remembered.
 _MOST_NAMES: Final = 8
 
 OURS: Final = "_csi-fleet-"
-"""Part of our holder identities, which no sidecar's has."""
+"""Part of every csi-fleet holder identity; no sidecar's identity contains it."""
 
 
 def sanitize_name(name: str) -> str:
     """Make a Lease name out of any text (F-020).
 
-    `hostpath.csi.k8s.io` -> `hostpath-csi-k8s-io`; `a/b.c_d-` -> `a-b-c-d-X`. Distinct inputs can
-    meet in one name (`a.b` and `a-b`), which is upstream's defect and part of the contract.
+    `hostpath.csi.k8s.io` -> `hostpath-csi-k8s-io`; `a/b.c_d-` -> `a-b-c-d-X`. Different inputs can
+    give the same name (`a.b` and `a-b`): upstream's defect, kept for compatibility.
     """
     sanitized = _NOT_ALLOWED.sub("-", name)
     return sanitized + "X" if sanitized.endswith("-") else sanitized
 
 
 def lease_name(driver_name: str) -> str:
-    """Name of the Lease that the provisioner of one driver holds (F-020)."""
+    """Return the name of the Lease that the provisioner of a driver holds (F-020)."""
     return sanitize_name(driver_name.replace("/", "-"))
 
 
 class LeaseIdentity:
-    """As whom a process holds Leases, and which holders it shares the work with: its fellows.
+    """Names this process as a holder of Leases, and recognises its fellows.
 
-    Fellows are the workers of one Redis, for there they see what each of them is about. Those of
-    another one, a replica that brings its own for example, are strangers as a Go sidecar is.
-    Nothing seals the name: drivers' workers have records keys of their own, and share Leases of no
-    driver.
+    Fellows are the workers of one Redis: there each of them sees what the others work on. Workers
+    of another Redis, for instance a replica with a Redis of its own, are strangers like a Go
+    sidecar. The name is not signed, because workers of different drivers have different signing
+    keys, yet share the Leases that belong to no driver.
 
-    Host and a part unique per process, so that pods can share a host: upstream uses the sanitised
-    host name alone, and two pods with host networking on one node then both lead (F-021).
+    The identity has the host name and a part that is unique per process. Upstream uses the
+    sanitised host name alone, so two pods with host networking on one node both lead (F-021).
 
     Args:
         hostname: of the machine or pod.
-        unique: not twice in the world.
+        unique: text that no other process uses.
     """
 
     def __init__(self, hostname: str, unique: str) -> None:
@@ -57,13 +57,13 @@ class LeaseIdentity:
         self._known: list[str] = []
 
     def __str__(self) -> str:
-        """The `holderIdentity`; "" before the first `join`."""
+        """Return the `holderIdentity`; "" before the first `join`."""
         return self._text
 
     def join(self, installation: str) -> bool:
-        """Take the name of our Redis; whether it is another one than before.
+        """Take the name of this Redis; return True if the name is new.
 
-        After a loss of data it may have a new one. Who has not heard of that yet is still a fellow.
+        Redis may be renamed when it loses its data. A holder with an old name is still a fellow.
         """
         if installation == self.installation:
             return False
@@ -74,5 +74,5 @@ class LeaseIdentity:
         return True
 
     def is_fellow(self, holder: str) -> bool:
-        """Tell whether that holder of a Lease works by our Redis, or is this process."""
+        """Return True if that holder of a Lease uses the same Redis, or is this process."""
         return any(mark in holder for mark in self._known)

@@ -1,4 +1,4 @@
-"""The pass kit: what one reconcile of an object needs, whatever its controller.
+"""Reads and writes one object during a reconcile, for every controller.
 
 A `LivePass` holds the object as last read or written. All reads are live. A write has one loop for
 conflicts, and names the uid, so that it never changes a newer object of the same name. A finalizer
@@ -54,7 +54,7 @@ class Gone(Ended):
 
 @dataclass
 class LivePass:
-    """One object during one reconcile, under a lease.
+    """The reconcile of one object, under a lease.
 
     Attributes:
         resource: the object's kind.
@@ -176,8 +176,8 @@ class LivePass:
             step: name of the effect.
             change: returns the merge patch for the object, or None to write nothing; may raise.
             status: patch the status subresource.
-            is_exact: fail if the object changed since it was read. False where the patch holds
-                whatever the rest of the object says.
+            is_exact: fail if the object changed since it was read. False if the patch is right
+                whatever else changed in the object.
             tries: conflicts before the last one is raised.
 
         Returns:
@@ -312,11 +312,11 @@ class DriverPass(LivePass):
 
 @dataclass(frozen=True, slots=True)
 class OpenCalls:
-    """Until when calls for one object may still run although nobody heard their outcome.
+    """The deadlines of calls for one object whose outcome is unknown.
 
     Attributes:
         newest: of the last call; none once its outcome is known.
-        earlier: of the calls before it, whose outcome a later answer does not tell.
+        earlier: of the calls before it; a later answer says nothing about their outcome.
     """
 
     newest: Deadline = NONE
@@ -331,23 +331,23 @@ class OpenCalls:
         return bool(self.newest or self.earlier)
 
     def may_run_until(self, session: Session) -> Deadline:
-        """The deadline that is waited for longest; none if every call has ended."""
+        """Return the deadline that is furthest away; none if every call has ended."""
         return session.latest(self.newest, self.earlier)
 
     def seconds_left(self, session: Session) -> float:
-        """How long the opposite call has to wait; 0 if every call has ended."""
+        """Return how long the opposite call has to wait; 0 if every call has ended."""
         return session.seconds_left(self.newest, self.earlier)
 
     def with_next(self, session: Session, timeout_seconds: float) -> Self:
-        """The state to store before another call is sent."""
+        """Return the state to store before another call is sent."""
         earlier = self.may_run_until(session)
         return type(self)(session.deadline(timeout_seconds), earlier)
 
     def answered(self) -> Self:
-        """The state after the outcome of the newest call is known."""
+        """Return the state after the outcome of the newest call is known."""
         return replace(self, newest=NONE)
 
 
 def _gone(error: NotFoundError, item: JsonObject) -> Exception:
-    """Gone if the object is missing; the error itself if its kind is not served."""
+    """Return `Gone` if the object is missing; the error itself if its kind is not served."""
     return Gone() if error.is_about(item["metadata"]["name"]) else error

@@ -1,4 +1,4 @@
-"""From the result of one pass over a key to what its queue does next: one table (P-400, L-050)."""
+"""Declares the outcomes of a pass, which tell the queue what to do next (P-400, L-050)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Action(Enum):
     """What the queue does with the key."""
 
     DONE = "done"  # forget the failure counter
-    RETRY = "retry"  # back-off step
-    WAIT = "wait"  # again after a delay, without a back-off step
-    BLOCKED = "blocked"  # again when a lock is free, without a back-off step
+    RETRY = "retry"  # count a failure, retry after the back-off
+    WAIT = "wait"  # retry after a delay, without a back-off step
+    BLOCKED = "blocked"  # retry when a lock is free, without a back-off step
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class Outcome:
 
     Attributes:
         action: what the queue does.
-        delay_seconds: WAIT: when to look again. RETRY: not before this many seconds, whatever
+        delay_seconds: WAIT: time until the retry. RETRY: shortest time until the retry, whatever
             the back-off says.
         base_seconds, cap_seconds: RETRY: back-off of this key; None takes the settings'.
         finish_intent: DONE: also drop the volume's intent and unsaved PV, in the same step.
-        known: DONE: newest resourceVersion of the key's object that the pass read or wrote; its
-            own event is no reason for another pass.
+        known: DONE: newest resourceVersion of the key's object that the pass read or wrote; an
+            event up to it causes no further pass.
         memo: RETRY: kept with the key and handed to its next pass.
         may_give_up: RETRY: whether the driver's threshold of failures counts (L-016).
-        give_up_after: RETRY: no more once so many failures were counted before, 0 for never.
+        give_up_after: RETRY: stop retrying once this many failures were counted before; 0: never.
         lock: BLOCKED: the busy lock.
         reason: a short word for logs and metrics.
     """
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Ended(Exception):  # noqa: N818 - the end of a pass, no error
-    """Ends a pass early with `outcome`: nothing is left to do, or something else comes first."""
+    """Ends a pass early with `outcome`: no work is left, or other work comes first."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
@@ -64,20 +64,20 @@ class Ended(Exception):  # noqa: N818 - the end of a pass, no error
 
 
 def done(reason: str = "", *, finish_intent: bool = False, known: str = "") -> Outcome:
-    """The key needs nothing more."""
+    """Return the outcome of a key without further work."""
     return Outcome(Action.DONE, reason=reason, finish_intent=finish_intent, known=known)
 
 
 def retry(reason: str = "", *, not_before_seconds: float = 0.0, memo: str = "") -> Outcome:
-    """The attempt failed: again after the key's back-off."""
+    """Return the outcome of a failed attempt: it is retried after the key's back-off."""
     return Outcome(Action.RETRY, delay_seconds=not_before_seconds, memo=memo, reason=reason)
 
 
 def wait(seconds: float, reason: str = "") -> Outcome:
-    """Something else must happen first; look again after `seconds` without counting a failure."""
+    """Return the outcome of a key that is retried after `seconds`; no failure is counted."""
     return Outcome(Action.WAIT, delay_seconds=seconds, reason=reason)
 
 
 def blocked(lock: Lock, reason: str = "") -> Outcome:
-    """Somebody else holds a lock: the key waits for its release and nothing is counted."""
+    """Return the outcome of a key that waits for a busy lock; no failure is counted."""
     return Outcome(Action.BLOCKED, lock=lock, reason=reason or f"{lock.name} is busy")

@@ -1,8 +1,8 @@
-"""Which passes run in this process, and which of them has run for longer than any may?
+"""Tracks the passes of this process, and gives back the leases of passes that are stuck.
 
-Every call of a pass has a deadline, so one that goes on for ever is a bug or a kernel that hangs.
-Its lease is given back then, so that another worker goes on, whatever the thread does (it may write
-nothing more: `lease.check`); liveness tells of it, so that the process is started again.
+Every call of a pass has a deadline, so a pass that never ends is a bug or a hanging kernel. Its
+lease is then released and another worker takes the key, whatever the thread does (`lease.check`
+forbids its further writes). The liveness probe fails, so the process is restarted.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 LONGEST_SECONDS: Final = 1800.0
-"""More than the slowest pass: a comparison with ListVolumes has ten minutes, a call with retries
-of its parts a few `--timeout`s."""
+"""Longer than the slowest pass: a comparison with ListVolumes may take ten minutes, a call that
+retries its parts a few times `--timeout`."""
 _CALLS: Final = 4
-# Before the next worker tries: whatever hung here may hang there.
+# Delay before another worker tries: the cause may make it hang too.
 _AGAIN_SECONDS: Final = 10.0
 
 
 def longest_pass(call_seconds: float) -> float:
-    """The bound where one call of the driver may last that long."""
+    """Return the bound of a pass if one call to the driver may take `call_seconds`."""
     return max(LONGEST_SECONDS, _CALLS * call_seconds)
 
 
@@ -40,7 +40,7 @@ class Passes:
     """The passes of one process.
 
     Args:
-        longest_seconds: upper bound of each.
+        longest_seconds: returns the bound of each pass.
         heartbeats: of the process.
     """
 
@@ -56,7 +56,7 @@ class Passes:
 
     @contextmanager
     def running(self, lease: Lease) -> Iterator[None]:
-        """Around a pass."""
+        """Register a pass while the block runs."""
         heart = self._heartbeats.expect(f"pass {lease.key.text}", self._longest_seconds())
         with self._lock:
             self._running[heart] = lease
@@ -68,7 +68,7 @@ class Passes:
             self._heartbeats.stop(heart)
 
     def expire(self, queue: WorkQueue) -> None:
-        """Give back the leases of passes over their bound; call it now and then."""
+        """Give back the leases of passes over their bound; call it periodically."""
         with self._lock:
             running = list(self._running.items())
         for heart, lease in running:
@@ -79,4 +79,4 @@ class Passes:
                 queue.release(lease, delay_seconds=_AGAIN_SECONDS, count=True)
             except TransientError as error:
                 _log.warning("key not released", key=lease.key.text, err=error)
-                return  # who calls is watched too, and each of the others would wait as long
+                return  # each further release would wait as long, and this thread is watched too

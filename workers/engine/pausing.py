@@ -1,4 +1,4 @@
-"""What workers do about operators' pauses: learn them, and send back what is paused."""
+"""Applies operators' pauses in a worker: reads them first, and returns paused keys to the queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mirror_first(pauses: Pauses, record: PauseRecord) -> None:
     """Mirror the API server's pauses in a Redis that has none; call before limits are declared.
 
     Raises:
-        ApiError: nobody knows what is paused.
+        ApiError: the pauses are unknown.
         QueueUnavailable: Redis does not answer.
     """
     if pauses.is_mirrored():
@@ -30,12 +30,12 @@ def mirror_first(pauses: Pauses, record: PauseRecord) -> None:
     try:
         pauses.mirror(record.get())
     except ForbiddenError as error:
-        # Roles of a release before: the work must not stand still, and the watcher mirrors too.
+        # Roles of an older release: work must continue, and the watcher mirrors the pauses too.
         _log.error("this worker is not allowed to read pauses", err=error)
 
 
 def class_pause(runtime: Runtime, name: str) -> Outcome | None:
-    """Send back a key of a paused class, with the reason to be seen; None if it is not paused.
+    """Return the outcome for a key of a paused class, with the reason; None if it is not paused.
 
     Raises:
         QueueUnavailable: Redis does not answer.

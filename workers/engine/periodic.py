@@ -1,6 +1,6 @@
-"""What is due again: capacity polls, sweeps, events on what lasts, whoever's clock notices first.
+"""Adds periodic work that is due: capacity polls, sweeps, events about long holds.
 
-Each worker looks twice a second, beat's tick too; the periods themselves are marks in Redis, so a
+Each worker checks twice a second, and beat's tick checks too. The periods are marks in Redis, so a
 doubled, late or dead clock does no harm.
 """
 
@@ -28,10 +28,10 @@ class Periodic:
 
     Args:
         drivers: returns the connected drivers.
-        queue: where keys go.
+        queue: gets the keys.
         periods: the marks.
-        controllers: those of this process; `context` returns what they are asked with.
-        lasting: events on claims that are held back for long; None for none.
+        controllers: those of this process; their methods get what `context` returns.
+        lasting: sends events about claims that are held back for long; None for none.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Periodic:
         self._is_started = False
 
     def tick(self) -> None:
-        """Add what is due; the first tick of a process asks for everything once.
+        """Add what is due; the first tick of a process adds everything.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -79,13 +79,13 @@ class Periodic:
                         self._queue.add([due.key])
 
     def _due(self, controller: Controller, driver: Driver | None) -> Iterable[Due]:
-        """What the controller wants; none where it has no work for the driver."""
+        """Return the controller's periodic work; empty if it has no work for the driver."""
         if driver is not None and not controller.serves(driver):
             return ()
         return controller.periodic(self._context(), driver)
 
     def step(self) -> float:
-        """One tick; returns the seconds until the next (a `Loop`'s step).
+        """Tick once; returns the seconds until the next tick (a `Loop`'s step).
 
         Raises:
             QueueUnavailable: Redis does not answer.

@@ -1,8 +1,8 @@
-"""The effects of one pass, in order, as seen by whoever must know where a process may die.
+"""Names the effects of a pass, so that each can be announced just before it happens.
 
-Every effect on the driver, the API server or Redis is announced by `Steps.reach(name)` just before
-it happens. Production checks the lease there (G9); the crash tests kill the process there and
-prove that the next owner ends in the same state (I-7).
+`Steps.reach(name)` announces every effect on the driver, the API server or Redis. Production checks
+the lease there (G9). The crash tests kill the process there and prove that the next owner ends in
+the same state (I-7).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Step(StrEnum):
-    """Every effect of claim and volume sync, in the order of a full pass.
+    """The effects of claim and volume sync, in the order of a full pass.
 
-    Other controllers name theirs in their own folders; each is a string.
+    Other controllers name their effects in their own folders; each name is a string.
     """
 
     PROTECT_SOURCE = "protect-source"
@@ -38,14 +38,14 @@ class Step(StrEnum):
 
 
 class Steps(Protocol):
-    """Told about each effect before it happens; may raise to forbid it."""
+    """Called before each effect; may raise to forbid it."""
 
     def reach(self, step: str, lease: Lease) -> None:
-        """Raises LeaseLost if the volume has another owner by now."""
+        """Raise LeaseLost if the volume already has another owner."""
 
 
-# Allowed without the lease: Redis itself decides who may end a lease, and what may exist in the
-# storage is a fact that somebody has to know of, whoever owns the volume by now.
+# Allowed without the lease. Redis itself decides who may end a lease. A copy of the intent is
+# needed whoever owns the volume, because the volume may exist in the storage.
 _ALWAYS_ALLOWED: frozenset[str] = frozenset({Step.FINISH_KEY, Step.COPY_INTENT})
 
 
@@ -53,6 +53,6 @@ class LeasedSteps:
     """Production: an effect is allowed while the lease is held."""
 
     def reach(self, step: str, lease: Lease) -> None:
-        """Raises LeaseLost if the volume has another owner by now (G9)."""
+        """Raise LeaseLost if the volume already has another owner (G9)."""
         if step not in _ALWAYS_ALLOWED:
             lease.check()

@@ -1,8 +1,8 @@
-"""What still needs work, and which other objects each of it waits for: one index for all rules.
+"""Indexes the objects that still need work by the other objects they wait for, for all rules.
 
-`put` declares what an object waits for; `waiting_for` finds the objects to wake when such a thing
-changes. During a list, `begin_list` notes what is known, `listed` strikes off what still exists,
-and `end_list` returns the rest. Only objects with work left are held.
+`put` declares what an object waits for; `waiting_for` finds the objects to wake when one of those
+changes. `begin_list` notes the known objects, `listed` removes each one that the list contains, and
+`end_list` returns those that are gone. Objects without work left are not held.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Waits(Generic[WaitT]):
         return self._items.get(name, (None, ()))[0]
 
     def waiting_for(self, word: str, name: str) -> list[WaitT]:
-        """Return what waits for a thing, in the order of the names."""
+        """Return the objects that wait for another object, in the order of their names."""
         return [self._items[one][0] for one in sorted(self._names.get((word, name), ()))]
 
     def values(self) -> list[WaitT]:
