@@ -1,8 +1,8 @@
-"""Which CSIStorageCapacity objects does a driver have, without a watch in each worker?
+"""Stores a driver's CSIStorageCapacity objects in Redis, so that no worker has to watch them.
 
-Written at once with the answer of each create and update (CAP-041), and as a whole by each plan.
-All of it can be lost: then nobody planned yet (`noticed` is None), items wait, and the next plan
-lists the objects again.
+Each create and update stores the API server's answer at once (CAP-041); each plan replaces all of
+it. If Redis loses the data, `noticed` is None, items wait, and the next plan lists the objects
+again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BATCH: Final = 250
 
 
 class CapacityStore:
-    """Known objects by item text, per driver. Methods raise QueueUnavailable."""
+    """The known objects of each driver, by item text. Methods raise QueueUnavailable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -38,7 +38,7 @@ class CapacityStore:
         self._scripts = Scripts(client)
 
     def turn(self, driver: str, *, qps: float, burst: int) -> float:
-        """Take the driver's next turn to write; returns the seconds to wait for it (CAP-071).
+        """Reserve the driver's next write; returns the seconds to wait before it (CAP-071).
 
         One token bucket for all processes: `qps` writes per second after a first `burst`.
         """
@@ -64,7 +64,7 @@ class CapacityStore:
             return found
 
     def put(self, driver: str, objects: Mapping[str, Mapping[str, Any]]) -> None:
-        """Note the objects of these items."""
+        """Store the objects of these items."""
         entries = list(objects.items())
         for start in range(0, len(entries), _BATCH):
             batch = entries[start : start + _BATCH]
@@ -79,7 +79,7 @@ class CapacityStore:
                 pipe.execute()
 
     def drop(self, driver: str, objects: Mapping[str, Mapping[str, Any]]) -> None:
-        """Forget objects that are gone; one that was replaced meanwhile stays."""
+        """Forget deleted objects; an item keeps an object that replaced the deleted one."""
         current = self._current(driver, list(objects))
         gone = [item for item, one in objects.items() if _uid(current.get(item)) in {"", _uid(one)}]
         uids = [_uid(one) for one in objects.values()]
@@ -92,7 +92,7 @@ class CapacityStore:
             pipe.execute()
 
     def item_of(self, driver: str, uid: str) -> str | None:
-        """Return the item an object stands for, None if it is assigned to none (any more)."""
+        """Return the item of an object; None if the object is not assigned to an item."""
         with reading(self._client):
             raw = self._client.hget(self._items + driver, uid)
         if raw is None:
@@ -107,11 +107,11 @@ class CapacityStore:
         assigned: Mapping[str, Mapping[str, Any]],
         obsolete: Mapping[str, str],
     ) -> None:
-        """Take over a plan; what workers wrote since the plan's list began is newer and stays.
+        """Store a plan; objects that workers stored since the plan's list began are newer and stay.
 
         Args:
             driver: queue name.
-            before: `all` as it was before the list.
+            before: the result of `all` before the list.
             assigned: item -> object, as listed.
             obsolete: name -> uid of the objects to delete.
         """
@@ -135,13 +135,13 @@ class CapacityStore:
             pipe.execute()
 
     def obsolete_uid(self, driver: str, name: str) -> str | None:
-        """Return the uid of an object that was planned to go."""
+        """Return the uid of an obsolete object; None if no object of that name is obsolete."""
         with reading(self._client):
             raw = self._client.hget(self._obsolete + driver, name)
         return None if raw is None else text(raw)
 
     def deleted(self, driver: str, name: str) -> None:
-        """The obsolete object is gone, or is not obsolete any more."""
+        """Forget an obsolete object: it is deleted, or no longer obsolete."""
         with reading(self._client):
             self._client.hdel(self._obsolete + driver, name)
 
@@ -155,18 +155,18 @@ class CapacityStore:
         return int(objects), int(obsolete)
 
     def noticed(self, driver: str) -> dict[str, Any] | None:
-        """Return what the last plan was made for, None if none was made."""
+        """Return the input of the last plan; None if no plan was made."""
         with reading(self._client):
             raw = self._client.get(self._planned + driver)
         return None if raw is None else peek(raw)
 
     def notice(self, driver: str, record: Mapping[str, Any]) -> None:
-        """Note what a plan is made for."""
+        """Store the input of a plan."""
         with reading(self._client):
             self._client.set(self._planned + driver, encode(record))
 
     def postponed(self, keys: Sequence[Key]) -> set[Key]:
-        """Return the keys that wait for a retry or a delayed refresh: a poll adds them not."""
+        """Return the keys that wait for a retry or a delayed refresh; a poll does not add them."""
         return self._having(keys, lambda pipe, texts: pipe.zmscore(self._delayed, texts))
 
     def failing(self, keys: Sequence[Key]) -> set[Key]:
@@ -210,11 +210,11 @@ def _uid(one: Mapping[str, Any] | None) -> str:
 def _is_newer(
     known: Mapping[str, Any] | None, listed: Mapping[str, Any], before: Mapping[str, Any] | None
 ) -> bool:
-    """True if what is known was written after the list; versions grow as numbers."""
+    """Return True if the known object was stored after the list; versions grow as numbers."""
     if known is None:
         return False
     if _uid(known) != _uid(listed):
-        # Of two objects the plan chose one, unless the other came after it looked.
+        # The plan chose between two objects, unless the known one appeared after its list.
         return _uid(known) != _uid(before)
     versions = [whole(one["metadata"].get("resourceVersion")) for one in (known, listed)]
     return None not in versions and (versions[0] or 0) >= (versions[1] or 0)

@@ -1,9 +1,9 @@
-"""What do classes, nodes and attachments look like, without a watch in each worker?
+"""Shares classes, nodes and attachments through Redis, so that no worker has to watch them.
 
-The watcher writes objects with their resourceVersion, the newer one wins, so that two watchers may
-write side by side. Each change gets a version; a reader keeps a copy per process and fetches only
-what changed. Nothing may be concluded from a gap before the watcher declared a kind complete in the
-present epoch (M-017): CatalogIncomplete.
+The watcher writes objects with their resourceVersion and the newer version wins, so two watchers
+can write at the same time. Each change gets a number; a reader keeps a copy per process and fetches
+only the changes. Until the watcher has declared a kind complete in the present epoch, a missing
+object means nothing (M-017): CatalogIncomplete.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ class CatalogWriter:
         self._epoch = ""
 
     def epoch(self) -> str:
-        """The present life of Redis. A changed one means: list, replace and add everything again.
+        """Return the present epoch. If it changed, list, replace and add everything again.
 
-        Read it before listing and give it to `mark_complete` afterwards.
+        Read it before a list and pass it to `mark_complete` afterwards.
         """
         candidate, ttl_ms = self._scripts.new_life(), round(TTL_SECONDS * 1000)
         self._epoch = text(self._scripts.run("epoch", candidate, self._epoch, ttl_ms))
         return self._epoch
 
     def write(self, kind: str, entries: Iterable[tuple[str, str, Mapping[str, Any] | None]]) -> int:
-        """Write objects (name, resourceVersion, value); `None` for one deleted at that version.
+        """Write objects (name, resourceVersion, value); value None: deleted at that version.
 
-        An older write that comes later loses. Returns how many changed something.
+        An older version never replaces a newer one. Returns how many entries changed.
         """
         remaining = iter(entries)
         changed = 0
@@ -81,14 +81,14 @@ class CatalogWriter:
         items: Iterable[tuple[str, str, Mapping[str, Any]]],
         list_resource_version: str,
     ) -> str:
-        """Write a whole list (name, resourceVersion, value) and remove what vanished from it.
+        """Write a whole list (name, resourceVersion, value) and remove objects missing from it.
 
-        An object newer than the list (another watcher's) stays. Tombstones older than this list
-        are dropped; a newer one stays: our watch still brings older words.
+        An object newer than the list stays: another watcher wrote it. Tombstones older than the
+        list are dropped; newer ones stay, because this watch still brings older events.
 
         Returns:
-            The newest version of the entries that are newer than the list, "" for none: another
-            watcher's, or those of a history that etcd no longer has (`end_history`).
+            The newest version of the entries that are newer than the list, "" for none. Another
+            watcher wrote them, or they are of a history that etcd no longer has (`end_history`).
         """
         listed: set[str] = set()
 
@@ -112,45 +112,45 @@ class CatalogWriter:
     def prune(self, kind: str, resource_version: str) -> None:
         """Drop the tombstones that are not newer than this version.
 
-        A tombstone keeps out what a slow watcher still brings of its object. No watcher is an hour
-        behind, so the caller passes the version of an hour ago.
+        A tombstone blocks older events of its object that a slow watcher still brings. No watcher
+        is an hour behind, so the caller passes the version of an hour ago.
         """
         gone = [name for name, _, is_tombstone in self._stored(kind) if is_tombstone]
         self._drop(kind, gone, resource_version)
 
     def mark_complete(self, kinds: Iterable[str], epoch: str) -> bool:
-        """Everything listed since `epoch` was read is written; False when that epoch is over."""
+        """Declare kinds complete: all their objects are written; False if `epoch` has ended."""
         return bool(self._scripts.run("catalog_complete", epoch, *kinds))
 
     def keep_fresh(self, kinds: Iterable[str], epoch: str) -> None:
-        """A watch over these kinds is open, and everything it brought is written.
+        """Declare that a watch over these kinds is open and that all its events are written.
 
-        Says nothing of a kind that is not complete in this epoch. To be said every few seconds: the
-        attachments of a volume are not read from a kind that nobody watches.
+        A kind that is not complete in this epoch is left out. Call it every few seconds: readers
+        do not trust the attachments of a kind that no watcher follows.
         """
         self._scripts.run("catalog_fresh", epoch, *kinds)
 
     def end_history(self, epoch: str) -> bool:
-        """Drop all that is known by resourceVersions, and end this life of Redis.
+        """Drop all entries that have a resourceVersion, and end this epoch.
 
-        For a cluster whose etcd was set back to a backup: the versions that were written are of the
-        future, and would win over the present for hours.
+        For a cluster whose etcd was restored from a backup: the stored versions are higher than the
+        present ones and would win for hours.
 
         Returns:
-            False when that life is over already.
+            False if that epoch has already ended.
         """
         return bool(self._scripts.run("end_history", epoch, *KINDS))
 
     def mark_incomplete(self, kinds: Iterable[str]) -> None:
-        """Changes of these were lost: nobody may conclude anything before the next list."""
+        """Declare that changes of these kinds were lost: readers must wait for the next list."""
         if wanted := list(kinds):
             with reading(self._client):
                 self._client.hdel(self._complete, *wanted)
 
     def incomplete(self, kinds: Iterable[str], epoch: str) -> set[str]:
-        """Kinds that must be listed and replaced (again); ask every few seconds.
+        """Return the kinds that must be listed and replaced; call it every few seconds.
 
-        Not empty after Redis lost its data and after a reader met an unreadable entry.
+        Not empty after Redis lost its data, or after a reader met an unreadable entry.
         """
         wanted = list(kinds)
         with reading(self._client):
@@ -160,7 +160,7 @@ class CatalogWriter:
         return {kind for kind, mark in zip(wanted, marks, strict=True) if text(mark) != epoch}
 
     def _set_aside(self, kind: str) -> None:
-        """What no reader can read; a broken object is no absent one, so the kind is listed anew."""
+        """Quarantine a kind's unreadable entries; the kind is listed again, as they may exist."""
         self.mark_incomplete([kind])
         key = self._entries + kind
         for name, entry in self._client.hscan_iter(key, count=500):
@@ -178,7 +178,7 @@ class CatalogWriter:
             self._scripts.run("catalog_prune", kind, version, *names)
 
     def _stored(self, kind: str) -> Iterator[tuple[str, int, bool]]:
-        """Yield name, version and whether it is a tombstone of every entry of a kind."""
+        """Yield every entry of a kind as (name, version, True for a tombstone)."""
         with reading(self._client):
             for raw_name, entry in self._client.hscan_iter(self._entries + kind, count=500):
                 version, _, value = entry.partition(b" ")
@@ -187,7 +187,7 @@ class CatalogWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """One kind as this process knows it; replaced as a whole, so readers need no lock."""
+    """This process's copy of one kind; replaced as a whole, so readers need no lock."""
 
     epoch: str = ""
     version: int = 0
@@ -203,8 +203,8 @@ class _Copy:
 class CatalogReader:
     """The worker's side: a copy per process, refreshed by version; thread-safe.
 
-    Pass the lease's `catalog` as `state`: then Redis is asked only when something changed since.
-    Without it every call costs one small round trip. Objects are shared: never change them.
+    Pass the lease's `catalog` as `state`: then Redis is asked only if the kind changed since the
+    copy. Without it every call costs one small round trip. Never change the shared objects.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -214,7 +214,7 @@ class CatalogReader:
         self._copies: dict[str, _Copy] = {}
 
     def get(self, kind: str, name: str, state: CatalogState | None = None) -> dict[str, Any] | None:
-        """One object, None when it does not exist.
+        """Return one object; None if it does not exist.
 
         Raises:
             CatalogIncomplete: the kind is not complete, so absence means nothing.
@@ -223,7 +223,7 @@ class CatalogReader:
         return self.all(kind, state).get(name)
 
     def all(self, kind: str, state: CatalogState | None = None) -> dict[str, dict[str, Any]]:
-        """Every object of a kind by name; raises as `get`."""
+        """Return every object of a kind by name; raises as `get`."""
         copy = self._copies.get(kind, _Copy())
         if not copy.is_current(kind, state):
             self.refresh((kind,))
@@ -233,7 +233,7 @@ class CatalogReader:
         return copy.objects
 
     def refresh(self, kinds: Iterable[str] = CACHED_KINDS) -> None:
-        """Fetch what changed in several kinds in one round trip."""
+        """Fetch the changes of several kinds, in one round trip if the copies are of one epoch."""
         wanted = list(kinds)
         known = {kind: self._copies.get(kind, _Copy()) for kind in wanted}
         for epoch in {copy.epoch for copy in known.values()}:
@@ -250,11 +250,11 @@ class CatalogReader:
                 self._copies[kind] = fresh
 
     def attachment(self, pv_name: str) -> dict[str, Any] | None:
-        """The attachment record of one PV, read straight from Redis.
+        """Return the attachment record of one PV, read directly from Redis.
 
         Raises:
             CatalogIncomplete: attachments are not complete, or no watcher has watched them in the
-                last half minute: None would be no proof that nothing is attached.
+                last half minute, so None would not prove that the volume is detached.
         """
         is_complete, entry = self._scripts.run("catalog_entry", KIND_ATTACHMENTS, pv_name)
         if not is_complete:
@@ -272,24 +272,24 @@ class CatalogReader:
                 continue
             objects.pop(name, None)
             if is_broken(entry):
-                # Only the watcher may write the catalog: it sets the entry aside and lists anew.
+                # Only the watcher may write the catalog: it quarantines the entry and lists again.
                 with reading(self._client):
                     self._client.hset(self._doubts, kind, name)
                 raise CatalogIncomplete(f"the entry {name} of {kind} is unreadable")
 
 
 def number(version: str) -> int:
-    """Return a resourceVersion as a number; 0 for what is none."""
+    """Return a resourceVersion as a number; 0 for any other text."""
     return int(version) if version.isascii() and version.isdigit() and len(version) < 20 else 0
 
 
 def value_of(entry: bytes) -> dict[str, Any] | None:
-    """The object of a stored entry; None for a tombstone, and for what nobody can read."""
+    """Return the object of a stored entry; None for a tombstone or an unreadable entry."""
     version, _, raw = entry.partition(b" ")
     return peek(raw) if version.isdigit() and raw else None
 
 
 def is_broken(entry: bytes) -> bool:
-    """Whether it is neither an object nor the tombstone of one."""
+    """Return True if the entry is neither an object nor a tombstone."""
     version, _, raw = entry.partition(b" ")
     return bool(entry) and (not version.isdigit() or (bool(raw) and peek(raw) is None))

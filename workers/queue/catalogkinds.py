@@ -1,4 +1,4 @@
-"""The kinds of the catalog that watcher and workers share: one word each, light to import."""
+"""Names the kinds of the catalog that watcher and workers share, in a module light to import."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Deletes what fills Redis under Celery's names: lists that nobody reads, and what is too large.
+"""Deletes keys that fill Redis under Celery's names: lists without a reader, and oversized keys.
 
-Redis has no quota for a user, so who may send messages could fill it, and no driver would get new
-work until a person deletes what was sent. Deleting is harmless: the queue sends lost messages
-again, and beat writes its schedule when it is started again.
+Redis has no quota per user, so a user that may send messages could fill it. No driver would then
+get new work until an operator deletes them. Deleting is harmless: the queue sends lost messages
+again, and beat writes its schedule again when it is restarted.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ STEP_SECONDS: Final = 5.0
 PAGES: Final = 40
 PAGE: Final = 500
 LIST_BYTES: Final = 4 * 1024 * 1024
-"""Some thousand messages: a list whose workers are all away is shorter."""
+"""Several thousand messages: more than a list gets while all its workers are away."""
 SCHEDULE_BYTES: Final = 64 * 1024
 SCHEDULE: Final = frozenset(
     {"redbeat:tick", "redbeat::schedule", "redbeat::statics", "redbeat::lock"}
 )
 _ANSWERS: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.reply\.celery\.pidbox")
-# What an earlier release stored, or another program under Celery's usual names.
+# Prefixes that an earlier release used, or that another program uses as Celery's usual names.
 _STRANGE: Final = ("redbeat:", "_kombu.", "unacked")
 
 
 class CeleryKeys:
-    """Looks at a part of the keys in each step.
+    """Checks a part of the keys in each step.
 
     Args:
-        client: of csi-fleet's own keys, which say what lists there are.
-        celery: may look at Celery's keys and delete them.
+        client: reads csi-fleet's own keys, from which the expected lists follow.
+        celery: is allowed to read and delete Celery's keys.
         system: the list of beat's ticks.
         drivers: returns the names under which drivers are registered.
     """
@@ -62,7 +62,7 @@ class CeleryKeys:
         self._cursor = 0
 
     def step(self) -> float | None:
-        """Look at the next keys; returns the seconds until the next step, None for never.
+        """Check the next keys; returns the seconds until the next step, None for never.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -88,7 +88,7 @@ class CeleryKeys:
                 break
 
     def _lists(self) -> set[str]:
-        """The lists that somebody reads, or that announce keys which wait."""
+        """Return the lists that have a reader, or that announce waiting keys."""
         found: Any = self._client.smembers(redis_key(self._client, "lanes"))
         lanes = {tuple(reversed(text(lane).split("|", 1))) for lane in found if b"|" in lane}
         drivers = {"", *self._drivers()}
@@ -97,7 +97,7 @@ class CeleryKeys:
         return {names.celery_queue(kinds.place_of(*place)) for place in places}
 
     def _most_bytes(self, name: str, lists: set[str]) -> int | None:
-        """How large a key may be: 0 for one that nobody reads, None for what is not Celery's."""
+        """Return a key's largest allowed size: 0 without a reader, None if it is not Celery's."""
         if name in lists or name == self._system:
             return LIST_BYTES
         if name in SCHEDULE:

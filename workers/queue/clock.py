@@ -1,8 +1,8 @@
-"""What time is it for the queue, and what do people call it?
+"""Reads the queue's clock, and converts its times for people.
 
-All stamps in Redis are of one clock, which `lua/lib.lua` keeps: it has the pace of the clock of
-Redis' host and only goes on, whoever sets that one. So nothing here is compared with the clock of
-another machine. What outlives Redis or is shown to people is said by the clock of Redis' host.
+All times in Redis are of one clock, which `lua/lib.lua` keeps: it runs at the pace of Redis' host
+clock and never steps, even if that clock is set. So no time here is compared with another machine's
+clock. Times that outlive Redis or are shown to people are by the clock of Redis' host.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _KEPT: Final = re.compile(r"\d{1,16} (-?\d{1,16})")
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A moment.
+    """One moment by two clocks.
 
     Args:
-        now_ms: the queue's time.
-        host_ms: the same by the clock of Redis' host.
+        now_ms: by the queue's clock.
+        host_ms: by the clock of Redis' host.
     """
 
     now_ms: int
@@ -34,16 +34,16 @@ class Clock:
 
     @property
     def shown_now(self) -> float:
-        """The moment in seconds since 1970, as people say it."""
+        """The moment in seconds since 1970, by the clock of Redis' host."""
         return self.host_ms / 1000
 
     def shown(self, stamp_ms: float) -> float:
-        """A stamp of the queue in seconds since 1970, as people say it."""
+        """Convert a time of the queue to seconds since 1970, by the clock of Redis' host."""
         return (stamp_ms - self.now_ms + self.host_ms) / 1000
 
 
 def read_clock(client: redis.Redis) -> Clock:
-    """The present moment.
+    """Return the present moment.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -56,13 +56,13 @@ def read_clock(client: redis.Redis) -> Clock:
 
 
 def ask_clock(client: redis.Redis, pipe: Any) -> None:
-    """Add the two questions whose answers `clock_of` takes to a pipeline of the client."""
+    """Add the two commands to a pipeline whose replies `clock_of` takes."""
     pipe.time()
     pipe.get(redis_key(client, "clock"))
 
 
 def clock_of(time: tuple[int, int], kept: bytes | str | None) -> Clock:
-    """The moment of two answers."""
+    """Return the moment from the two replies."""
     host_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     found = _KEPT.fullmatch(text(kept))
     return Clock(host_ms + int(found[1]) if found else host_ms, host_ms)

@@ -1,9 +1,9 @@
-"""The client of Redis: redis-py with time-outs, retries and logins, and its errors as csi-fleet's.
+"""Makes Redis clients with timeouts, retries and logins, and converts redis-py's errors.
 
-Every command of this package may be repeated (scripts answer a repeated request the same way or do
-nothing), so the client repeats a command whose reply was lost. Behind sentinels redis-py asks them
-for the master at each new connection. A connection to a server that is not the master any more ends
-with the first refused write; the caller's next command reaches the new master.
+Every command of this package may be repeated (a script answers a repeated request the same way or
+does nothing), so the client repeats a command whose reply was lost. With sentinels, redis-py asks
+them for the master at each new connection. A connection to a former master ends with the first
+refused write; the caller's next command reaches the new master.
 
 Each new connection reads the password file and the TLS files, so both may change while csi-fleet
 runs.
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
     from workers.config.redisurl import SentinelUrl
     from workers.queue.names import Names
 
-# For those who only hand a client on.
+# For modules that only pass a client on.
 RedisClient = redis.Redis
 RedisError = redis.RedisError
 ResponseError = redis.ResponseError
 WatchError = redis.WatchError
 NoPermissionError = redis.exceptions.NoPermissionError
 
-# A half-open connection is found within the time-out. Each repeated command repeats its connection
-# too: at a host that drops packets a command ends after 5 + 2 * 3 * 2 s, and about 2 s between.
+# The timeout detects a half-open connection. Each repeated command also connects again: with a host
+# that drops packets a command ends after 5 + 2 * 3 * 2 s, and about 2 s between the attempts.
 SOCKET_TIMEOUT_SECONDS = 5.0
 CONNECT_TIMEOUT_SECONDS = 2.0
 RETRIES = 2
-# Of the client that keeps the leases: it must know that its connection is dead, and have asked
-# again over a new one, before a lease of 4 s ends.
+# For the client that renews the leases: it must detect a dead connection, and ask again over a new
+# one, before a lease of 4 s ends.
 HEARTBEAT_TIMEOUT_SECONDS = 1.0
 HEARTBEAT_RETRIES = 1
-# A sentinel answers from memory; a silent one is passed over.
+# A sentinel answers from memory; a silent sentinel is skipped.
 SENTINEL_TIMEOUT_SECONDS: Final = 1.0
 
 
@@ -65,11 +65,11 @@ class Client(redis.Redis):
 
 
 class FileLogin(CredentialProvider):
-    """A user and the password that a file holds when a connection is made.
+    """A user, and the password that a file has when a connection is made.
 
     Args:
         username: "" for the default user.
-        password: what is used while the file cannot be read.
+        password: used while the file cannot be read.
         file: its first line is the password.
     """
 
@@ -79,21 +79,21 @@ class FileLogin(CredentialProvider):
         self._file = file
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """User and password; redis-py calls it for each connection."""
+        """Return user and password; redis-py calls it for each connection."""
         password = first_line(self._file) or self._password
         return (self._username, password) if self._username else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """The same for Flower's client."""
+        """Return the same to Flower's client."""
         return self.get_credentials()
 
     def __json__(self) -> str:
-        """What a worker reports of it to Flower: kombu writes connection options as JSON."""
+        """Return the text that Flower gets: kombu sends connection options as JSON."""
         return type(self).__name__
 
 
 def first_line(path: str) -> str:
-    """The first line of a password file; "" for no path, and while the file is being replaced."""
+    """Return a password file's first line; "" without a path, or while the file is replaced."""
     try:
         text = Path(path).read_text(encoding="utf-8") if path else ""
     except (OSError, UnicodeDecodeError):
@@ -102,7 +102,7 @@ def first_line(path: str) -> str:
 
 
 def split_login(url: str) -> tuple[str, str, str]:
-    """A `redis://`, `rediss://` or `unix://` URL without its login; its user; its password."""
+    """Split a `redis://`, `rediss://` or `unix://` URL into URL without login, user, password."""
     scheme, separator, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     login, _, host = authority.rpartition("@")
@@ -119,12 +119,12 @@ def connect(
     max_connections: int | None = None,
     names: Names = USUAL,
 ) -> Client:
-    """A thread-safe client; nothing is sent before the first command.
+    """Return a thread-safe client; it sends nothing before the first command.
 
     Args:
         url: `redis://`, `rediss://`, `unix://` or `sentinel://`, with the database that the Celery
             broker uses.
-        password_file: where its password stands, "" for nowhere else.
+        password_file: path of the file with its password; "" for none.
         socket_timeout_seconds: bound of one command; a retry starts after it.
         retries: of one command.
         max_connections: bound of the pool, None for none.
@@ -135,9 +135,9 @@ def connect(
         "socket_connect_timeout": min(socket_timeout_seconds, CONNECT_TIMEOUT_SECONDS),
         "max_connections": max_connections,
         "retry": Retry(ExponentialWithJitterBackoff(cap=1, base=0.05), retries),
-        # Where the address leads elsewhere now, the repeated command reaches the new master.
+        # If the address leads to another server now, the repeated command reaches the new master.
         "retry_on_error": [ReadOnlyError, MasterDownError],
-        # With RESP3 the pool hands out a connection on which an interrupted command's answer waits.
+        # With RESP3 the pool returns connections that still hold an interrupted command's reply.
         "protocol": 2,
     }
     if is_sentinel(url):
@@ -154,7 +154,7 @@ def connect(
 
 
 def connect_heartbeat(url: str, *, password_file: str = "") -> Client:
-    """The client of the thread that keeps the leases: nobody else's commands wait in it."""
+    """Return the client for the thread that renews the leases: no other command delays it."""
     return connect(
         url,
         password_file=password_file,
@@ -164,12 +164,12 @@ def connect_heartbeat(url: str, *, password_file: str = "") -> Client:
 
 
 def sentinel_options(url: SentinelUrl) -> dict[str, Any]:
-    """How to connect to the sentinels themselves, by the names of redis-py, sync and asyncio."""
+    """Return redis-py's options (sync and asyncio) for connections to the sentinels themselves."""
     login = FileLogin(url.sentinel_username, url.sentinel_password, url.sentinel_password_file)
     return {
         "socket_timeout": SENTINEL_TIMEOUT_SECONDS,
         "socket_connect_timeout": SENTINEL_TIMEOUT_SECONDS,
-        # The next sentinel is asked instead.
+        # The client asks the next sentinel instead.
         "retry": None,
         "decode_responses": True,
         **({"ssl": True} if url.tls else {}),
@@ -197,10 +197,10 @@ def _client_of_master(url: SentinelUrl, password_file: str, options: dict[str, A
 
 @contextmanager
 def redis_errors() -> Iterator[None]:
-    """Turn every error of the redis library into the one the callers know.
+    """Convert every error of the redis library.
 
     Raises:
-        QueueUnavailable: Redis does not answer, is full, read-only, loading or refuses us.
+        QueueUnavailable: Redis does not answer, is full, read-only or loading, or refuses.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""The ConfigMaps that copy the record of an attempt: how they are called and laid out.
+"""Names the ConfigMaps that copy the record of an attempt, and their fields.
 
-The name of the record is part of theirs. Nodes that share a namespace have one each, for each may
-be at an attempt for the same claim.
+A ConfigMap's name contains the record's name. Nodes that share a namespace have a ConfigMap each,
+because each node may have an attempt for the same claim.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"
-# What stands in front of the record in Redis: proof and tenant.
+# The part in front of the record in Redis: signature and tenant.
 FIELD_SEAL: Final = "seal"
 
 
 def copy_name(key: Key) -> str:
-    """The name of the copy of a claim's record."""
+    """Return the name of the ConfigMap that copies a claim's record."""
     name = f"{NAME_PREFIX}{key.record_name.partition('@')[0]}"
     return f"{name}.{sha256(key.node.encode()).hexdigest()[:10]}" if key.node else name

@@ -1,7 +1,7 @@
-"""Which limits does this process declare, and are they declared in the present life of Redis?
+"""Declares this process's limits to Redis, and declares them again after Redis lost its data.
 
-A lane without limits admits nothing. So whatever has to be known of a lane first, an operator's
-pause, is restored before its limits are declared, each time that Redis may have lost its data.
+A lane without limits admits no key. So an operator's pause of a lane is restored before its limits
+are declared, each time that Redis may have lost its data.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Declared:
         scripts: of the queue's Redis.
         heartbeats: the same for the thread of the heartbeat.
         wakeups: takes the lists that a declaration wakes.
-        before: called with each lane before its limits are declared; may raise ApiError and may be
-            slow: after a loss of Redis' data `declare` calls it, not `again`. None for nothing.
+        before: called with each lane before its limits are declared. It may raise ApiError and may
+            be slow, so after a loss of Redis' data `declare` calls it, not `again`. None: no call.
     """
 
     def __init__(
@@ -45,36 +45,36 @@ class Declared:
         self._before = before
         self._limits: dict[str, LaneLimits] = {}
         self._undeclared: set[str] = set()
-        # Whose next declaration says that calls of dead processes may be lost from sight.
+        # Lanes whose next declaration says that Redis may have forgotten calls of dead processes.
         self._in_new_life: set[str] = set()
 
     def set(self, lane: str, limits: LaneLimits) -> None:
-        """Declare a lane's limits, now or as soon as it may be."""
+        """Declare a lane's limits now, or in a later `declare` if that fails."""
         self._limits[lane] = limits
         self._undeclared.add(lane)
         self.declare()
 
     def again(self, *, is_new_life: bool) -> None:
-        """Redis may have lost them, or wants to hear of them now and then; for the heartbeat."""
+        """Declare all limits again, after a loss or as a refresh. Called by the heartbeat."""
         lanes = self._limits.copy()
         if is_new_life:
             self._in_new_life.update(lanes)
             if self._before is not None:
                 self._undeclared.update(lanes)
-        # Together: leases are not renewed meanwhile, and there may be thousands of lanes.
+        # Sent together: no lease is renewed meanwhile, and there may be thousands of lanes.
         rows = [self._row(lane, lanes[lane]) for lane in lanes if lane not in self._undeclared]
         for lists in self._heartbeats.run_each("limits", rows):
             self._wakeups.hold(lists)
         self._in_new_life.difference_update(row[0] for row in rows)
 
     def declare(self) -> None:
-        """Declare what could not be so far.
+        """Declare the limits that could not be declared so far.
 
         Raises:
             QueueUnavailable: Redis does not answer; call again.
         """
         for lane in self._undeclared.copy():
-            # Taken out first: another loss of Redis' data may put it back meanwhile.
+            # Removed first: another loss of Redis' data may add it again meanwhile.
             self._undeclared.discard(lane)
             try:
                 if self._before is not None:

@@ -1,4 +1,4 @@
-"""What does every record of a served driver say, whoever wrote it?"""
+"""Adds the fields that every record of a served driver has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def complete(place: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record with the driver's `name` and `queue_name`, the driver part of its keys.
 
     Args:
-        place: where the record stands in the registry.
-        record: what belongs to no driver has both names, and both empty.
+        place: the record's name in the registry.
+        record: kept as it is where it has both names; work without a driver has two empty names.
     """
     return {"name": place.partition("@")[0], "queue_name": place, **record}

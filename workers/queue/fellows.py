@@ -1,12 +1,12 @@
-"""Who are the fellows of a worker, and does one still work because of a Lease that it gives back?
+"""Records which workers of one Redis work under a Lease, so that only the last gives it back.
 
-Fellows are the workers of one Redis. It has a name, made by the first of them; after a loss of data
-it has the one again that a worker still knows, or a new one, which all of them then take.
+Fellows are the workers of one Redis. The first worker gives that Redis a name. After a loss of data
+a worker writes the name that it still knows, or a new name, and all workers take it.
 
-Each worker that may work says so whenever it has looked at the Lease, with the time until which it
-may. A Redis that lost its data says nothing for a moment: who finds its own entry gone, or another
-server than before (a promoted replica may know our entry and lack a fellow's), is certain of
-nothing until everybody had the time to say it again.
+Each worker that may work records until when, whenever it has read the Lease. After Redis lost data
+these records may be incomplete: a promoted replica may have this worker's entry and not a fellow's.
+So no worker counts as the last if its entry is missing, if the server is another one, or before
+every worker had time to write its entry again.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     import redis
 
 _log = get_logger(__name__)
-# Cleaning only: by Redis' host, whose clock may step.
+# For cleaning only: Redis expires keys by its host's clock, which may step.
 _CLEANED_SECONDS: Final = 7 * 24 * 3600
 _NAME: Final = re.compile("[0-9a-f]{16}")
 
 INSTALLATION_VARIABLE: Final = "CSI_FLEET_INSTALLATION"
-"""How `csi-fleet run` tells its parts the name of the Redis that it brings."""
+"""Variable in which `csi-fleet run` passes the name of its own Redis to its parts."""
 
 
 class LeaseFellows:
-    """The workers behind each Lease. Methods raise QueueUnavailable.
+    """The workers that work under each Lease. Methods raise QueueUnavailable.
 
     Args:
         client: of the queue's Redis.
-        settle_seconds: in which every worker says at least once that it works.
-        given: the name of a Redis that has none; "" for a new one.
+        settle_seconds: time in which every worker calls `works` at least once.
+        given: the name for a Redis without a name; "" for a new one.
         clock: local seconds.
     """
 
@@ -62,11 +62,11 @@ class LeaseFellows:
         self._settle_seconds = settle_seconds
         self._given = given if _NAME.fullmatch(given) else ""
         self._clock = clock
-        # The server that has known our entry for how long.
+        # By Lease: the server's run id, and when it first had this process's entry.
         self._known: dict[str, tuple[str, float]] = {}
 
     def installation(self, known: str) -> str:
-        """What this Redis is called; if it has no name, `known`, the given one, or a new one."""
+        """Return this Redis' name; without a name it gets `known`, the given one or a new one."""
         own = known or self._given or uuid.uuid4().hex[:16]
         with reading(self._client):
             while not _NAME.fullmatch(found := text(self._client.get(self._name))):
@@ -76,7 +76,7 @@ class LeaseFellows:
         return found
 
     def _give(self, name: str, instead_of: str) -> None:
-        """Unless somebody was faster."""
+        """Write the name unless another process was faster."""
         untyped: Any = self._client.pipeline(transaction=True)
         with untyped as pipe:
             pipe.watch(self._name)
@@ -88,7 +88,7 @@ class LeaseFellows:
                 pipe.execute()
 
     def works(self, lease: str, worker: str, seconds: float) -> None:
-        """That process may work, for so long."""
+        """Record that this worker may work under the Lease for `seconds`."""
         with reading(self._client):
             now = read_clock(self._client).now_ms
             name = self._family + lease
@@ -103,7 +103,7 @@ class LeaseFellows:
             self._known[lease] = run, self._clock()
 
     def is_last(self, lease: str, worker: str) -> bool:
-        """True if surely nobody else works; that process does not any more."""
+        """Remove this worker; True if certainly no other worker works under the Lease."""
         with reading(self._client):
             name = self._family + lease
             pipe = self._client.pipeline(transaction=True)

@@ -1,7 +1,7 @@
-"""Moves the records of the release before into the keys of their drivers.
+"""Moves the previous release's records into the keys of their drivers.
 
-That release kept the records of all drivers in one hash for each family. This module and `FORMER`
-go with the next release.
+That release kept the records of all drivers in one hash per family. The next release removes this
+module and `FORMER`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _log = get_logger(__name__)
 
 
 def adopt(client: redis.Redis) -> None:
-    """Move what is left there; overwrites nothing, and may be repeated.
+    """Move the records that are left there; overwrites no record, and may be repeated.
 
-    A watcher must not write unsaved PVs (users.acl), so it leaves them. Their intents move, and the
-    driver is asked for each volume again, by its name.
+    A watcher is not allowed to write unsaved PVs (users.acl), so it leaves them. Their intents
+    move, and the driver gets CreateVolume again with the same name.
 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    # Unsaved PVs first: the intent beside one names its driver.
+    # Unsaved PVs first: the intent of the same domain names the driver.
     for name in sorted(FORMER, reverse=True):
         place = proof_place(client, name)
         with reading(client):
@@ -45,7 +45,7 @@ def adopt(client: redis.Redis) -> None:
 def _move(client: redis.Redis, name: str, field: str, raw: bytes) -> None:
     place, driver = proof_place(client, name), _driver_of(client, name, field, raw)
     if driver is None:
-        if name != "unsaved":  # of a claim whose intent is gone or has moved
+        if name != "unsaved":  # an unsaved PV whose intent is gone or has moved stays
             quarantine(client, place, field, raw)
         return
     pipe = client.pipeline(transaction=True)
@@ -55,7 +55,7 @@ def _move(client: redis.Redis, name: str, field: str, raw: bytes) -> None:
 
 
 def _driver_of(client: redis.Redis, name: str, field: str, raw: bytes) -> str | None:
-    """The driver's part of the record's key; None where nothing tells it."""
+    """Return the driver part of the record's key; None if no record names it."""
     key: Any = field
     if name in {"intents", "unsaved"}:
         beside = raw if name == "intents" else client.hget(proof_place(client, "intents"), field)

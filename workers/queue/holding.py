@@ -1,8 +1,8 @@
-"""Which leases does this process hold, and how do they outlive what Redis forgets?
+"""Keeps the leases of this process, and restores them after Redis lost data.
 
-One heartbeat a second names them all. In the same life of Redis it moves their deadlines; in a new
-one (a restart, a fail-over, a flush) it gives Redis back the leases and what was recorded under
-them. A lease whose end Redis did not confirm stays here until it is written.
+One heartbeat per second names them all. In the same epoch it moves their deadlines; in a new epoch
+(a restart, a fail-over, a flush) it restores the leases and the records written under them. A lease
+whose end Redis has not confirmed stays here until the end is written.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Part of the TTL that is not used, for the time a write needs after its check.
+# Share of the TTL that is not used: the time that a write needs after its check.
 _MARGIN: Final = 1 / 8
 
 
 class Declare(Protocol):
-    """Tells Redis the limits once more."""
+    """Declares the limits to Redis again."""
 
     def __call__(self, *, is_new_life: bool) -> None:
-        """`is_new_life`: calls of dead processes may be lost from sight."""
+        """`is_new_life`: Redis may have forgotten calls of dead processes."""
 
 
 class HeldLeases:
     """The leases of one process; thread-safe.
 
     Args:
-        scripts: for the ends of leases.
-        heartbeats: of a client of its own, for the heartbeat's thread.
+        scripts: takes, enters and ends leases.
+        heartbeats: of a separate client, for the heartbeat's thread.
         wakeups: takes the lists that an end wakes.
-        ttl_ms: how long Redis keeps a lease nobody renews.
-        clock: local seconds that go on while the process is stopped.
-        on_lost: called after leases were lost.
+        ttl_ms: how long Redis keeps a lease that is not renewed.
+        clock: local seconds that also count while the process is stopped.
+        on_lost: called after leases were lost, or when Redis began a new epoch.
         remembered: reads marks and memos.
         caller: of the session.
     """
@@ -72,14 +72,14 @@ class HeldLeases:
         self._on_lost = on_lost
         self._remembered = remembered
         self.session = Session(clock=clock, caller=caller)
-        # By token, from `take` until Redis confirmed the end.
+        # By token, from `take` until Redis confirms the end.
         self.held: dict[str, Lease] = {}
         self._owed: deque[tuple[str, Lease, tuple[str | bytes | float, ...]]] = deque()
 
     def take(self, driver: str, kinds: Sequence[str], *, is_woken: bool) -> Lease | None:
         """See `WorkQueue.take`."""
         token, started = uuid4().hex, self._clock()
-        # If only the reply is lost nobody names the lease, and it runs out.
+        # If only the reply is lost, no heartbeat names the lease and it expires.
         owner = (self.session.process_id, token, self._ttl_ms)
         reply = self._scripts.run("take", *owner, int(is_woken), driver, *kinds)
         status, lists, state = text(reply[0]), reply[1], reply[2]
@@ -89,7 +89,7 @@ class HeldLeases:
         return self._begun(state, token, started) if status == "taken" else None
 
     def _begun(self, state: list[Any], token: str, started: float) -> Lease | None:
-        """The lease that a script gave, renewed from now on; None when it took too long."""
+        """Register the lease from a script's reply; None if the reply took too long."""
         valid_until = started + usable_seconds(self._ttl_ms)
         key = _parsed(state[0])
         if key is None or self._clock() >= valid_until:
@@ -131,19 +131,19 @@ class HeldLeases:
         return True
 
     def drop_all(self) -> None:
-        """The process ends: nothing more may be written."""
+        """Mark all leases as lost: the process ends and may write nothing more."""
         for lease in list(self.held.values()):
             lease.is_lost = True
         self.held.clear()
 
     def heartbeat(self, declare: Declare) -> bool:
-        """Renew or restore all; True when leases were lost.
+        """Renew or restore all leases; True if leases were lost.
 
         Raises:
             QueueUnavailable: Redis does not answer.
         """
         session, started, held = self.session, self._clock(), list(self.held.values())
-        # One whose end is owed may be ended already; only a Redis that lost data gets it back.
+        # A lease with an unconfirmed end may have ended: only a Redis that lost data gets it back.
         running = [lease for lease in held if not lease.is_released]
         names = [part for lease in running for part in (lease.key.text, lease.token)]
         process, epoch = session.process_id, session.epoch
@@ -161,7 +161,7 @@ class HeldLeases:
         return has_lost
 
     def _restore(self, held: list[Lease], declare: Declare) -> set[str]:
-        """Tell a Redis in a new life what it may have lost; returns the tokens of lost leases."""
+        """Restore what Redis may have lost, in its new epoch; returns the tokens of lost leases."""
         session, known = self.session, self.session.epoch
         candidate = self._heartbeats.new_life()
         leases: list[str | bytes | int] = []
@@ -179,7 +179,7 @@ class HeldLeases:
         if known:
             _log.warning("Redis began a new life", leases=len(held), lost=len(lost))
         declare(is_new_life=bool(known))
-        # Last: whatever failed before is done again by the next heartbeat.
+        # Last: if an earlier step fails, the next heartbeat repeats all of them.
         session.epoch = text(epoch)
         return set(map(text, lost))
 
@@ -187,7 +187,7 @@ class HeldLeases:
         has_lost = False
         for token in lost:
             lease = self.held.get(token)
-            # One whose end is owed stays until that is settled: it may leave something behind.
+            # A lease with an unconfirmed end stays: it may still have to restore its records.
             if lease is not None and not lease.is_released:
                 self.held.pop(token, None)
                 lease.is_lost = has_lost = True
@@ -197,7 +197,7 @@ class HeldLeases:
         return has_lost
 
     def end(self, script: str, lease: Lease, *args: str | bytes | float) -> list[int]:
-        """Run a script that ends a lease; its reply without the lists.
+        """Run a script that ends a lease; returns its reply without the lists.
 
         Raises:
             QueueUnavailable: the heartbeat repeats it until Redis confirms it.
@@ -208,7 +208,7 @@ class HeldLeases:
         try:
             return self._settle(self._scripts, script, lease, (*owner, stays, *args))
         except QueueUnavailable:
-            # Repeated by the heartbeat, whose thread begins no work.
+            # The heartbeat repeats it, with `stays` 0: its thread takes no further key.
             self._owed.append((script, lease, (*owner, 0, *args)))
             raise
 
@@ -221,8 +221,8 @@ class HeldLeases:
     ) -> list[int]:
         """Write the end of a lease; safe to repeat.
 
-        A lost lease changes nothing, but its key is added once more, and what it began is put back
-        unless a newer owner's record is there: nobody else may know of it.
+        The end of a lost lease only adds its key again, and restores its records unless a newer
+        owner's records are there: no other process may know of the attempt.
         """
         publish = self._wakeups.publish if scripts is self._scripts else self._wakeups.hold
         lists, is_owner, *reply = scripts.run(script, *args)
@@ -234,14 +234,14 @@ class HeldLeases:
         return [int(value) for value in (is_owner, *reply)]
 
     def _pay(self) -> None:
-        """Repeat what Redis did not confirm; without effect where the lease is another's by now."""
+        """Repeat the ends that Redis did not confirm; no effect if another worker has the lease."""
         while self._owed:
             self._settle(self._heartbeats, *self._owed[0])
             self._owed.popleft()
 
 
 def _parsed(key: bytes) -> Key | None:
-    """A key as it is stored in Redis; None for what somebody's hand wrote there."""
+    """Parse a key stored in Redis; None if the text is no key, for instance written by hand."""
     try:
         return Key.parse(text(key))
     except ValueError as error:
@@ -250,15 +250,15 @@ def _parsed(key: bytes) -> Key | None:
 
 
 def usable_seconds(ttl_ms: int) -> float:
-    """How long after it was asked for a lease may be used."""
+    """Return how long a lease may be used, counted from when it was asked for."""
     return ttl_ms / 1000 * (1 - _MARGIN)
 
 
 def owner_of(lease: Lease) -> tuple[str, str, str, str]:
-    """Who a script has to be convinced of: key, process, token, epoch.
+    """Return what proves a lease to a script: key, process, token, epoch.
 
-    One that was lost has no epoch: a Redis that lost its data since knows of no loss, and would
-    take the end of it for the repeat of an earlier one.
+    A lost lease has no epoch: a Redis that lost its data since then does not know of the loss, and
+    would take the lease's end for a repeated call.
     """
     session = lease.session
     epoch = "" if lease.is_lost else session.epoch

@@ -1,7 +1,7 @@
-"""What does Redis know of one key, and how much of everything is there? Reads only.
+"""Reads the state of keys, and counts, from Redis; writes nothing but quarantined records.
 
 For `explain`, `status` and the metrics: a few round trips whatever the number of keys (ranks, not
-scans), so that asking costs nothing while ten thousand claims wait.
+scans), so that reading is cheap while ten thousand claims wait.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     import redis
 
-# The year 3000: a score may be anything.
+# The year 3000: the largest time shown, because a broken score may be any number.
 _LATEST_MS = 32_503_680_000_000.0
 _KEYS_PER_READ = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Why nothing of a lane is taken; `until` in seconds since 1970, 0 = until resumed."""
+    """Why no key of a lane is taken; `until` in seconds since 1970, 0 = until resumed."""
 
     kind: str
     reason: str
@@ -48,7 +48,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line of a trail; `at` in seconds since 1970."""
+    """One note of a key's history; `at` in seconds since 1970."""
 
     at: float
     event: str
@@ -57,18 +57,18 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """Everything Redis knows of one key. Times are seconds since 1970, 0 = none.
+    """Everything Redis knows about one key. Times are seconds since 1970, 0 = none.
 
     Attributes:
-        now: the time of Redis' host, as all the others.
-        position: rank among the keys that wait in the same order, from 1; 0 = does not wait.
-        waiting: keys that wait in the same order.
-        is_retry: it waits among the retries.
-        lease: (process, started) while it is worked on.
-        blocked_by: the key whose volume it waits for.
-        due: when its next attempt comes.
-        in_use: leases of its lane, and calls of dead processes.
-        limits: None when no worker declared any.
+        now: the present time; like all times here by the clock of Redis' host.
+        position: rank in its waiting order (first attempts or retries), from 1; 0 = not waiting.
+        waiting: number of keys in the same waiting order.
+        is_retry: the key waits among the retries.
+        lease: (process, start) while a worker has the key.
+        blocked_by: a key that holds the lock it waits for, or the lock's name.
+        due: time of its next attempt.
+        in_use: leases of its lane, plus calls of dead processes that may still run.
+        limits: None if no worker declared limits for the lane.
     """
 
     key: Key
@@ -93,15 +93,15 @@ class KeyState:
 
     @property
     def is_known(self) -> bool:
-        """Whether the key waits, runs or has a retry planned."""
+        """True if the key waits, runs or has a planned retry."""
         return bool(self.position or self.lease or self.blocked_by or self.due)
 
 
 class KnownKeys:
-    """States of many keys, read at once; `read_key` takes it in place of a client.
+    """The states of many keys, read together; `read_key` accepts it instead of a client.
 
-    Whoever asks about thousands of objects asks twice: the first time notes the keys and answers
-    that nothing is known of them, `load` reads them all, the second time has the answers.
+    A caller with thousands of objects asks twice. The first round notes the keys and returns empty
+    states, `load` reads them all, and the second round returns the states.
 
     Args:
         client: the Redis that is read.
@@ -113,14 +113,14 @@ class KnownKeys:
         self._states: dict[Key, KeyState] = {}
 
     def state(self, key: Key) -> KeyState:
-        """What is known of a key; nothing before it is loaded."""
+        """Return the state of a key; an empty one before it is loaded."""
         if (found := self._states.get(key)) is not None:
             return found
         self._wanted[key] = None
         return KeyState(key, 0.0)
 
     def load(self) -> None:
-        """Read what was asked for.
+        """Read the keys that were asked for.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -133,10 +133,10 @@ class KnownKeys:
 
 
 def read_key(client: redis.Redis | KnownKeys, key: Key) -> KeyState:
-    """One key's state in two round trips, whatever waits beside it.
+    """Read one key's state in at most two round trips, however many keys wait.
 
     Args:
-        client: Redis.
+        client: Redis, or `KnownKeys`.
         key: of any kind.
 
     Raises:
@@ -148,7 +148,7 @@ def read_key(client: redis.Redis | KnownKeys, key: Key) -> KeyState:
 
 
 def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
-    """The same for several keys: two round trips, and what keys of a lane share is read once.
+    """Read the states of several keys: one round trip, and one for each lock they wait for.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -199,7 +199,7 @@ def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
 
 
 def _records(key: Key) -> dict[str, str]:
-    """The field of a key's records by their family."""
+    """Return the field of each of a key's records, by family."""
     return {"memos": key.text, "intents": key.record_name, "unsaved": key.record_name}
 
 
@@ -210,7 +210,7 @@ def _state_of(
     row: tuple[Any, ...],
     holders: dict[str, str],
 ) -> KeyState:
-    """One key's state from what its lane and it itself have in Redis."""
+    """Build one key's state from the replies for its lane and for the key."""
     ready_count, retry_count, running, ghosts, limits, pauses, operators = shared
     lease, news, blocked, since, fails, memo, intent, unsaved = row[:8]
     ready, retry, dirty, due, abandoned, notes = row[8:]
@@ -239,14 +239,14 @@ def _state_of(
 
 
 def _holder(client: redis.Redis, lock: str) -> str:
-    """One of the keys that hold a lock, else the lock's name."""
+    """Return one of the keys that hold a lock; the lock's name if no key holds it."""
     name = lock.partition(":")[2]
     found = client.zrangebylex(redis_key(client, "holders"), f"[{name}\0", f"({name}\1", 0, 1)
     return text(found[0])[len(name) + 2 :] if found else name
 
 
 def waiting_keys(client: redis.Redis, lane: str, start: int, count: int) -> list[Key]:
-    """Keys that wait in a lane, first attempts before retries, by their rank in each.
+    """Return keys that wait in a lane: first attempts, then retries, each in order.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -261,7 +261,7 @@ def waiting_keys(client: redis.Redis, lane: str, start: int, count: int) -> list
 
 @dataclass(frozen=True, slots=True)
 class FailedKey:
-    """A key whose last attempt failed, or that was given up."""
+    """A key whose last attempt failed, or that has reached its retry limit."""
 
     key: Key
     fails: int
@@ -272,7 +272,7 @@ class FailedKey:
 
 
 def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
-    """Keys with counted failures or given up, most failures first; reads in pieces.
+    """Return keys with failures or past their retry limit, most failures first; reads in pieces.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -292,7 +292,7 @@ def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
 
 
 def failing_counts(client: redis.Redis) -> dict[str, int]:
-    """How many keys fail or were given up, by the driver part of the key.
+    """Count the keys that fail or reached their retry limit, by the driver part of the key.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -333,10 +333,10 @@ def _read_failed(
 
 
 def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) -> list[Key]:
-    """Keys about an object, by its name alone: what waits, runs, fails or has a history.
+    """Return the keys of an object by its name: waiting, running, failing or with a history.
 
-    The trail of a key that ended names no driver, so that key has none here. It reads the lists of
-    all keys in pieces: for an object that is gone, whose uid nobody knows.
+    The history of an ended key names no driver, so that key has driver "". For a deleted object
+    whose uid is unknown: it scans the lists of all keys, in pieces.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -360,7 +360,7 @@ def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) ->
 
 
 def _about(name: str, kinds: Collection[str], object_: str) -> dict[Key, None]:
-    """The key of that text if it is about the object, which may stand without its group."""
+    """Return the key in that text if it is of the object, whose name may lack its namespace."""
     key = _parse(name)
     if key is None or key.kind not in kinds:
         return {}
@@ -369,9 +369,9 @@ def _about(name: str, kinds: Collection[str], object_: str) -> dict[Key, None]:
 
 
 def read_sizes(client: redis.Redis) -> dict[str, int]:
-    """Counts that belong to no lane, for metrics and `status`."""
+    """Return the counts that belong to no lane, for metrics and `status`."""
     with reading(client):
-        # Workers clear the list of processes; when all of them died, nobody does.
+        # Workers remove dead processes from this list; if all workers died, it is not cleaned.
         now = read_clock(client).now_ms
         pipe = client.pipeline(transaction=False)
         pipe.hlen(redis_key(client, "fails"))
@@ -394,7 +394,7 @@ def read_sizes(client: redis.Redis) -> dict[str, int]:
 
 
 def _count(client: redis.Redis, name: str) -> int:
-    """How many records of a family all drivers have."""
+    """Count the records of a family over all drivers."""
     pipe = client.pipeline(transaction=False)
     for driver in drivers_with(client, name):
         pipe.hlen(driver_key(client, name, driver))
@@ -402,13 +402,13 @@ def _count(client: redis.Redis, name: str) -> int:
 
 
 def trail_name(key: Key) -> str:
-    """The member of the trail family that belongs to a key, as `lib.lua` builds it."""
+    """Return the name of a key's history in the trail family, as `lib.lua` builds it."""
     kind, _, object_, uid = key.text.split("|")
     return f"{kind}|{object_}|{uid}"
 
 
 def read_note(raw: bytes) -> Note:
-    """One entry of a trail."""
+    """Parse one note of a history."""
     at, _, rest = text(raw).partition(" ")
     event, _, detail = rest.partition(" ")
     return Note(_seconds(at), event, detail)
@@ -428,7 +428,7 @@ def _seconds(milliseconds: bytes | str | float | None) -> float:
 
 
 def _shown(clock: Clock, stamp_ms: bytes | str | float | None) -> float:
-    """A stamp of the queue as people say it; 0 for none."""
+    """Convert a time of the queue to the clock of Redis' host; 0 for none."""
     seconds = _seconds(stamp_ms)
     return clock.shown(seconds * 1000) if seconds else 0.0
 
@@ -446,7 +446,7 @@ def _pauses(clock: Clock, mirrored: bytes | None, values: list[bytes | None]) ->
 
 
 def memory_ratio(facts: Mapping[str, Any]) -> float | None:
-    """The share of `maxmemory` in use, from Redis' INFO; None without such a limit."""
+    """Return the used share of `maxmemory` from Redis' INFO; None without such a limit."""
     used, uncounted, most = (
         whole(str(facts.get(name))) or 0
         for name in ("used_memory", "mem_not_counted_for_evict", "maxmemory")
@@ -455,7 +455,7 @@ def memory_ratio(facts: Mapping[str, Any]) -> float | None:
 
 
 def read_memory(client: redis.Redis) -> dict[str, float]:
-    """The figure `redis_memory_ratio` for the metrics; empty where Redis has no limit."""
+    """Return `redis_memory_ratio` for the metrics; empty if Redis has no memory limit."""
     with reading(client):
         facts: Any = client.info("memory")
     ratio = memory_ratio(facts) if isinstance(facts, dict) else None
@@ -463,7 +463,7 @@ def read_memory(client: redis.Redis) -> dict[str, float]:
 
 
 def read_redis(client: redis.Redis) -> dict[str, str]:
-    """Redis' own state and settings; "?" for what it does not tell us (an ACL may hide CONFIG)."""
+    """Return Redis' own state and settings from INFO; "?" for a missing text or number."""
     with reading(client):
         facts: dict[str, Any] = client.info()
     ratio = memory_ratio(facts)
@@ -482,7 +482,7 @@ def read_redis(client: redis.Redis) -> dict[str, str]:
 
 
 def read_life(client: redis.Redis) -> tuple[str, str]:
-    """The epoch and the run of Redis, others after it lost data. Nothing is written."""
+    """Return the epoch and run id of Redis, which change when it loses data. Writes nothing."""
     with reading(client):
         epoch = client.get(redis_key(client, "epoch"))
         facts: dict[str, Any] = client.info("server")
@@ -490,13 +490,13 @@ def read_life(client: redis.Redis) -> tuple[str, str]:
 
 
 def read_age(client: redis.Redis) -> float:
-    """Seconds since Redis began or lost its data: before, nobody has said that it works."""
+    """Return the seconds since Redis started or lost its data: it has no older announcements."""
     epoch, run = read_life(client)
     _, birth, of_run = [*epoch.split(":"), "", ""][:3]
     born_ms = whole(birth)
     if born_ms is not None and of_run == run:
         return max(0.0, (read_clock(client).now_ms - born_ms) / 1000)
-    with reading(client):  # nobody has looked at it since it began
+    with reading(client):  # no process has read the epoch since Redis started
         facts: dict[str, Any] = client.info("server")
     return float(whole(str(facts.get("uptime_in_seconds"))) or 0)
 
@@ -504,7 +504,7 @@ def read_age(client: redis.Redis) -> float:
 def marks_of_driver(
     client: redis.Redis, kinds: Iterable[str], driver: str
 ) -> dict[str, dict[str, Any]]:
-    """What controllers remember of a driver's objects of these kinds, by the text of the key.
+    """Return the marks of a driver's keys of these kinds, by the key's text; not verified.
 
     Raises:
         QueueUnavailable: Redis does not answer.

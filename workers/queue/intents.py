@@ -1,11 +1,11 @@
-"""What may exist in a storage system without a PersistentVolume?
+"""Stores what may exist in a storage system without a PersistentVolume.
 
-An intent is written before CreateVolume (M-010) and a created volume's full PV before the first
-attempt to save it (M-011). A claim has one record of each, under its domain: its uid, with the
-node's name where each node has a storage of its own. No flag changes that, so whoever works on the
-claim finds the record, which names the volume that was asked for. Records hold no secret. They
-outlive leases and processes; only Redis losing its data takes them, for which the API server keeps
-the ConfigMaps of longer attempts. Each driver has keys of its own in Redis for them.
+An intent is written before CreateVolume (M-010), and a created volume's full PV before the first
+attempt to save it (M-011). A claim has one record of each, under its domain: its uid, plus the
+node's name if each node has a storage of its own. No flag changes the domain, so each worker that
+gets the claim finds the record, which names the requested volume. Records hold no secret. They
+outlive leases and processes, and are lost only with Redis' data; then the API server still has the
+ConfigMaps of longer attempts. Each driver has its own keys in Redis for its records.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workers.queue.leases import Lease
     from workers.queue.seal import Seal
 
-# A 20th of the shipped Redis' memory: thousands of failing claims, however large they are (SEC-4).
+# A 20th of the shipped Redis' memory: the failing claims of one namespace must not fill Redis.
 NAMESPACE_BYTES: Final = 16 * 1024 * 1024
 _FULL: Final = 2
 
@@ -36,14 +36,14 @@ _FULL: Final = 2
 class IntentStore:
     """Intents and unsaved PVs; every method is one round trip and safe to repeat.
 
-    All raise QueueUnavailable when Redis does not answer. What no worker of ours wrote counts as
-    absent (SEC-2).
+    All raise QueueUnavailable when Redis does not answer. A record that no worker signed counts as
+    absent: otherwise any user of Redis could have a volume made or deleted.
 
     Args:
         client: of the queue's Redis.
-        seal: the workers' keys; who only looks needs none.
-        driver: the driver's part of the claims' keys, for methods that are given no lease.
-        namespace_bytes: of intents that one namespace may have at a time, at all drivers.
+        seal: the workers' signing keys; a reader without effects needs none.
+        driver: the driver part of the claims' keys, for calls without a lease.
+        namespace_bytes: limit of the intents of one namespace at a time, over all drivers.
     """
 
     def __init__(
@@ -62,19 +62,19 @@ class IntentStore:
         self._seal = seal
 
     def of(self, driver: str) -> IntentStore:
-        """The records of another driver."""
+        """Return the store of another driver."""
         return IntentStore(
             self._client, self._seal, driver=driver, namespace_bytes=self._namespace_bytes
         )
 
     def begin(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
-        """Record that CreateVolume is about to be called; nothing may reach it before (M-010).
+        """Record that CreateVolume is about to be called; call it before that (M-010).
 
-        With a lease, Redis itself confirms that it is still ours.
+        With a lease, Redis itself confirms that this process still has it.
 
         Raises:
             LeaseLost: nothing was written.
-            NamespaceFull: nothing was written; the volume had no intent before.
+            NamespaceFull: nothing was written; the claim had no intent before.
         """
         self._write(domain, intent, lease, note="intent")
 
@@ -104,10 +104,10 @@ class IntentStore:
         pv: Mapping[str, Any],
         lease: Lease | None = None,
     ) -> None:
-        """The volume exists: keep its PV until it is saved.
+        """Record that the volume exists, and keep its PV until it is saved.
 
         Raises:
-            LeaseLost: nothing was written; the queue puts the records back at the lease's end.
+            LeaseLost: nothing was written; the queue restores the records at the lease's end.
         """
         closed = self._closed(domain, lease, intents=intent, unsaved=pv)
         _remember(lease, domain, **closed)
@@ -116,7 +116,7 @@ class IntentStore:
             raise LeaseLost(f"lease of {domain} is lost, its PV is not saved")
 
     def finish(self, domain: str, lease: Lease | None = None) -> bool:
-        """The outcome is final and saved; False when the lease belongs to somebody else now."""
+        """Drop the records of a finished attempt; False if another worker has the lease."""
         if lease is not None:
             lease.written.clear()
         return bool(self._scripts.run("finish", *self._at(domain, lease), *_owner(lease)))
@@ -124,50 +124,50 @@ class IntentStore:
     def put(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
         """Replace an intent, for example with its new stage; raises as `begin`.
 
-        No call begins by it, so the key's history has no note of it.
+        It begins no call, so the key's history gets no note.
         """
         self._write(domain, intent, lease, note="")
 
     def sealed(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> bytes:
-        """The intent as it stands in Redis, and as it is copied to where it outlives Redis."""
+        """Return the intent as it is stored in Redis and copied to a ConfigMap."""
         return self._closed(domain, lease, intents=intent)["intents"]
 
     def is_our_copy(self, domain: str, sealed: bytes, key: Key, uid: str) -> bool:
-        """Whether a worker with our key wrote the copy of an intent: for this key and ConfigMap."""
+        """Return True if a worker signed the copy of an intent for this key and ConfigMap."""
         record = peek(sealed) or {}
         is_meant = (record.get("key"), record.get("copy_uid")) == (key.text, uid)
         return is_meant and self._seal.is_ours(self._places["intents"], domain, sealed)
 
     def restore(self, domain: str, sealed: bytes) -> bool:
-        """Write a copied intent unless there is one, which is newer; True when written.
+        """Write a copied intent unless Redis has one, which is newer; True if written.
 
-        Who restores need not be able to prove it: the worker that reads it does.
+        The caller need not verify the signature: the worker that reads the intent does.
         """
         with reading(self._client):
             return bool(self._client.hsetnx(self._hash("intents"), domain, sealed))
 
     def get(self, domain: str) -> dict[str, Any] | None:
-        """The intent of a volume, None when there is none."""
+        """Return the intent of a domain; None without one."""
         with reading(self._client):
             return self._decode("intents", domain, self._client.hget(self._hash("intents"), domain))
 
     def delete(self, domain: str) -> None:
-        """Drop the intent, keep an unsaved PV."""
+        """Drop the intent and keep an unsaved PV."""
         self._drop("intents", domain)
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """Every intent by domain; read in pieces, so entries may come or go meanwhile."""
+        """Return every intent by domain; reads in pieces, so entries may change meanwhile."""
         return self._read_all("intents")
 
     def everywhere(self) -> Iterator[IntentStore]:
-        """The stores of all drivers that have a record."""
+        """Yield the store of each driver that has a record."""
         with reading(self._client):
             found = {*drivers_with(self._client, "intents"), *drivers_with(self._client, "unsaved")}
         for driver in sorted(found):
             yield self.of(driver)
 
     def all_of(self, driver_name: str) -> dict[str, dict[str, Any]]:
-        """Every intent of a driver by domain, on whichever node."""
+        """Return every intent of a driver by domain, over all nodes."""
         with reading(self._client):
             drivers = drivers_with(self._client, "intents")
         found: dict[str, dict[str, Any]] = {}
@@ -177,7 +177,7 @@ class IntentStore:
         return found
 
     def keys_of(self, object_: str) -> list[Key]:
-        """Keys of the attempts for the objects of this name, of every kind and driver."""
+        """Return the keys of attempts for objects of this name, of every kind and driver."""
         found = []
         for record in (one for store in self.everywhere() for one in store.all().values()):
             with suppress(ValueError):
@@ -186,19 +186,19 @@ class IntentStore:
         return found
 
     def delete_pv(self, domain: str) -> None:
-        """The PV was saved."""
+        """Drop an unsaved PV, after it was saved."""
         self._drop("unsaved", domain)
 
     def all_pvs(self) -> dict[str, dict[str, Any]]:
-        """Every unsaved PV by domain."""
+        """Return every unsaved PV by domain."""
         return self._read_all("unsaved")
 
     def opened(self, lease: Lease) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
-        """Intent, unsaved PV, and whether the PV was saved in the last minutes, as of the lease.
+        """Return intent, unsaved PV, and True if the PV was saved in the last minutes.
 
-        The last one tells a pass that runs before the claim is bound to look for the PV first
-        (L-040 step 1); without the mark the driver is asked again, which is idempotent. All came
-        with the lease, under which nobody else writes them: no round trip.
+        The flag makes a pass before the claim is bound look for the PV first (L-040 step 1).
+        Without it the driver is called again, which is idempotent. All three came with the lease,
+        under which no other process writes them, so this costs no round trip.
         """
         intent, pv, was_saved = lease.records
         if intent is None and pv is None:
@@ -212,7 +212,7 @@ class IntentStore:
     def _closed(
         self, domain: str, lease: Lease | None, **records: Mapping[str, Any]
     ) -> dict[str, bytes]:
-        """An intent, and perhaps its PV, as they stand in Redis; by name of their hash."""
+        """Return an intent, and its PV if given, as they are stored in Redis, by family."""
         tenant = _tenant(records["intents"], lease)
         return {
             name: self._seal.close(self._places[name], domain, tenant, encode(record))
@@ -224,7 +224,7 @@ class IntentStore:
         return driver_key(self._client, name, driver)
 
     def _at(self, domain: str, lease: Lease | None) -> tuple[str, str]:
-        """Where a script finds the records: the driver as keys spell it, and the domain."""
+        """Return where a script finds the records: the driver as spelled in keys, the domain."""
         return spelled(self._driver if lease is None else lease.key.driver), domain
 
     def _drop(self, name: str, field: str) -> None:
@@ -250,13 +250,13 @@ class IntentStore:
 
 
 def _remember(lease: Lease | None, domain: str, **records: bytes) -> None:
-    """Before it is sent: if Redis loses it, the heartbeat writes it again."""
+    """Note a record before it is sent: if Redis loses it, the heartbeat writes it again."""
     if lease is not None:
         lease.written.update({slot: (domain, record) for slot, record in records.items()})
 
 
 def _tenant(intent: Mapping[str, Any], lease: Lease | None) -> str:
-    """Whose record it is: the namespace in the key."""
+    """Return the namespace in the key, which the record counts for."""
     if lease is not None:
         return lease.key.tenant
     try:

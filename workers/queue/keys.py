@@ -1,7 +1,7 @@
-"""How does a unit of work spell its name?
+"""Declares keys, the names of units of work.
 
 A key is `<kind>|<driver>|<object>|<uid>`, readable in Flower and in Redis. `|`, `%` and control
-characters inside a part are percent-encoded, so the text is unambiguous and round-trips.
+characters inside a part are percent-encoded, so that each key has one text and can be parsed back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KIND_VOLUMES: Final = "volumes"
 KIND_CAPACITY: Final = "capacity"
 KIND_CLONING: Final = "cloning"
 KIND_SWEEP: Final = "sweep"
-# As PVs are called by default, so that people find the record of a PV.
+# The default prefix of PV names, so that people find the record of a PV.
 RECORD_PREFIX: Final = "pvc-"
 
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")
@@ -24,7 +24,7 @@ _PARTS: Final = 4
 
 
 def spelled(part: str) -> str:
-    """One part of a key as Redis has it."""
+    """Return one part of a key as it is spelled in Redis."""
     return _UNSAFE.sub(lambda match: f"%{ord(match.group()):02X}", part)
 
 
@@ -36,11 +36,11 @@ class Key:
         kind: `claims`, `volumes`, `capacity`, `cloning`, ...; also the Celery task's family.
         driver: CSI driver name, "" for work that belongs to no driver.
         object: `<namespace>/<name>` for claims, the PV name for volumes, the item for capacity.
-        uid: the object's UID (a re-created claim is a different key, L-011); for a cluster-scoped
-            object that a namespace's claim stands for `@<namespace>`, its tenant; else "".
+        uid: the object's UID (a re-created claim is a different key, L-011); `@<namespace>`, its
+            tenant, for a cluster-scoped object of a namespace's claim; else "".
 
     Attributes:
-        text: the one spelling of this key in Redis and in a task's argument; a pass needs it often.
+        text: the spelling of this key in Redis and in messages; stored because it is used often.
     """
 
     kind: str
@@ -55,20 +55,20 @@ class Key:
 
     @property
     def driver_name(self) -> str:
-        """The CSI driver, without the node of a driver that serves on each node."""
+        """The CSI driver's name, without the node of a driver with a controller on each node."""
         return self.driver.partition("@")[0]
 
     @property
     def node(self) -> str:
-        """The node of a driver that serves on each node; "" for any other."""
+        """The node of a driver with a controller on each node; "" for any other driver."""
         return self.driver.partition("@")[2]
 
     @property
     def record_name(self) -> str:
         """The name of a claim's record, which no flag changes; "" for other kinds.
 
-        Lua has it as `record_name`. Each node of a driver that serves on each node has a storage
-        of its own, so it has a record of its own too.
+        In Lua it is `record_name`. With a controller on each node every node has a storage of its
+        own, and therefore a record of its own.
         """
         if self.kind != KIND_CLAIMS:
             return ""
@@ -77,12 +77,12 @@ class Key:
 
     @property
     def lane(self) -> str:
-        """Keys of one lane share a concurrency limit, a rate and an order (G11)."""
+        """The key's lane: keys of one lane share a concurrency limit, a rate and an order (G11)."""
         return f"{spelled(self.kind)}|{spelled(self.driver)}"
 
     @property
     def tenant(self) -> str:
-        """Whose turn it is to be fair to: the namespace, "" when none is known."""
+        """The namespace among which turns are shared fairly; "" if none is known."""
         namespace, slash, _ = self.object.partition("/")
         if slash:
             return namespace
@@ -90,10 +90,10 @@ class Key:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a key back.
+        """Parse the text of a key.
 
         Raises:
-            ValueError: the text is no key; the message says what was expected.
+            ValueError: the text is no key; the message has the expected form.
         """
         parts = text.split("|")
         if len(parts) != _PARTS or not parts[0]:
@@ -102,25 +102,25 @@ class Key:
 
 
 def claim_key(driver: str, namespace: str, name: str, uid: str) -> Key:
-    """The key of a claim."""
+    """Return the key of a claim."""
     return Key(KIND_CLAIMS, driver, f"{namespace}/{name}", uid)
 
 
 def volume_key(driver: str, name: str, namespace: str = "") -> Key:
-    """The key of a PersistentVolume; the namespace is that of its claim (`spec.claimRef`)."""
+    """Return the key of a PersistentVolume; the namespace is its claim's (`spec.claimRef`)."""
     return Key(KIND_VOLUMES, driver, name, f"@{namespace}" if namespace else "")
 
 
 def capacity_key(driver: str, item: str) -> Key:
-    """The key of one unit of capacity work, by its text."""
+    """Return the key of a unit of capacity work, by its text."""
     return Key(KIND_CAPACITY, driver, item)
 
 
 def sweep_key(driver: str) -> Key:
-    """The key of the snapshot finalizer sweep."""
+    """Return the key of the snapshot finalizer sweep."""
     return Key(KIND_SWEEP, driver, "snapshots")
 
 
 def lane_name(kind: str, driver: str) -> str:
-    """The lane of all keys of one kind and driver."""
+    """Return the lane of all keys of a kind and driver."""
     return Key(kind, driver, "").lane

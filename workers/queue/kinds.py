@@ -1,8 +1,7 @@
-"""Which kinds of keys are there, as far as the queue must know?
+"""Lists the kinds of keys, with the properties that the queue needs.
 
-The queue treats all kinds alike but for what this table says; the scripts get it in front, so no
-kind is spelled in Lua. It is the one place below the controllers that reads their catalogue, which
-is nothing but data.
+The queue treats all kinds alike except for this table. The scripts get it as a prefix, so no Lua
+file names a kind. Only this module below the controllers reads their catalogue, which is pure data.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ class QueueKind:
 
     Args:
         name: first part of its keys.
-        calls_driver: its keys count for a driver's limit over all calls.
-        has_trail: what happens to its keys is noted for `explain`.
-        apart: after the driver in the name of the list that announces their work, "" for none.
+        calls_driver: its keys count towards a driver's limit over all calls.
+        has_trail: its keys have a history for `explain`.
+        apart: suffix of the driver's name in the name of the kind's Celery list; "" for none.
     """
 
     name: str
@@ -36,21 +35,21 @@ class QueueKind:
 
 
 APART: Final = "#"
-"""Between a driver's queue name and a controller; no name of a driver has it."""
+"""Separates a driver's queue name from a controller; no driver name contains it."""
 
 
 def apart(spec: Spec) -> str:
-    """What sets a controller's list and records apart from those of the catalogue's first.
+    """Return the suffix of a controller's list and record; "" for the catalogue's first controller.
 
-    Two workers of one driver may run different controllers, in a container each as sidecars are:
-    neither may be woken for the other's keys or write over its record.
+    Two workers of one driver may run different controllers, each in its own container like the
+    sidecars. Neither may be woken for the other's keys, or overwrite the other's record.
     """
     whole = spec.part_of or spec.name
     return "" if whole == catalogue.SPECS[0].name else f"{APART}{whole}"
 
 
 def place_of(driver: str, kind: str) -> str:
-    """Who is woken for a key: its driver's workers with its controller; without one its kind's.
+    """Return the place whose workers are woken for a key: its driver's, with its controller.
 
     A kind without a driver has one place for all workers.
     """
@@ -58,7 +57,7 @@ def place_of(driver: str, kind: str) -> str:
 
 
 def kinds_of(place: str, kinds: Iterable[Kind]) -> tuple[str, tuple[str, ...]]:
-    """The driver of a place ("" for none), and which of some kinds of key belong there."""
+    """Return the driver of a place ("" for none), and those of `kinds` that belong there."""
     driver = place.partition(APART)[0]
     found: list[str] = []
     for kind in kinds:
@@ -70,7 +69,7 @@ def kinds_of(place: str, kinds: Iterable[Kind]) -> tuple[str, tuple[str, ...]]:
 
 
 def places(driver: str, specs: Iterable[Spec]) -> set[str]:
-    """The places of all keys of a driver ("": of those without one) for these controllers."""
+    """Return the places of a driver's keys ("": keys without a driver) for these controllers."""
     return {
         place_of(driver, kind.name)
         for spec in specs
@@ -86,11 +85,11 @@ KINDS: Final = tuple(
 )
 _APART: Final = {kind.name: kind.apart for kind in KINDS}
 DRIVER_KINDS: Final = catalogue.driver_kinds()
-"""Kinds whose lanes stop with their driver: for lost connections and pauses."""
+"""Kinds whose lanes are paused with their driver: by an operator or a lost connection."""
 
 
 def lua_tables(kinds: Iterable[QueueKind]) -> str:
-    """The table as Lua: KINDS, CALL_KINDS in their order of turns, a set TRAILED, APART by kind."""
+    """Return the table as Lua: KINDS, CALL_KINDS in order of turns, set TRAILED, APART by kind."""
     known = tuple(kinds)
     names = ", ".join(f"'{kind.name}'" for kind in known)
     calling = ", ".join(f"'{kind.name}'" for kind in known if kind.calls_driver)

@@ -1,13 +1,13 @@
-"""Is the process that made a call still there?
+"""Proves that a process is alive, so that others need not wait for a dead process's calls.
 
 A driver on a unix socket sees the connection end when the caller's process dies, and cancels the
-call as it does at the call's deadline. So nobody has to wait for the deadline of such a call once
-the death of its caller is certain. Silence in Redis is no proof: a frozen process, or one that is
-cut off, still has its connection to the driver.
+call as it does at the call's deadline. So no worker has to wait for that deadline once the caller
+is certainly dead. Silence in Redis is no proof: a frozen or disconnected process still has its
+connection to the driver.
 
-Each worker holds a socket in Linux' abstract namespace under a name of its own. The kernel takes
-the name away when the process ends, and not before. The names belong to a network namespace, so
-only processes of the same pod or host can judge; for all others the process counts as alive.
+Each worker holds a socket in Linux' abstract namespace under a name of its own. The kernel removes
+the name when the process ends, and not before. The names belong to a network namespace, so only
+processes of the same pod or host can check; for all others the process counts as alive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME: Final = re.compile(r"[0-9a-f]{16}")
 
 @cache
 def _place() -> str:
-    """This boot of the machine and this network namespace; empty where Linux does not tell."""
+    """Return the machine's boot id and the network namespace; empty if they are not readable."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
@@ -40,7 +40,7 @@ class Lifeline:
     """The proof that this process is alive; it ends with the process, or with `close`.
 
     Attributes:
-        caller: what a `Deadline` keeps of this process; empty where the system has no such proof.
+        caller: this process's name in a `Deadline`; empty if the system has no such proof.
     """
 
     def __init__(self) -> None:
@@ -55,15 +55,15 @@ class Lifeline:
             self.caller = f"{_place()}/{name}"
 
     def close(self) -> None:
-        """The name goes; tests only."""
+        """Remove the name; tests only."""
         self._socket.close()
 
 
 def is_gone(caller: str) -> bool:
-    """Whether the process has certainly ended; False where nobody here can know.
+    """Return True if the process has certainly ended; False if that cannot be known here.
 
     Args:
-        caller: of a record, which somebody else may have written.
+        caller: from a record, so not trusted.
     """
     place, _, name = caller.rpartition("/")
     if not place or place != _place() or not _NAME.fullmatch(name):

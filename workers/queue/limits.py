@@ -1,7 +1,7 @@
-"""How much of a lane may run at once, how fast, and is it stopped?
+"""Reads the limits, pauses and counts of lanes.
 
-Limits are global: every script that could start a key asks the same numbers in Redis. A lane whose
-limits nobody declared admits nothing, so keys of a driver without workers wait in Redis, not in
+Limits are global: every script that could start a key reads the same numbers in Redis. A lane
+without declared limits admits no key, so keys of a driver without workers wait in Redis, not in
 Celery.
 """
 
@@ -39,8 +39,8 @@ class LaneLimits:
         concurrency: leases, over all workers.
         rate_per_second: admissions per second, 0 for no limit.
         burst: size of the token bucket, at least 1 when there is a rate.
-        total: keys of all kinds that call the driver together, 0 for no such limit.
-        hold_seconds: with one call at a time: a dead process's call may go on for so long.
+        total: keys over all kinds that call the driver, 0 for no such limit.
+        hold_seconds: for a driver with one call at a time: how long a dead process's call may run.
     """
 
     concurrency: int
@@ -50,22 +50,22 @@ class LaneLimits:
     hold_seconds: float = 0.0
 
     def args(self) -> tuple[float, ...]:
-        """As the script takes them."""
+        """Return the arguments of the script."""
         hold_ms = round(self.hold_seconds * 1000)
         return self.concurrency, self.rate_per_second, self.burst, self.total, hold_ms
 
 
 @dataclass(frozen=True, slots=True)
 class LaneStats:
-    """What waits and runs in one lane, for metrics and `status`.
+    """The waiting and running keys of one lane, for metrics and `status`.
 
     Args:
-        ready: first attempts waiting; `retry`: later attempts.
-        running: leased; `delayed`: due later.
+        ready: waiting first attempts; `retry`: waiting later attempts.
+        running: leased keys; `delayed`: keys that are due later.
         head_age_seconds: how long the next key has been waiting.
-        paused: reason by pause kind, empty when the lane runs.
-        paused_until: end by pause kind, seconds since the epoch; none for a pause without an end.
-        limits: None when no worker declared any: nothing is taken.
+        paused: reason by pause kind, empty if the lane is not paused.
+        paused_until: end by pause kind, in seconds since 1970; missing for a pause without an end.
+        limits: None if no worker declared limits, so that no key is taken.
     """
 
     lane: str
@@ -81,9 +81,9 @@ class LaneStats:
 
     @property
     def untaken_seconds(self) -> float:
-        """How long the next key has been waiting although its lane would allow it; else 0.
+        """How long the next key has been waiting although the limits of its lane allow it; else 0.
 
-        A lane with a rate, or that shares its driver's calls with others, may be right to wait.
+        It is 0 for a lane with a rate or a shared limit of calls, which may rightly wait.
         """
         limits = self.limits
         if limits is None or self.paused or limits.rate_per_second or limits.total:
@@ -111,7 +111,7 @@ def _count_by_lane(members: Iterable[bytes | str]) -> dict[str, int]:
 def _paused(
     client: redis.Redis, lanes: Collection[str], clock: Clock
 ) -> dict[str, dict[str, tuple[str, float]]]:
-    """Reason and end (see `read_pause`) by lane and pause kind."""
+    """Return reason and end (see `read_pause`) by lane and pause kind."""
     pauses: dict[str, dict[str, tuple[str, float]]] = {}
     for name, value in client.hgetall(redis_key(client, "paused")).items():
         kind, _, lane = text(name).partition(" ")
@@ -129,14 +129,14 @@ def _paused(
 
 
 def driver_of(lane: str) -> str:
-    """The driver's own name: a lane of node deployment has driver@node."""
+    """Return the driver's own name; with a controller on each node a lane has `driver@node`."""
     return lane.partition("|")[2].partition("@")[0]
 
 
 def read_pause(value: bytes | str | None, clock: Clock) -> tuple[str, float] | None:
-    """Reason and end of a stored pause; None if it is over or unreadable.
+    """Return reason and end of a stored pause; None if it is over or unreadable.
 
-    The end is in seconds since 1970, as people say it; 0 for none.
+    The end is in seconds since 1970, by the clock of Redis' host; 0 for none.
     """
     word, _, reason = text(value).partition(" ")
     until = whole(word)
@@ -146,13 +146,13 @@ def read_pause(value: bytes | str | None, clock: Clock) -> tuple[str, float] | N
 
 
 def read_mirrored(value: bytes | str | None, clock: Clock) -> tuple[str, float] | None:
-    """The same of an operator's pause, whose end as he said it stands behind the queue's."""
+    """Do the same for an operator's pause, `end_ms until_ms reason`; the first end counts."""
     end, _, said = text(value).partition(" ")
     return read_pause(f"{end} {said.partition(' ')[2]}", clock)
 
 
 def read_limits(raw: list[bytes | None]) -> LaneLimits | None:
-    """Limits from the fields concurrency, rate and burst; None when one is missing."""
+    """Return limits from the fields concurrency, rate and burst; None if one is missing."""
     try:
         concurrency, rate, burst = (float(value or "nan") for value in raw)
     except ValueError:
@@ -163,7 +163,7 @@ def read_limits(raw: list[bytes | None]) -> LaneLimits | None:
 
 
 def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, LaneStats]:
-    """Counts and ages of every lane with keys, limits or a pause; a few round trips.
+    """Return counts and ages of every lane with keys, limits or a pause; a few round trips.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -194,12 +194,12 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
 
 
 def chunks(names: list[str], size: int) -> Iterable[list[str]]:
-    """The names in pieces, for one round trip each."""
+    """Split names into pieces, for one round trip each."""
     return (names[start : start + size] for start in range(0, len(names), size))
 
 
 def _lane_stats(client: redis.Redis, lanes: list[str], now_ms: int) -> list[LaneStats]:
-    """Several lanes in two round trips."""
+    """Read several lanes in two round trips."""
     pipe = client.pipeline(transaction=False)
     for lane in lanes:
         for family in ("ready", "retry"):

@@ -1,10 +1,10 @@
-"""Is a driver connected anywhere, and how much does it take at the moment?
+"""Reports connections to drivers, and lowers the limits of overloaded drivers.
 
-A driver that no worker is connected to has its lanes paused (kind `driver`): keys wait without
-events and without back-off steps, and continue when a worker is connected and shook hands. A
-driver that answers, whatever it answers, is never paused: one of its storages may work while the
-others do not. `throttle` halves what a lane may do after "too much" answers; the lane recovers
-slowly by itself.
+If no worker is connected to a driver, its lanes are paused (kind `driver`): keys wait without
+events and without back-off steps, and continue once a worker is connected and knows the driver. A
+driver that answers is never paused, even if it answers with errors: one of its storages may work
+while others do not. `throttle` halves a lane's limit after "too much" answers; the limit recovers
+slowly.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     import redis
 
 RECOVERY_SECONDS: Final = 5.0
-"""A lowered lane gets 2 % of its limit back, at least 1, this often."""
+"""Interval at which a lowered lane gets 2 % of its declared limit back, at least 1."""
 COOL_DOWN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a process reports of its connection to a driver of which one replica is called.
+    """A process's connection to a driver of which all workers must call the same replica.
 
     Attributes:
         address: of the replica; "" for a driver of which any replica may be called.
-        open_seconds: how long its calls there may still run.
-        longest_seconds: no call of it runs for longer.
+        open_seconds: how long the process's calls there may still run.
+        longest_seconds: longest time of any call.
     """
 
     address: str = ""
@@ -49,11 +49,11 @@ ANYWHERE: Final = Place()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What Redis says of that connection.
+    """The answer of Redis to a report about a connection.
 
     Attributes:
-        is_ours: this process may call the driver over it.
-        hold_seconds: from then on.
+        is_ours: this process may call the driver over the connection.
+        hold_seconds: time until its first call there may begin.
         chosen: the replica that all workers call, "" for none.
     """
 
@@ -63,12 +63,12 @@ class Verdict:
 
 
 def record_text(record: Mapping[str, Any]) -> str | bytes:
-    """A driver's record as `Links.keep` takes it; made once, for it is sent each few seconds."""
+    """Encode a driver's record for `Links.keep`; once, because it is sent every few seconds."""
     return encode(record)
 
 
 class Links:
-    """Connections to drivers as one process sees them. Methods raise QueueUnavailable.
+    """One process's connections to drivers. Methods raise QueueUnavailable.
 
     Args:
         client: of the queue's Redis.
@@ -89,7 +89,7 @@ class Links:
         self.process_id = uuid.uuid4().hex
 
     def lost(self, driver: str, reason: str, place: Place = ANYWHERE) -> None:
-        """This process is not connected; with the last one the driver's keys wait."""
+        """Report a lost connection; when no process is connected, the driver's lanes are paused."""
         self._event("lost", driver, place, reason)
 
     def back(
@@ -100,24 +100,24 @@ class Links:
         *,
         is_serving: bool = False,
     ) -> Verdict:
-        """This process is connected and knows the driver's name and capabilities.
+        """Report that this process is connected and knows the driver's name and capabilities.
 
         Args:
             driver: its queue name.
-            ttl_seconds: how long this holds without another word.
-            place: the replica that it is connected to.
-            is_serving: it has served this replica before: a Redis without data learns it.
+            ttl_seconds: how long the report counts if it is not repeated.
+            place: the replica that the process is connected to.
+            is_serving: the process already serves this replica; informs a Redis that lost its data.
         """
         ttl_ms = round(ttl_seconds * 1000)
         return self._event("back", driver, place, ttl_ms, place.address, int(is_serving))
 
     def throttle(self, lane: str) -> int:
-        """The driver answered "too much": halve the lane; returns what it may do now."""
+        """Halve a lane's limit after the driver answered "too much"; returns the new limit."""
         step, cool_down = round(RECOVERY_SECONDS * 1000), round(COOL_DOWN_SECONDS * 1000)
         return int(self._scripts.run("throttle", lane, step, cool_down))
 
     def pace(self, lane: str) -> float:
-        """Seconds a call of a lane with a rate has to wait for its place; it counts as begun."""
+        """Return how long a call has to wait for its lane's rate; the call counts as begun."""
         return int(self._scripts.run("pace", lane)) / 1000
 
     def keep(
@@ -127,16 +127,16 @@ class Links:
         *,
         ttl_seconds: float,
     ) -> dict[str, Verdict]:
-        """Announce all drivers this process serves, in one call.
+        """Announce all drivers that this process serves, in one call.
 
-        A driver that somebody is connected to is not lost, whatever a Redis without data was told
-        meanwhile. Returns what Redis says anew of drivers that counted as lost, or as called at
-        another replica.
+        A connected driver must not count as lost, even after Redis lost its data. So `back` is
+        repeated for each driver that counts as lost, or as called at another replica, and its
+        answers are returned.
 
         Args:
-            records: what others may know of each driver, by queue name; from `record_text`.
-            connected: those this process has a connection to, and to which replica.
-            ttl_seconds: announced for so long.
+            records: each driver's record for other processes, by queue name; from `record_text`.
+            connected: the drivers this process is connected to, each with its replica.
+            ttl_seconds: how long the announcement counts.
         """
         flat: list[str | bytes | int] = []
         for name, record in records.items():

@@ -1,8 +1,8 @@
-"""What does a reconcile lock, and who may hold the same lock beside it?
+"""Declares the locks that a reconcile takes.
 
-A lock is a name and a mode. Any number of shared holders stand side by side; an exclusive holder
-stands alone. Names: the PV's name for whatever is done to one volume, and `<driver>#<handle>` where
-static PVs may share a volume of the storage.
+A lock has a name and a mode. Any number of shared holders can have it at the same time; an
+exclusive holder has it alone. Names: the PV's name for all work on one volume, and
+`<driver>#<handle>` where static PVs may share a volume of the storage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNSAFE = re.compile(r"[%\s\x00-\x20\x7f]")
 
 
 class Mode(Enum):
-    """Whether others may hold the lock too; the value is its letter in Redis."""
+    """Shared or exclusive; the value is the mode's letter in Redis."""
 
     SHARED = "s"
     EXCLUSIVE = "x"
@@ -32,26 +32,26 @@ class Lock:
 
     @property
     def text(self) -> str:
-        """Its spelling in Redis: `x:<name>` or `s:<name>`, blanks and controls encoded."""
+        """The lock's text in Redis: `x:<name>` or `s:<name>`, blanks and controls encoded."""
         return f"{self.mode.value}:{lock_name(self.name)}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read its spelling back."""
+        """Parse the text of a lock."""
         mode, _, name = text.partition(":")
         return cls(unquote(name), Mode(mode))
 
 
 def lock_name(name: str) -> str:
-    """A lock's name as Redis knows it: it holds no blank, so that names can stand in a row."""
+    """Return a lock's name as stored in Redis: without blanks, because they separate names."""
     return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
 
 
 def snapshot_content(name: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
-    """Held alone while a content's snapshot is deleted, shared while a volume is made from it."""
+    """Return a content's lock: exclusive to delete its snapshot, shared to make a volume of it."""
     return Lock(f"snapshot-content:{name}", mode)
 
 
 def stored_volume(driver: str, handle: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
-    """A volume of the storage, whatever its PV: alone to delete it, shared to cut snapshots."""
+    """Return a stored volume's lock, whatever its PV: exclusive to delete, shared to snapshot."""
     return Lock(f"{driver}#{handle}", mode)

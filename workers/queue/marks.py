@@ -1,6 +1,6 @@
-"""What is remembered of a key: a controller's mark and the memo of its last failure.
+"""Signs and reads the stored state of a key: a controller's mark, and its last failure's memo.
 
-Both lead to effects, so they are sealed (`workers.queue.seal`).
+Both lead to effects, so they are signed (`workers.queue.seal`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from workers.queue.seal import Seal
 
-# Bytes of one mark, as of a claim's record: a group of some hundred volumes has all their handles.
+# Bytes of one mark: the mark of a group has the handles of its volumes, some hundred of them.
 LONGEST_MARK: Final = 64 * 1024
 
 
 class Remembered:
-    """Reads and writes them as they stand in Redis.
+    """Converts marks and memos to and from their stored form.
 
     Args:
         client: of the queue's Redis.
-        seal: the workers' keys.
+        seal: the workers' signing keys.
     """
 
     def __init__(self, client: redis.Redis, seal: Seal) -> None:
@@ -40,7 +40,7 @@ class Remembered:
         self._seal = seal
 
     def mark_of(self, key: Key, raw: bytes | str | None) -> dict[str, Any]:
-        """The mark of a key; {} for none and for one that is not ours."""
+        """Return the mark of a key; {} without one, or if no worker signed it."""
         if not raw:
             return {}
         hash_ = driver_key(self._client, "marks", key.driver)
@@ -50,7 +50,7 @@ class Remembered:
             )
 
     def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
-        """The marks of several keys, in their order."""
+        """Return the marks of several keys, in the order of the keys."""
         wanted, found = list(keys), dict[Key, dict[str, Any]]()
         for driver in {key.driver for key in wanted}:
             own = [key for key in wanted if key.driver == driver]
@@ -61,7 +61,7 @@ class Remembered:
         return [found[key] for key in wanted]
 
     def sealed_mark(self, key: Key, record: Mapping[str, Any]) -> bytes:
-        """A mark to be stored, empty for none.
+        """Return a mark in its stored form; empty for {}.
 
         Raises:
             RecordTooLarge: the record is larger than 64 KiB.
@@ -77,15 +77,15 @@ class Remembered:
         return self.sealed_copy(key, raw)
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:
-        """A key's record with the proof in front of it, to be kept elsewhere too."""
+        """Return a key's record with its signature, to be stored outside Redis too."""
         return self._seal.close(self._marks, key.text, key.tenant, record)
 
     def is_our_copy(self, key: Key, stored: bytes) -> bool:
-        """Whether a worker with our key made it, for this key."""
+        """Return True if a worker signed it for this key."""
         return self._seal.is_ours(self._marks, key.text, stored)
 
     def memo_of(self, key: Key, raw: bytes | None) -> str:
-        """The memo of a key; "" for none and for one that is not ours."""
+        """Return the memo of a key; "" without one, or if no worker signed it."""
         if not raw:
             return ""
         if self._seal.is_ours(self._memos, key.text, raw):
@@ -96,5 +96,5 @@ class Remembered:
         return ""
 
     def sealed_memo(self, key: Key, memo: str) -> bytes:
-        """A memo to be stored, empty for none."""
+        """Return a memo in its stored form; empty for ""."""
         return self._seal.close(self._memos, key.text, key.tenant, memo.encode()) if memo else b""

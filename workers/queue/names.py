@@ -1,14 +1,14 @@
-"""Which keys do we keep in Redis, of which type, whose are they and how long do they live?
+"""Declares csi-fleet's keys in Redis, with type, owner and lifetime.
 
 This file is the only declaration: `lua/lib.lua` gets its names from here, the repair of wrong-typed
-keys reads the types, and a test fails on a key in Redis that is not listed. The names of one
-cluster's keys are `Names`; the client that talks to its Redis carries them.
+keys reads the types, and a test fails on a key in Redis that is not listed. `Names` has the names
+of one cluster's keys; the client of that cluster's Redis carries it.
 
-Everything can be lost at any moment: the API server is the truth, the watcher adds every undecided
-object again. Only `intents`, `unsaved` and some `marks` carry more than that (M-010, M-011).
+All data can be lost at any moment: the API server is the truth, and the watcher adds every
+undecided object again. Only `intents`, `unsaved` and some `marks` hold more (M-010, M-011).
 
-A record that leads to an effect is in a key named after its driver (`driver_key`), so that Redis
-itself keeps the worker beside one driver away from the records of all others.
+A record that leads to an effect is in a key named after its driver (`driver_key`). So Redis' ACL
+keeps a worker in one driver's pod away from the records of all other drivers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import redis
 
 PREFIX: Final = "csifleet:"
-# What Redis reads as a pattern.
+# Characters with a meaning in Redis' patterns.
 _GLOB: Final = re.compile(r"[*?\[\]\\^]")
 CELERY_QUEUE_PREFIX: Final = "drv."
 
-# Families whose keys the release before did not name after the driver (`formerrecords.py`).
+# Families whose keys were not named after the driver in the previous release (`formerrecords.py`).
 FORMER: Final = frozenset({"intents", "marks", "memos", "unsaved"})
 
 RedisType = Literal["string", "hash", "set", "zset", "list"]
@@ -52,9 +52,9 @@ class RedisName:
     Args:
         type: the Redis type.
         owner: `queue` keys are rebuilt from the API server and dropped together on a repair.
-        life: who writes it and when it goes.
-        by_driver: the driver's part of a key (`Key.driver`), node included, follows the prefix. The
-            worker beside one driver reaches that driver's keys alone.
+        life: its content, and when it is removed.
+        by_driver: the driver part of a key (`Key.driver`), node included, follows the prefix. A
+            worker in a driver's pod can reach only that driver's keys.
     """
 
     name: str
@@ -66,7 +66,7 @@ class RedisName:
 
     @property
     def full(self) -> str:
-        """The usual cluster's key, or the prefix of the family's keys."""
+        """The default cluster's key, or the prefix of the family's keys."""
         return USUAL.full(self.name)
 
 
@@ -81,7 +81,7 @@ def _by_driver(name: str, type_: RedisType, owner: Owner, life: str) -> RedisNam
 NAMES: Final = {
     entry.name: entry
     for entry in (
-        # Queue: who works on what. Dropped and rebuilt as a whole.
+        # Queue: which process works on which key. Dropped and rebuilt as a whole.
         RedisName("epoch", "string", "queue", "'random:birth_ms:run_id'; changed = may lack data"),
         RedisName("quiet", "string", "queue", "ms until which a new life admits nothing"),
         RedisName("procs", "zset", "queue", "process id -> deadline ms; for people"),
@@ -121,7 +121,7 @@ NAMES: Final = {
         RedisName("pauses_version", "string", "counters", "version that `pauses` mirrors; 1 min"),
         _family("limits", "hash", "counters", "lane: concurrency, rate, burst, bucket; by workers"),
         RedisName("declared", "zset", "counters", "lane -> ms its limits were last declared; 1 h"),
-        # Intents: what may exist in a storage system without a PV.
+        # Intents: volumes that may exist in a storage system without a PV.
         _by_driver("intents", "hash", "intents", "domain -> record; from before CreateVolume"),
         _by_driver("unsaved", "hash", "intents", "domain -> full PV; until saved"),
         RedisName("held", "hash", "intents", "namespace -> bytes of its intents; each minute anew"),
@@ -152,14 +152,14 @@ NAMES: Final = {
         _by_driver("capacity_turn", "string", "capacity", "ms of a full write bucket; PX"),
         # Clocks.
         _family("period", "string", "periods", "work done or told -> ms when it is due again; PX"),
-        # What happened to each key lately, for `explain`.
+        # The recent history of each key, for `explain`.
         _family("trail", "list", "events", "kind|object|uid: last 40 notes 'ms event'; 1 h"),
-        # What a shadow expects and how it compared, per driver; 30 days after the last.
+        # A shadow's predictions and verdicts, per driver; kept for 30 days after the last write.
         _by_driver("shadow_open", "hash", "shadow", "object's path -> prediction json"),
         _by_driver("shadow_counts", "hash", "shadow", "verdict -> how often"),
         _by_driver("shadow_notes", "list", "shadow", "last 200 differences, json"),
         _by_driver("shadow_known", "set", "shadow", "paths that were predicted or judged"),
-        # What could not be read.
+        # Records that could not be read.
         RedisName("quarantine", "hash", "quarantine", "'key field' -> raw value; 7 days"),
         _family("quarantined", "string", "quarantine", "renamed wrong-typed key, any type; 7 days"),
     )
@@ -168,16 +168,16 @@ NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The keys of one cluster: what is declared above, under a prefix of its own."""
+    """The keys of one cluster: those declared above, under a prefix of its own."""
 
     prefix: str = PREFIX
 
     def full(self, name: str) -> str:
-        """The key, or the prefix of the family's keys."""
+        """Return the key, or the prefix of the family's keys."""
         return self.prefix + name + (":" if NAMES[name].is_family else "")
 
     def declared(self, full_name: str) -> RedisName | None:
-        """The declaration a key found in Redis falls under, None when it is not ours to have."""
+        """Return the declaration of a key found in Redis; None if it is not declared."""
         if not full_name.startswith(self.prefix):
             return None
         name = full_name.removeprefix(self.prefix)
@@ -190,18 +190,18 @@ class Names:
 
     @property
     def celery_lists(self) -> str:
-        """What the names of Celery lists begin with; the usual cluster's are Celery's own names."""
+        """The prefix of the names of Celery lists; shorter for the default cluster."""
         return ("" if self.prefix == PREFIX else self.prefix) + CELERY_QUEUE_PREFIX
 
     def celery_queue(self, place: str) -> str:
-        """The Celery queue, a list in Redis, that announces work of one place (`place_of`).
+        """Return the Celery queue, a list in Redis, that announces work of a place (`place_of`).
 
-        The list must be in the same Redis database as our keys: scripts read its length.
+        The list must be in the same Redis database as csi-fleet's keys: scripts read its length.
         """
         return self.celery_lists + place
 
     def lua_table(self) -> str:
-        """The names as a Lua table `K`, put in front of every script."""
+        """Return the names as a Lua table `K`, the prefix of the scripts."""
         fields = ", ".join(f"{name} = '{self.full(name)}'" for name in NAMES)
         return f"local K = {{ {fields}, celery = '{self.celery_lists}' }}\n"
 
@@ -210,35 +210,35 @@ USUAL: Final = Names()
 
 
 def names_of(client: redis.Redis) -> Names:
-    """The names that a client carries (`connection.connect`)."""
+    """Return the names that a client carries (`connection.connect`)."""
     names: Names = getattr(client, "names", USUAL)
     return names
 
 
 def redis_key(client: redis.Redis, name: str) -> str:
-    """One of our keys, or the prefix of a family's, where this client finds it."""
+    """Return a declared key, or the prefix of a family's keys, with this client's prefix."""
     return names_of(client).full(name)
 
 
 def driver_key(client: redis.Redis, name: str, driver: str) -> str:
-    """The key in which a family `by_driver` keeps one driver's part."""
+    """Return the key in which a family `by_driver` keeps one driver's part."""
     return redis_key(client, name) + spelled(driver)
 
 
 def proof_place(client: redis.Redis, name: str) -> str:
-    """What a record's proof says of where it is kept: its family, not the driver.
+    """Return the place that a record's signature covers: its family, not the driver.
 
-    The release before kept the records of all drivers in one hash of that name; what it wrote there
-    and into ConfigMaps is still proved by it.
+    The previous release kept the records of all drivers in one hash of that name. So its signatures
+    there and in ConfigMaps are still valid.
     """
     return redis_key(client, name).removesuffix(":")
 
 
 def literal(text: str) -> str:
-    """The pattern by which Redis finds this text alone."""
+    """Return the Redis pattern that matches only this text."""
     return _GLOB.sub(r"\\\g<0>", text)
 
 
 def celery_queue(place: str) -> str:
-    """The usual cluster's list for one place."""
+    """Return the default cluster's list for a place."""
     return USUAL.celery_queue(place)

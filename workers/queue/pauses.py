@@ -1,12 +1,12 @@
-"""Which drivers and storage classes an operator stopped, why and until when, as Redis mirrors it.
+"""Mirrors in Redis which drivers and storage classes an operator paused, why and until when.
 
-The API server has the truth (`workers.kube.pauserecord`). The command that changes it mirrors it at
-once, the watcher every few seconds and in each new life of Redis, and a worker before it declares
-limits to a Redis in which nobody has mirrored it yet: without limits nothing is admitted.
+The API server has the truth (`workers.kube.pauserecord`). The command that changes a pause mirrors
+it at once, and the watcher every few seconds and in each new epoch of Redis. A worker mirrors it
+before it declares limits to a Redis without a mirror: without limits no key is admitted.
 
-A paused driver admits nothing; a paused class lets its claims and volumes go back with a delay,
-seen as a reason on the key. Running work ends by itself: `draining` counts it. A pause ends by the
-queue's clock, when it would have ended at the moment it was mirrored.
+A paused driver admits no key; a paused class returns its claims and volumes to the queue with a
+delay and a reason. Running work finishes: `draining` counts it. A pause ends by the queue's clock,
+with its remaining time computed when it was mirrored.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Pause:
     """One pause in force.
 
     Args:
-        reason: the operator's words.
+        reason: the operator's text.
         until_ms: its end by the clock of Redis' host, 0 for none.
     """
 
@@ -65,7 +65,7 @@ class Pauses:
 
     Args:
         client: of the queue's Redis.
-        queue: admits what a resumed driver kept back; None where pauses are only read.
+        queue: admits a resumed driver's keys; None if pauses are only read.
         clock: local seconds, for the cache of class pauses.
     """
 
@@ -86,11 +86,11 @@ class Pauses:
         self._read_in = ""
 
     def attach(self, queue: WorkQueue) -> None:
-        """The queue, for those who need pauses before there is one."""
+        """Set the queue, for a process that needs pauses before its queue exists."""
         self._queue = queue
 
     def mirror(self, state: State) -> bool:
-        """Make Redis' pauses those of the API server; False when Redis has a newer state."""
+        """Replace Redis' pauses by the API server's; False if Redis has a newer state."""
         if self._queue is None:
             raise ValueError("to mirror pauses needs the queue")
         is_taken = self._queue.mirror_pauses(state.version, state.pauses)
@@ -99,12 +99,12 @@ class Pauses:
         return is_taken
 
     def is_mirrored(self) -> bool:
-        """Whether this Redis has a state of the API server, of the last minute."""
+        """Return True if the API server's pauses were mirrored here within the last minute."""
         with reading(self._client):
             return bool(self._client.exists(redis_key(self._client, "pauses_version")))
 
     def draining(self, driver: str) -> int:
-        """Keys of the driver that run now, over all workers; once it is paused they become 0."""
+        """Count the driver's running keys over all workers; after a pause this falls to 0."""
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             for kind in DRIVER_KINDS:
@@ -112,7 +112,7 @@ class Pauses:
             return sum(pipe.execute())
 
     def classes(self) -> dict[str, Pause]:
-        """Paused classes by name; no attempt is started for their claims and volumes."""
+        """Return paused classes by name; no attempt is started for their claims and volumes."""
         with reading(self._client):
             raw = self._client.hgetall(self._name)
             if not raw:
@@ -126,11 +126,11 @@ class Pauses:
         }
 
     def of_class(self, name: str) -> Pause | None:
-        """The pause of a class; at most a second old, and one round trip a second per process."""
+        """Return the pause of a class, at most a second old; reads Redis once a second at most."""
         with self._lock:
             epoch = "" if self._queue is None else self._queue.epoch
             if self._clock() - self._read_at >= CLASS_CACHE_SECONDS or epoch != self._read_in:
-                # In a new life of Redis pauses may just have been mirrored.
+                # In a new epoch of Redis the pauses may just have been mirrored.
                 self._known, self._read_in = self.classes(), epoch
                 self._read_at = self._clock()
             return self._known.get(name)

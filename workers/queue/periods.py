@@ -1,7 +1,7 @@
-"""Is it time again? Periodic work of all processes together, level-triggered (M-004).
+"""Times periodic work over all processes, level-triggered (M-004).
 
-Redis keeps until when each period lasts; whoever finds it over begins the next one and does the
-work. So a late, doubled or dead clock (beat, a worker's own thread) does no harm.
+Redis keeps the end of each period. The first process that asks after the end begins the next period
+and does the work. So a late, doubled or dead clock (beat, a worker's own thread) does no harm.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Periods:
-    """Periods by name. Methods raise QueueUnavailable."""
+    """The periods, by name. Methods raise QueueUnavailable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -24,11 +24,11 @@ class Periods:
         self._mark = redis_key(client, "period")
 
     def is_due(self, name: str, period_seconds: float) -> bool:
-        """Tell whether the period is over, and begin the next one if so."""
+        """Return True if the period is over, and then begin the next one."""
         return bool(self._scripts.run("period", name, max(1, round(period_seconds * 1000))))
 
     def restart(self, name: str, period_seconds: float) -> None:
-        """Begin a period now: the work is done for another reason."""
+        """Begin a period now, because the caller does the work for another reason."""
         with reading(self._client):
             self._client.delete(self._mark + name)
         self.is_due(name, period_seconds)

@@ -1,8 +1,8 @@
-"""Which watchers are alive, is a beat, and what keeps them from their work?
+"""Records which watchers and whether a beat are alive, and what keeps processes from their work.
 
-Each watcher says so every few seconds, and the worker that gets beat's tick says so of beat, which
-may write nothing here. It is for people only: no decision rests on it. Workers need no entry: they
-are the processes of `procs`.
+Each watcher announces itself every few seconds. The worker that gets beat's tick announces beat,
+which is not allowed to write here. The records are for people only: no decision depends on them.
+Workers need no entry, because they are in `procs`.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Presence:
         self._procs = redis_key(client, "procs")
 
     def announce(self, role: str) -> None:
-        """Say that this process lives as `role` for the next 15 s."""
+        """Record that this process is alive as `role` for the next 15 s."""
         self._add(role, socket.gethostname(), str(os.getpid()))
 
     def ticked(self) -> None:
-        """Say that a beat lives: its tick came. The message does not say from which process."""
+        """Record that a beat is alive: its tick arrived. A tick does not name its process."""
         self._add(BEAT, "-", "-")
 
     def _add(self, role: str, host: str, pid: str) -> None:
@@ -70,8 +70,8 @@ class Presence:
             pipe.execute()
 
     def complain(self, role: str, troubles: Iterable[str]) -> None:
-        """Say for the next 15 s what keeps this process from its work."""
-        # Four parts: releases that know of no troubles take them for no process.
+        """Record for the next 15 s what keeps this process from its work."""
+        # Four parts: a release that does not know troubles does not take them for processes.
         marks = [f"! {role} {os.getpid()} {quote(one[:MAX_TROUBLE])}" for one in troubles]
         if marks:
             with reading(self._client):
@@ -79,7 +79,7 @@ class Presence:
                 self._client.zadd(self._name, dict.fromkeys(marks, until))
 
     def troubles(self) -> list[str]:
-        """What living processes complain of, each once."""
+        """Return the troubles of living processes, without duplicates."""
         with reading(self._client):
             names = self._client.zrangebyscore(self._name, self._now(), "+inf")
         parts = [_text(name).split(" ") for name in names]
@@ -87,11 +87,11 @@ class Presence:
         return sorted({f"{part[1]}: {unquote(part[3])}" for part in found})
 
     def alive(self) -> list[Process]:
-        """The living watchers."""
+        """Return the living watchers."""
         return [one for one in self._all() if one.role != BEAT]
 
     def has_beat(self) -> bool:
-        """Whether a tick of beat came within 15 s."""
+        """Return True if a tick of beat arrived within the last 15 s."""
         return any(one.role == BEAT for one in self._all())
 
     def _all(self) -> list[Process]:
@@ -101,7 +101,7 @@ class Presence:
         return sorted(Process(*part) for part in parts if len(part) == _PARTS)
 
     def workers(self) -> list[Process]:
-        """The living worker processes, from their registration in the queue."""
+        """Return the living worker processes, from their registration in the queue."""
         with reading(self._client):
             now = self._now() * 1000
             names = self._client.zrangebyscore(self._procs, now, "+inf")

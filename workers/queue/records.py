@@ -1,7 +1,7 @@
-"""How is a JSON record kept in a Redis hash, and what if somebody broke it?
+"""Reads and writes JSON records in Redis hashes, and quarantines broken ones.
 
-A record that does not decode, or that none of our workers wrote, is moved to the quarantine hash,
-reported once and then counts as absent, so that one bad value cannot stop a worker twice.
+A record that does not decode, or that no worker signed, is moved to the quarantine hash and logged
+once. Then it counts as absent, so that one bad value cannot stop a worker twice.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _FORGED = (
     "not by a worker with our key. Who else writes to Redis? After a change of key keep the old "
     "one as a further line of --records-key-file for a while (docs/security.md)"
 )
-# What decoding somebody else's bytes may raise: no JSON, no UTF-8 within it, too deep.
+# Errors from decoding untrusted bytes: no JSON, no UTF-8 within it, too deep.
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
-    """One record as compact JSON; equal records give equal bytes only by accident of key order."""
+    """Encode a record as compact JSON; equal records with another key order give other bytes."""
     return _encoder.encode(record)
 
 
 def decode(client: redis.Redis, key: str, field: str, raw: bytes | str) -> dict[str, Any] | None:
-    """Read one record back; None after setting an unreadable one aside."""
+    """Decode a record; None after quarantining an unreadable one."""
     found = peek(raw)
     if found is None:
         quarantine(client, key, field, raw)
@@ -55,12 +55,12 @@ def decode(client: redis.Redis, key: str, field: str, raw: bytes | str) -> dict[
 def unseal(
     client: redis.Redis, seal: Seal, place: str, key: str, *, field: str, raw: bytes | str
 ) -> dict[str, Any] | None:
-    """Read one record of a worker back; None after setting a forged or unreadable one aside.
+    """Verify and decode a worker's record; None after quarantining a forged or unreadable one.
 
     Args:
         client: the Redis client.
-        seal: the workers' keys.
-        place: what the proof says, see `proof_place`.
+        seal: the workers' signing keys.
+        place: the place that the signature covers, see `proof_place`.
         key: the hash.
         field: of the hash.
         raw: the field's value.
@@ -73,7 +73,7 @@ def unseal(
 
 
 def drivers_with(client: redis.Redis, name: str) -> list[str]:
-    """Drivers for which a family `by_driver` has a key that this user may read; in pieces."""
+    """Return drivers for which a family `by_driver` has a key that this user may read."""
     prefix = redis_key(client, name)
     keys = sorted({text(one) for one in client.scan_iter(match=f"{literal(prefix)}*", count=1000)})
     pipe = client.pipeline(transaction=False)
@@ -86,7 +86,7 @@ def drivers_with(client: redis.Redis, name: str) -> list[str]:
 
 
 def allowed(pipe: Pipeline) -> list[Any]:
-    """The replies of a pipeline; None for what this user may not read, another driver's records."""
+    """Return a pipeline's replies; None where this user is not allowed to read (other drivers)."""
     answers = []
     for one in pipe.execute(raise_on_error=False):
         if isinstance(one, Exception) and not isinstance(one, NoPermissionError):
@@ -96,7 +96,7 @@ def allowed(pipe: Pipeline) -> list[Any]:
 
 
 def peek(raw: bytes | str) -> dict[str, Any] | None:
-    """Read one record, sealed or not, for those who only look; None when it is unreadable."""
+    """Decode a record without verifying its signature, if any; None if it is unreadable."""
     try:
         return _decoder.decode(sealing.content(_bytes(raw)))
     except UNREADABLE:
@@ -106,10 +106,10 @@ def peek(raw: bytes | str) -> dict[str, Any] | None:
 def quarantine(
     client: redis.Redis, key: str, field: str, raw: bytes | str, why: str = _UNREADABLE
 ) -> None:
-    """Move a field of a hash that cannot be used aside; safe to repeat.
+    """Move an unusable field of a hash to the quarantine; safe to repeat.
 
-    Only what was read: by now its owner may have written a good record there. When anything was
-    written to the hash meanwhile, the next reader does it; where this one may not, its owner.
+    Moves it only if the value is still the one read: its owner may have written a good record. If
+    the hash changed meanwhile the next reader moves it; without permission here, its owner.
     """
     aside = redis_key(client, "quarantine")
     untyped: Any = client.pipeline(transaction=True)
@@ -138,7 +138,7 @@ def quarantine(
 
 
 def quarantine_forged(client: redis.Redis, key: str, field: str, raw: bytes) -> None:
-    """Move a record aside that none of our workers wrote."""
+    """Quarantine a record that no worker signed."""
     quarantine(client, key, field, raw, _FORGED)
 
 

@@ -1,8 +1,8 @@
-"""Which attempts are remembered but wait nowhere?
+"""Adds the keys of attempts whose record exists while their key is nowhere in the queue.
 
-An intent or an unsaved PV normally has its key in the queue. A Redis that lost its data between
-two writes, or a key somebody deleted by hand, can leave the record alone; for a claim that is gone
-no event would ever bring it back (M-010 step 6). Each minute one process looks.
+An intent or an unsaved PV normally has its key in the queue. A Redis that lost its data between two
+writes, or a key deleted by hand, can leave the record alone. If the claim is deleted, no event ever
+adds its key again (M-010 step 6). So one process looks every minute.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KeysOfVolume: TypeAlias = "Callable[[dict[str, Any]], Iterable[Key]]"
 _log = get_logger(__name__)
 
 PERIOD_SECONDS = 60.0
-# As workers.controllers.provisioner.intent writes it: an operator's turn, see `csi-fleet audit`.
+# Written by workers.controllers.provisioner.intent: an operator must act, see `csi-fleet audit`.
 _STAGE_STRANDED = "stranded"
 # Records read per round trip.
 _CHUNK = 200
@@ -50,12 +50,12 @@ _decode_volume = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Recovery:
-    """Gives every record of an attempt its key back.
+    """Adds the missing keys of attempts.
 
     Args:
         client: the Redis client.
-        queue: takes the keys.
-        period_seconds: of all processes that ask, one looks per period.
+        queue: gets the keys.
+        period_seconds: one of all calling processes looks per period.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class Recovery:
         self._period_seconds = period_seconds
 
     def run(self, keys_of_volume: KeysOfVolume) -> bool:
-        """Look now unless somebody did within the period; returns whether it looked.
+        """Look now unless a process did within the period; returns True if it looked.
 
-        Reads in pieces and moves only keys that are nowhere, so a record that ends meanwhile costs
-        one empty pass.
+        Reads in pieces and adds only keys that are nowhere in the queue. If a record is finished
+        meanwhile, its key causes one pass without work.
 
         Args:
-            keys_of_volume: from a PV that was not saved to the keys of its claim, none while
-                nobody serves its driver; raises ProvisionerError for one without a claim.
+            keys_of_volume: returns the keys of an unsaved PV's claim, none while no worker serves
+                its driver; raises ProvisionerError for a PV without a claim.
 
         Raises:
             QueueUnavailable: Redis does not answer; the next period repeats all of it.
@@ -102,7 +102,7 @@ class Recovery:
             yield [key for raw in alone for key in _keys_of_unsaved(raw, keys_of_volume)]
 
     def _weigh(self, held: Counter[str]) -> None:
-        """Correct the bytes by namespace, which records that went another way leave wrong."""
+        """Store the counted bytes by namespace: records removed in other ways leave them wrong."""
         counts: Any = {name: count for name, count in held.items() if name}
         with reading(self._client):
             pipe = self._client.pipeline(transaction=True)
@@ -112,7 +112,7 @@ class Recovery:
             pipe.execute()
 
     def _scan(self, name: str) -> Iterator[tuple[str, dict[Any, Any]]]:
-        """A family's records in pieces, each with its driver."""
+        """Yield a family's records in pieces, each piece with its driver."""
         with reading(self._client):
             drivers = drivers_with(self._client, name)
         for driver in drivers:
@@ -131,13 +131,13 @@ def _key_of_intent(raw: bytes) -> Key | None:
         intent = _decode_intent(content(raw))
         return None if intent.stage == _STAGE_STRANDED else Key.parse(intent.key)
     except UNREADABLE as error:
-        # Whoever reads the record sets it aside; here it is only skipped.
+        # Only skipped here: the next reader of the record quarantines it.
         _log.warning("intent without a readable key", err=error)
         return None
 
 
 def _keys_of_unsaved(raw: bytes, keys_of_volume: KeysOfVolume) -> list[Key]:
-    """The claim keys of an unsaved PV whose intent is missing."""
+    """Return the claim keys of an unsaved PV whose intent is missing."""
     try:
         return list(keys_of_volume(_decode_volume(content(raw))))
     except (*UNREADABLE, ProvisionerError) as error:

@@ -1,9 +1,9 @@
-"""Which drivers does some worker serve right now, and with what capabilities?
+"""Registers the drivers that workers serve, with their capabilities.
 
-Workers register each driver they serve every few seconds; a driver nobody renewed is gone after its
+Each worker registers its drivers every few seconds; a driver that is not renewed expires after its
 time to live. The version grows when a driver appears, changes or expires.
 
-The watcher goes by these records, so one whose fields are not what they should be is set aside.
+The watcher relies on these records, so a record with wrong field types is quarantined.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Naming(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
-    """The fields that somebody reads, as they must be; others are nobody's concern."""
+    """The fields of a record that are read, with their types; all other fields are ignored."""
 
     name: str = ""
     queue_name: str = ""
@@ -56,7 +56,7 @@ class DriverRegistry:
 
     Args:
         client: of the queue's Redis.
-        now_ms: the queue's time for those who only look; None: the scripts keep its clock.
+        now_ms: returns the queue's time for a read-only process; None: the scripts keep its clock.
     """
 
     def __init__(self, client: redis.Redis, *, now_ms: Callable[[], int] | None = None) -> None:
@@ -66,17 +66,17 @@ class DriverRegistry:
         self.version = 0
 
     def register(self, name: str, record: Mapping[str, Any], *, ttl_seconds: float) -> bool:
-        """Announce or renew a driver; True when the registry changed by it."""
+        """Announce or renew a driver; True if the registry changed."""
         ttl_ms = round(ttl_seconds * 1000)
-        # For no process: which of them has a connection is told with the next heartbeat.
+        # Without a process: the next heartbeat reports which process has a connection.
         changed, _ = self._scripts.run("drivers_keep", "", ttl_ms, name, encode(record), 0)
         return bool(changed)
 
     def alive(self) -> dict[str, dict[str, Any]]:
-        """Records of the served drivers by name; also updates `version`.
+        """Return the records of the served drivers by name; also updates `version`.
 
-        What workers with different controllers say of one driver is one record with what each of
-        them knows, and the controllers of all.
+        The records of workers with different controllers for one driver are merged into one record
+        with the fields of all of them, and all their controllers.
         """
         version, *flat = self._scripts.run("drivers_alive")
         found: dict[str, dict[str, Any]] = {}

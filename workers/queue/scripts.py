@@ -1,14 +1,14 @@
-"""How does a Lua script reach Redis?
+"""Runs Lua scripts on Redis, and repairs keys of a wrong type.
 
-All scripts are one library of functions, named by its digest. In an installation with users the
-Redis container loads it (k8s/base/redis/functions.lua): whoever may send code of their own can stop
-Redis for good, so no component may (SEC-5). A Redis without users gets it from whoever needs it
-first. A Redis before 7 has no functions and is refused.
+All scripts are one function library, named by its digest. In an installation with Redis users the
+Redis container loads it (k8s/base/redis/functions.lua): a user that may send code of its own could
+stop Redis for good, so no component is allowed to. Into a Redis without users the first process
+that needs it loads it. A Redis before 7 has no functions and is refused.
 
-A key of ours with a wrong type (an operator's hand, another program) stops a script half-way; then
-the key is set aside under a name of its own, the whole queue state is dropped as if Redis had lost
-it, and the script runs once more. The watcher notices the changed epoch and adds everything again.
-A Celery list with a wrong type only goes: the sweep wakes its workers again.
+A declared key of a wrong type (written by hand or by another program) stops a script half-way. Then
+the key is renamed, the whole queue state is dropped as if Redis had lost it, and the script runs
+once more. The watcher notices the new epoch and adds everything again. A Celery list of a wrong
+type is only deleted: the sweep wakes its workers again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _log = get_logger(__name__)
 
 _QUARANTINE_SECONDS = 7 * 24 * 3600
 _LUA = resources.files("workers.queue") / "lua"
-# Digits, of 64 bits; more are none of ours.
+# Digits of a 64 bit number; csi-fleet writes no longer one.
 _LONGEST_NUMBER = 19
-# A master that is cut off from its replicas refuses writes; there may be another one by now.
+# A master that is cut off from its replicas refuses writes; there may already be a new master.
 _NO_REPLICAS = "NOREPLICAS"
 _TOO_OLD = (
     "redis: this server has no functions. csi-fleet needs Redis 7 or newer, or Valkey: upgrade the "
@@ -51,11 +51,11 @@ _TOO_OLD = (
 _HIDDEN = frozenset({"__pycache__"})
 # Parts of the library, in the order in which they use each other.
 _SHARED = ("lib", "lib_leases", "lib_taking")
-# Calls sent together: whoever else asks Redis waits for them, some ms.
+# Calls sent together: other clients wait for them, some ms.
 _TOGETHER = 250
-# Scripts that bring new work, and the share of memory (lib.lua) beyond which they are refused. What
-# is left serves Celery's lists and those that bring work to its end: a full Redis drains. Scripts
-# that replace a record may be such an end; they look for themselves whether it is a new one.
+# Scripts that add new work, and the share of memory (lib.lua) beyond which they are refused. The
+# rest serves Celery's lists and the scripts that finish work, so a full Redis drains. A script that
+# writes a record may finish work; it checks itself whether the record is new.
 GROWING = {
     "add": "FULL_SHARE",
     "add_events": "FULL_SHARE",
@@ -64,14 +64,14 @@ GROWING = {
 
 
 def text(value: bytes | str | None) -> str:
-    """A reply as text; broken UTF-8 is shown, not raised."""
+    """Return a reply as text, with broken UTF-8 escaped; "" for None."""
     if value is None:
         return ""
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
 
 
 def whole(value: bytes | str | None) -> int | None:
-    """A count or a time in ms as we write it; None for whatever else stands there."""
+    """Return a count or a time in ms as csi-fleet writes it; None for any other value."""
     digits = value or ""
     is_ours = digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_NUMBER
     return int(digits) if is_ours else None
@@ -79,9 +79,9 @@ def whole(value: bytes | str | None) -> int | None:
 
 @cache
 def library(names: Names = USUAL) -> tuple[str, str]:
-    """Name of the function, and the library for FUNCTION LOAD: one function runs every script.
+    """Return the function's name, and the library for FUNCTION LOAD; one function runs all scripts.
 
-    What the scripts share is made once, when the library is loaded. Its second function runs on
+    The shared parts are evaluated once, when the library is loaded. A second function also runs
     when memory is full, see `GROWING`.
     """
     bodies = "".join(
@@ -103,7 +103,7 @@ def library(names: Names = USUAL) -> tuple[str, str]:
 
 @cache
 def script_names() -> tuple[str, ...]:
-    """All scripts; the parts of the library, which they share, are none."""
+    """Return the names of all scripts, without the parts of the library that they share."""
     found = (path.name.removesuffix(".lua") for path in _LUA.iterdir())
     return tuple(sorted(name for name in found if name not in {*_SHARED, "__init__.py"} | _HIDDEN))
 
@@ -127,7 +127,7 @@ class Scripts:
 
     Args:
         client: the Redis client.
-        now_ms: tests only; gives the time in place of Redis TIME.
+        now_ms: tests only; returns the time instead of Redis TIME.
     """
 
     def __init__(self, client: redis.Redis, now_ms: Callable[[], int] | None = None) -> None:
@@ -153,13 +153,13 @@ class Scripts:
                 return self._evaluate(name, now, *args)
 
     def new_life(self) -> str:
-        """A name for the life of Redis that begins with the next call."""
+        """Return a name for the epoch that may begin with the next call."""
         return uuid.uuid4().hex
 
     def run_each(self, name: str, rows: Sequence[Sequence[str | bytes | float]]) -> list[Any]:
-        """Run one script once per row of arguments, in few round trips; the replies in order.
+        """Run one script per row of arguments, in few round trips; returns the replies in order.
 
-        Only for scripts that give the same answer when they are repeated, or one that may be lost.
+        Only for scripts whose repeated call returns the same reply, or whose reply may be lost.
 
         Raises:
             QueueUnavailable: Redis does not answer or refuses.
@@ -175,7 +175,7 @@ class Scripts:
             pipe.fcall(self._function(name), 0, name, self._now(), *row)
         with redis_errors():
             replies = pipe.execute(raise_on_error=False)
-        # One that failed is run again by itself, which loads the script and repairs wrong types.
+        # A failed call is repeated alone, which loads the library and repairs wrong types.
         return [
             self.run(name, *row) if isinstance(reply, Exception) else reply
             for row, reply in zip(rows, replies, strict=True)
@@ -201,7 +201,7 @@ class Scripts:
         return call(self._function(name), 0, name, *args)
 
     def _load(self) -> None:
-        """Give a Redis without users the functions; one with users has them loaded at its start."""
+        """Load the library into a Redis without users; a Redis with users loads it at its start."""
         name, code = library(self._names)
         try:
             self.client.function_load(code, replace=True)
@@ -215,10 +215,10 @@ class Scripts:
 
 @contextmanager
 def reading(client: redis.Redis) -> Iterator[None]:
-    """Around plain commands: errors as callers know them, and wrong-typed keys are set aside.
+    """Convert the errors of plain commands, and set keys of a wrong type aside.
 
     Raises:
-        QueueUnavailable: Redis does not answer or refuses; after a wrong type this once, the
+        QueueUnavailable: Redis does not answer or refuses, or a key had a wrong type: then a
             repeated call finds the key absent.
     """
     with redis_errors():
@@ -231,9 +231,9 @@ def reading(client: redis.Redis) -> Iterator[None]:
 
 
 def repair(client: redis.Redis) -> bool:
-    """Set wrong-typed keys of ours aside and drop the queue state; False when all types fit.
+    """Set declared keys of a wrong type aside and drop the queue state; False if all types fit.
 
-    Safe to run twice and by several processes at once. Intents, counters and limits stay.
+    Safe to run twice and in several processes at once. Intents, counters and limits stay.
     """
     names = names_of(client)
     has_list = _drop_wrong_lists(client, names.celery_lists)
@@ -261,7 +261,7 @@ def repair(client: redis.Redis) -> bool:
 
 
 def _drop_wrong_lists(client: redis.Redis, prefix: str) -> bool:
-    """Not set aside: another driver's list may be written by this process, not read."""
+    """Delete Celery lists of a wrong type; not renamed, as other drivers' are not readable here."""
     found = [text(key) for key in client.scan_iter(match=prefix + "*", count=500)]
     wrong = [key for key in found if text(client.type(key)) not in {"list", "none"}]
     for key in wrong:
@@ -275,6 +275,6 @@ def _is_wrong(client: redis.Redis, key: str) -> bool:
     entry = names_of(client).declared(key)
     if entry is None or entry.name == "quarantined":
         return False
-    with suppress(NoPermissionError):  # another driver's: its worker sets it aside, or a watcher
+    with suppress(NoPermissionError):  # another driver's key: its worker or a watcher sets it aside
         return text(client.type(key)) not in {entry.type, "none"}
     return False

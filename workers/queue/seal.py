@@ -1,13 +1,13 @@
-"""Is a record in Redis one that we wrote?
+"""Signs records in Redis, and verifies that a worker wrote them.
 
-Redis is never an authority: whoever gets into it, or into a process that may write there, could
-otherwise have a volume made or deleted by writing a record of an attempt. So records that lead to
-an effect (intents, unsaved PVs, marks, memos) carry a MAC over their place, name, tenant and text,
-made with a key that only workers have. Text: `<mac>:<tenant>:<record>`; mac is `-` without a key.
-The tenant, a namespace, stands outside so that the scripts can count bytes by it.
+Redis is never an authority: an intruder in Redis, or in a process that may write there, could have
+a volume made or deleted by writing a record of an attempt. So records that lead to an effect
+(intents, unsaved PVs, marks, memos) carry a MAC over their place, name, tenant and text, made with
+a key that only workers have. Text: `<mac>:<tenant>:<record>`; mac is `-` without a key. The tenant,
+a namespace, is outside the record so that the scripts can count bytes by it.
 
-A record that is not ours is set aside and counts as absent. What a valid record of another time
-can do when it is put back: see docs/security.md.
+A record without a valid signature is quarantined and counts as absent. docs/security.md says what
+an old valid record can do when it is written back.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 _DIGITS: Final = 32
 _UNSIGNED: Final = b"-"
 UNSIGNED_LINE: Final = "unsigned"
-"""In place of a key: records without a MAC count too, while workers without a key still run."""
+"""Line instead of a key: records without a MAC are valid too, for workers without a key."""
 
 
 def new_key() -> str:
-    """A key as `openssl rand -hex 32` makes one."""
+    """Return a new key in the form of `openssl rand -hex 32`."""
     return secrets.token_hex(32)
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Keys of one worker.
+    """The signing keys of one worker.
 
     Args:
-        keys: the first one signs, each of them proves.
-        is_strict: records without a MAC do not count.
+        keys: the first key signs, and every key verifies.
+        is_strict: records without a MAC are not valid.
     """
 
     keys: tuple[bytes, ...] = field(default=(), repr=False)
@@ -47,26 +47,26 @@ class Seal:
 
     @classmethod
     def of_lines(cls, lines: Iterable[str]) -> Self:
-        """Of the lines of a key file; without any line nothing is signed or refused."""
+        """Read the lines of a key file; without a line nothing is signed or refused."""
         found = [line.strip() for line in lines if line.strip()]
         keys = tuple(line.encode() for line in found if line != UNSIGNED_LINE)
         return cls(keys, bool(keys) and UNSIGNED_LINE not in found)
 
     def close(self, place: str, name: str, tenant: str, record: bytes) -> bytes:
-        """The record as it is stored.
+        """Return the record in its stored form, signed if there is a key.
 
         Args:
-            place: the Redis key of the hash.
+            place: the family of the record, see `names.proof_place`.
             name: the field.
-            tenant: the namespace whose record it is, "" for none.
-            record: one JSON object.
+            tenant: the namespace of the record, "" for none.
+            record: a JSON object, or the text of a memo.
         """
         owner = tenant.replace(":", "_").encode()
         mac = _mac(self.keys[0], place, name, owner, record) if self.keys else _UNSIGNED
         return b":".join((mac, owner, record))
 
     def is_ours(self, place: str, name: str, stored: bytes) -> bool:
-        """Whether a worker of ours stored it under this name; who has no key cannot say no."""
+        """Return True if a worker signed it for this name; always True without a key."""
         if not self.keys or (not self.is_strict and not _is_signed(stored)):
             return True
         mac, owner, record = _parts(stored)
@@ -76,21 +76,21 @@ class Seal:
 
 
 UNCHECKED: Final = Seal()
-"""For those who only look, and for installations without a key."""
+"""For read-only processes, and for installations without a key."""
 
 
 def content(stored: bytes) -> bytes:
-    """The record itself, whoever wrote it."""
+    """Return the record itself; verifies nothing."""
     return _parts(stored)[2]
 
 
 def tenant_of(stored: bytes) -> str:
-    """The namespace whose record it says to be, "" for none."""
+    """Return the namespace that the record claims, "" for none; verifies nothing."""
     return _parts(stored)[1].decode("utf-8", "backslashreplace")
 
 
 def _parts(stored: bytes) -> tuple[bytes, bytes, bytes]:
-    # A release before this one stored the JSON object alone.
+    # An older release stored the JSON object alone.
     if stored[:1] == b"{":
         return _UNSIGNED, b"", stored
     mac, _, rest = stored.partition(b":")
@@ -104,7 +104,7 @@ def _is_signed(stored: bytes) -> bool:
 
 
 def _mac(key: bytes, place: str, name: str, owner: bytes, record: bytes) -> bytes:
-    # NUL is in no name, and the record comes last: one text has one reading.
+    # No name contains NUL and the record comes last, so a message can be read in one way only.
     message = b"\0".join((place.encode(), name.encode("utf-8", "backslashreplace"), owner, record))
     mac = _keyed(key).copy()
     mac.update(message)
@@ -113,5 +113,5 @@ def _mac(key: bytes, place: str, name: str, owner: bytes, record: bytes) -> byte
 
 @cache
 def _keyed(key: bytes) -> hmac.HMAC:
-    # `hmac.digest` lets another thread run meanwhile, which costs ten times the MAC.
+    # `hmac.digest` releases the GIL, and the thread switch costs ten times the MAC.
     return hmac.new(key, digestmod="sha256")

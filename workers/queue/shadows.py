@@ -1,7 +1,7 @@
-"""What a shadow expects the sidecar to do, and how often the sidecar did just that.
+"""Stores a shadow's predictions of the sidecar's actions, and the verdicts on them.
 
-Per driver: the open predictions by object, counts of the verdicts, the last differences. All of it
-may be lost: the next reconcile predicts again.
+Per driver: open predictions by object, counts of verdicts, the last differences. All of it may be
+lost: the next reconcile predicts again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from workers.queue.scripts import reading, text, whole
 if TYPE_CHECKING:
     import redis
 
-# So many predictions of one driver wait at most; further ones are counted as `dropped`.
+# Most open predictions of one driver; further predictions are counted as `dropped`.
 MOST_OPEN: Final = 20_000
 MOST_NOTES: Final = 200
 _LIFE_SECONDS: Final = 30 * 86_400
-# Whose reconciles belong to no driver.
+# Stands for the driver in reconciles that belong to no driver.
 SYSTEM: Final = "-"
 
 
 class _Note(msgspec.Struct):
-    """The fields of a difference that somebody reads."""
+    """The fields of a difference that are read."""
 
     at: float
     path: str
@@ -36,7 +36,7 @@ class _Note(msgspec.Struct):
 
 
 class _Meta(msgspec.Struct):
-    """The metadata of an object, where anything else is looked up with care."""
+    """The checked part of an object's metadata; readers must not rely on other fields."""
 
     uid: str = ""
 
@@ -56,7 +56,7 @@ class _Call(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
-    """The fields of a prediction that somebody reads."""
+    """The fields of a prediction that are read."""
 
     base: _Item | None
     wanted: _Item | None
@@ -75,7 +75,7 @@ class Shadows:
         self._counts = redis_key(client, "shadow_counts")
 
     def put(self, driver: str, path: str, record: dict[str, Any]) -> None:
-        """Keep a prediction; of an open one of the same object the base stays."""
+        """Store a prediction; an open prediction of the same object keeps its base."""
         name = driver or SYSTEM
         with reading(self._client):
             known = self._client.hget(self._open + name, path)
@@ -94,14 +94,14 @@ class Shadows:
             pipe.execute()
 
     def find(self, driver: str, path: str) -> dict[str, Any] | None:
-        """The open prediction of one object."""
+        """Return the open prediction of an object, if any."""
         key = self._open + (driver or SYSTEM)
         with reading(self._client):
             value = self._client.hget(key, path)
             return None if value is None else self._prediction(key, path, value)
 
     def open(self, driver: str) -> dict[str, dict[str, Any]]:
-        """The predictions that no verdict closed yet, by the object's path."""
+        """Return the predictions without a verdict, by the object's path."""
         key, found = self._open + (driver or SYSTEM), {}
         with reading(self._client):
             for raw_path, value in self._client.hgetall(key).items():
@@ -116,12 +116,12 @@ class Shadows:
         return record if record is not None and _fits(record, _Record) else None
 
     def is_known(self, driver: str, path: str) -> bool:
-        """Whether something was ever predicted for the object."""
+        """Return True if the object ever had a prediction or a verdict."""
         with reading(self._client):
             return bool(self._client.sismember(self._known + (driver or SYSTEM), path))
 
     def close(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> bool:
-        """A verdict; `note` tells of a difference. False: it was closed already."""
+        """Close a prediction with a verdict; `note` has a difference. False: it was not open."""
         name = driver or SYSTEM
         with reading(self._client):
             is_first = self._client.hdel(self._open + name, path)
@@ -130,7 +130,7 @@ class Shadows:
         return bool(is_first)
 
     def tell(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> None:
-        """Count a verdict on an object, and keep what it says."""
+        """Count a verdict on an object, and store its difference."""
         name = driver or SYSTEM
         self.count(name, verdict)
         with reading(self._client):
@@ -147,7 +147,7 @@ class Shadows:
             pipe.execute()
 
     def count(self, driver: str, verdict: str) -> None:
-        """Count alone."""
+        """Count a verdict."""
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             pipe.hincrby(self._counts + driver, verdict, 1)
@@ -155,7 +155,7 @@ class Shadows:
             pipe.execute()
 
     def report(self, driver: str) -> dict[str, Any]:
-        """Counts by verdict, open predictions and the last differences of one driver."""
+        """Return one driver's counts by verdict, number of open predictions, last differences."""
         name = driver or SYSTEM
         with reading(self._client):
             counts = self._client.hgetall(self._counts + name)
@@ -168,12 +168,12 @@ class Shadows:
         }
 
     def waiting(self, driver: str) -> list[dict[str, Any]]:
-        """The open predictions that wait longest, each with its object's path."""
+        """Return the oldest open predictions, each with its object's path."""
         found = [{"path": path, **record} for path, record in self.open(driver).items()]
         return sorted(found, key=lambda one: (one["at"], one["path"]))[:MOST_NOTES]
 
     def drivers(self) -> list[str]:
-        """Those with records."""
+        """Return the drivers with open predictions or counts."""
         names: set[str] = set()
         with reading(self._client):
             for family in (

@@ -1,7 +1,7 @@
-"""Tells the workers of a Celery list that work is due in it.
+"""Sends messages that tell the workers of a Celery list that work is due.
 
-A message that cannot be sent is only logged: the flag of its list in Redis expires, and the sweep
-asks again (`wake_lane` in lib.lua).
+A message that cannot be sent is only logged: the list's flag in Redis expires, and the sweep
+returns the list again (`wake_lane` in lib.lua).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = get_logger(__name__)
 
 
 class Wakeups:
-    """What becomes of the lists that a script returned.
+    """Sends the messages for the lists that a script returned.
 
     Args:
         send: sends one message to each list; may raise QueueUnavailable.
@@ -32,11 +32,11 @@ class Wakeups:
         self._held: deque[bytes] = deque()
 
     def hold(self, lists: list[bytes]) -> None:
-        """Leave them to whoever publishes next, for a thread that must not wait for the broker."""
+        """Keep lists for the next `publish`: the calling thread must not wait for the broker."""
         self._held.extend(lists)
 
     def publish(self, lists: list[bytes]) -> None:
-        """Send one message for each list; report the texts that the script found to be no key."""
+        """Send one message for each list; log the texts that the script could not read as keys."""
         names = []
         for name in map(text, [*self._taken(), *lists]):
             if name.startswith("|"):

@@ -1,15 +1,14 @@
-"""Which key is worked on next, by whom, and what happens when nobody finishes it?
+"""client-go's workqueue over all processes, with limits (G1-G6, G10-G12).
 
-client-go's workqueue over all processes (G1-G6, G10-G12), with limits. A key is ready (waits its
-turn), running (leased), blocked (its volume is busy) or delayed. A Celery message names no key: it
-says "work is due in this list", and one flag per list says that a message is on its way. Which key
-is next, and whether the limits allow one, is decided when a thread takes it. Lost and doubled
-messages do no harm.
+A key is ready (waits for its turn), running (leased), blocked (waits for a busy lock) or delayed. A
+Celery message names no key: it means "work is due in this list", and a flag per list means that a
+message is on its way. Only when a thread takes a key does a script choose it and check the limits.
+Lost and doubled messages do no harm.
 
-Every script may be repeated after a lost reply, and a delayed copy of one may arrive at any time.
-Redis may lose what it acknowledged at any point (a restart, a fail-over, a flush): the epoch
-changes, living processes restore their leases and what they recorded under them, nothing new is
-admitted meanwhile, and the watcher adds every undecided object again.
+Every script may be repeated after a lost reply, and a delayed copy of a call may arrive at any
+time. Redis may lose acknowledged writes at any point (a restart, a fail-over, a flush). Then the
+epoch changes, living processes restore their leases and the records written under them, no new key
+is admitted meanwhile, and the watcher adds every undecided object again.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.seal import Seal
 
-# Keys per script call: keeps one call of Redis under a few milliseconds.
+# Keys per script call, so that a call takes at most a few milliseconds.
 _BATCH = 250
-# Keys one sweep moves at most; the next sweep takes the rest.
+# Most keys that one sweep moves; the next sweep moves the rest.
 _SWEEP_LIMIT = 500
-# Keys that are due one after the other are moved together.
+# Shortest pause between sweeps: keys that become due shortly after each other are moved together.
 _LEAST_PUMP_SECONDS = 0.02
-# How often a sweep looks for records that somebody's hand broke.
+# Interval of the sweep's check for broken records, for instance after manual edits.
 _CHECK_MS = 5000
-# Limits are declared again this often, and dropped when nobody did for so long.
+# Interval at which limits are declared again, and the age at which Redis drops them.
 _DECLARE_SECONDS = 600.0
 _KEEP_LIMITS_MS = 3_600_000
 
@@ -61,15 +60,15 @@ class WorkQueue:
         client: from `workers.queue.connection.connect`, in the Celery broker's database.
         publish: sends one message to each Celery list; may raise QueueUnavailable (the sweep
             repeats it).
-        lease_ttl_seconds: a process silent for so long is dead and its keys are handed over.
-        clock: local seconds for the lease deadline; must go on while the process is stopped.
+        lease_ttl_seconds: a process silent for this long counts as dead; its keys are handed over.
+        clock: local seconds for the lease deadline; must also count while the process is stopped.
         now_ms: tests only; overrides the clock of Redis.
-        heartbeat_client: from `connect_heartbeat`, for `heartbeat` alone: a dead connection of the
-            others must not cost the leases. None takes `client`.
-        on_lost: called without arguments by `heartbeat` after leases were lost, and by `take` when
-            Redis began a new life; use it to wake the heartbeat thread.
+        heartbeat_client: from `connect_heartbeat`, for `heartbeat` only: a dead connection of
+            `client` must not cost the leases. None: `client`.
+        on_lost: called by `heartbeat` after leases were lost, and by `take` when Redis began a new
+            epoch; use it to wake the heartbeat thread.
         before_limits: for `workers.queue.declaring.Declared`.
-        seal: the workers' keys, for marks and memos; who takes no keys needs none.
+        seal: the signing keys for marks and memos; a process that takes no keys needs none.
         caller: see `workers.queue.leases.Session`.
     """
 
@@ -110,14 +109,14 @@ class WorkQueue:
 
     @property
     def epoch(self) -> str:
-        """The life of Redis this process heard of, "" before; changes when data may be lost."""
+        """The last known epoch of Redis, "" before; changes when Redis may have lost data."""
         return self._leases.session.epoch
 
     def add(self, keys: Iterable[Key], *, delay_seconds: float = 0.0) -> None:
-        """Make keys dirty: each is worked on at least once after this call (G2, G3, G4).
+        """Make keys dirty: each key gets at least one pass after this call (G2, G3, G4).
 
-        A waiting key is not doubled, a running one runs once more afterwards. With a delay the
-        earliest of several wins and an immediate add is never delayed (G10).
+        A waiting key is not added twice; a running key runs once more afterwards. Of several
+        delays the earliest wins, and an immediate add is never delayed (G10).
 
         Raises:
             QueueUnavailable: some keys may not have been added; add all again.
@@ -127,10 +126,10 @@ class WorkQueue:
             self._wakeups.publish(self.scripts.run("add", round(delay_seconds * 1000), *batch))
 
     def add_events(self, versions: Mapping[Key, str]) -> None:
-        """Make keys dirty because of events: each event once, however many watchers tell of it.
+        """Make keys dirty because of events: each event once, however many watchers report it.
 
-        An event whose version, or a newer one, was added for its key within the last minute is the
-        copy of another watcher: every pass since then has read an object at least as new (COR-15).
+        An event is skipped if its version or a newer one was added for its key within the last
+        minute, by another watcher: every pass since then has read an object at least as new.
 
         Args:
             versions: by key, the resourceVersion of the event of the key's own object.
@@ -143,21 +142,21 @@ class WorkQueue:
             self._wakeups.publish(self.scripts.run("add_events", *batch))
 
     def register_process(self) -> None:
-        """Meet Redis; needed before `take`, not for `add`."""
+        """Register this process in Redis; needed before `take`, not before `add`."""
         self.heartbeat()
 
     def heartbeat(self) -> bool:
-        """Renew all leases of this process; call each second from one thread.
+        """Renew all leases of this process; call it every second from one thread.
 
-        In a new life of Redis the leases, what was recorded under them and the limits are given
-        back to it. Also ends the leases whose end could not be written while Redis was away.
+        In a new epoch of Redis it restores the leases, the records written under them and the
+        limits. It also ends the leases whose end could not be written while Redis was away.
 
         Returns:
-            True when leases were lost: somebody newer has the key or one of its locks, or Redis
-            had to take this process for dead.
+            True if leases were lost: a newer owner has the key or one of its locks, or this
+            process counted as dead.
 
         Raises:
-            QueueUnavailable: not renewed; the leases end by themselves at the local deadline.
+            QueueUnavailable: not renewed; the leases end at the local deadline.
         """
         has_lost = self._leases.heartbeat(self._declare_again)
         if self._clock() - self._declared_at > _DECLARE_SECONDS:
@@ -165,48 +164,46 @@ class WorkQueue:
         return has_lost
 
     def take(self, driver: str, kinds: Sequence[str], *, is_woken: bool = False) -> Lease | None:
-        """The next due key of some kinds of a driver, under a lease without locks.
+        """Take the next due key of some kinds of a driver, under a lease without locks.
 
-        Which key it is, and whether limits, pauses and other drivers' turns allow one, is decided
-        here and nowhere before. `enter` comes next.
+        Only this call chooses the key, and checks limits, pauses and turns. Call `enter` next.
 
         Args:
             driver: queue name, "" for kinds without a driver.
-            kinds: share one Celery list.
+            kinds: they share one Celery list.
             is_woken: a message of that list led to the call.
 
         Returns:
-            None when nothing is due.
+            None if no key may be taken, or Redis' reply came too late.
         """
         return self._leases.take(driver, kinds, is_woken=is_woken)
 
     def enter(self, lease: Lease, locks: Sequence[Lock]) -> bool:
-        """Lock what the pass over a taken key needs, all or nothing.
+        """Take the locks for the pass over a taken key, all or none.
 
         Args:
             lease: from `take`.
-            locks: are held with the lease; intent and unsaved PV of the first one's name come with
-                them.
+            locks: held until the lease ends.
 
         Returns:
-            False when the lease is over: it was lost, or a lock is busy (the key becomes ready when
+            False if the lease is over: it was lost, or a lock is busy (the key becomes ready when
             that lock is released).
         """
         return self._leases.enter(lease, locks)
 
     def acquire(self, lease: Lease, *locks: Lock) -> Lock | None:
-        """Take more locks for a lease, all or none; they go with it.
+        """Take more locks for a lease, all or none; they are released with it.
 
-        A shared lock that the lease holds becomes exclusive when nobody else holds it.
+        A shared lock that the lease holds becomes exclusive if it has no other holder.
 
         Returns:
-            None when all are held, else the first busy one: `block` on it.
+            None if all locks are held, else the first busy lock: `block` on it.
 
         Raises:
-            LeaseLost: nothing was taken.
+            LeaseLost: no lock was taken.
         """
         lease.check()
-        # Whom we hold alone is asked for alone: Redis may have lost it in a fail-over.
+        # An exclusively held lock is requested as exclusive: Redis may have lost it in a fail-over.
         alone = {lock.name for lock in (*lease.locks, *locks) if lock.mode is Mode.EXCLUSIVE}
         wanted = [Lock(one.name) if one.name in alone else one for one in locks]
         busy = int(self.scripts.run("acquire", *owner_of(lease), *(one.text for one in wanted)))
@@ -221,16 +218,16 @@ class WorkQueue:
         return None
 
     def unlock(self, lease: Lease, name: str) -> None:
-        """Give a lock back before the lease ends; its waiters go on."""
+        """Release a lock before the lease ends; keys that wait for it become ready."""
         reply = self.scripts.run("unlock", *owner_of(lease), lock_name(name))
         lease.locks = tuple(lock for lock in lease.locks if lock.name != name)
         self._wakeups.publish(reply[0])
 
     def mark(self, lease: Lease, record: Mapping[str, Any]) -> None:
-        """Replace what is remembered of the lease's key until `forget`; {} removes it.
+        """Replace the mark of the lease's key, kept until `forget`; {} removes it.
 
-        The next leases carry it as `lease.mark`. It survives this process, not the loss of Redis'
-        data, and holds no secrets.
+        The next leases carry it as `lease.mark`. It survives this process, but not a loss of
+        Redis' data, and must hold no secrets.
 
         Raises:
             LeaseLost: nothing was written.
@@ -239,7 +236,7 @@ class WorkQueue:
         raw = self._remembered.sealed_mark(lease.key, record)
         lease.check()
         known = lease.written.pop("marks", None)
-        if raw:  # before it is sent: if Redis loses it, or the lease, it is written again
+        if raw:  # before it is sent: if Redis loses the mark or the lease, it is written again
             lease.written["marks"] = lease.key.text, raw
         if not self.scripts.run("mark", *owner_of(lease), raw):
             lease.written.pop("marks", None)
@@ -248,31 +245,31 @@ class WorkQueue:
         lease.mark = dict(record)
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:
-        """A record of the key as its mark would be, to be kept elsewhere too."""
+        """Return a record signed as the key's mark, to be stored outside Redis too."""
         return self._remembered.sealed_copy(key, record)
 
     def is_our_copy(self, key: Key, stored: bytes) -> bool:
-        """Whether a worker with our key made it, for this key."""
+        """Return True if a worker signed it for this key."""
         return self._remembered.is_our_copy(key, stored)
 
     def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
-        """What is remembered of other keys, in their order; {} for nothing.
+        """Return the marks of other keys, in the order of the keys; {} for none.
 
-        For keys of one object: who holds the object's lock is alone with their marks.
+        For keys of one object: while the caller holds its lock, no other pass changes their marks.
         """
         return self._remembered.marks_of(keys)
 
     def done(self, lease: Lease, *, finish_intent: bool = False, known: str = "") -> bool:
-        """Success: forget the failures, release.
+        """Release the key after success and reset its failures.
 
         Args:
             lease: from `take`.
             finish_intent: also delete the domain's intent and unsaved PV (M-010 step 5).
-            known: the newest resourceVersion of the key's object that the pass read or wrote:
-                events up to it, of its own writes say, lead to no further pass. "" for none.
+            known: newest resourceVersion of the key's object that the pass read or wrote: events
+                up to it, for instance of its own writes, cause no further pass. "" for none.
 
         Returns:
-            False when the lease had been lost; then nothing was changed. True for a repeated call.
+            False if the lease had been lost; then only its key is added again. Else True.
         """
         if finish_intent:
             lease.written.clear()
@@ -289,15 +286,15 @@ class WorkQueue:
         threshold: int = 0,
         memo: str = "",
     ) -> FailOutcome:
-        """Failure: count it, retry after max(base * 2^n capped, min_delay), release (L-015).
+        """Count a failure, retry after max(base * 2^n capped, min_delay), release (L-015).
 
         Args:
             lease: from `take`.
             base_seconds: delay after the first failure.
             cap_seconds: longest back-off.
-            min_delay_seconds: not earlier than this (slow set, L-063).
-            threshold: give up when so many failures were counted before, 0 for never (L-016).
-            memo: text handed to the next lease of this key, until `done` or `forget`; no secrets.
+            min_delay_seconds: shortest delay (slow set, L-063).
+            threshold: stop retrying if this many failures were counted before, 0: never (L-016).
+            memo: text for the next lease of this key, until `done` or `forget`; no secrets.
         """
         owner, fails, delay_ms = self._leases.end(
             "fail",
@@ -315,46 +312,45 @@ class WorkQueue:
 
         Args:
             lease: from `take`.
-            delay_seconds: 0 puts it in front of its lane.
-            count: count a failure all the same.
+            delay_seconds: 0 puts the key at the front of its lane.
+            count: count a failure anyway.
 
         Returns:
-            False when the lease had been lost.
+            False if the lease had been lost.
         """
         return bool(self._leases.end("release", lease, round(delay_seconds * 1000), int(count))[0])
 
     def block(self, lease: Lease, lock: Lock) -> bool:
         """End the lease; the key waits for a busy lock and no counter changes.
 
-        It is ready at once if the lock got free meanwhile.
+        The key is ready at once if the lock has been released meanwhile.
 
         Returns:
-            False when the lease had been lost.
+            False if the lease had been lost.
         """
         return bool(self._leases.end("block", lease, lock.text)[0])
 
     def ensure(self, keys: Iterable[Key]) -> None:
-        """Add the keys that neither wait, run nor have a retry planned; leave all others (M-010).
+        """Add the keys that are nowhere in the queue, not even past their retry limit (M-010).
 
-        For records that outlived the entry of their key. They count as retries' equals: no
-        counter changes.
+        For records whose key has left the queue. No counter changes.
         """
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
             self._wakeups.publish(self.scripts.run("ensure", *batch))
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Objects are gone: drop their keys' failure counter, memo, mark and delayed entry."""
+        """Drop the failure counter, memo, mark and delayed entry of deleted objects' keys."""
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
             self.scripts.run("forget", *batch)
 
     def pump(self, *, period_seconds: float = 0.2) -> float:
-        """Move what time has made due; returns the seconds until the next call, at most a period.
+        """Make due keys ready; returns the seconds until the next call, at most a period.
 
-        Each call makes due delayed keys ready. Of all processes one per period does the rest: keys
-        of dead processes become ready, and lists are woken whose message was lost. Bounded work per
-        call; `period_seconds` 0 does it in any case.
+        Each call moves due delayed keys. One of all processes per period does the rest: it makes
+        keys of dead processes ready, and wakes lists whose message was lost. A call's work is
+        bounded. With `period_seconds` 0 every call does all of it.
         """
         due, lists = self.scripts.run(
             "sweep",
@@ -380,11 +376,11 @@ class WorkQueue:
         total: int = 0,
         hold_seconds: float = 0.0,
     ) -> None:
-        """Declare a lane's limits; without any it admits nothing. Remembered for `heartbeat`.
+        """Declare a lane's limits, without which it admits no key. `heartbeat` repeats them.
 
-        `total` bounds all calls of the lane's driver together; give it to each of their lanes.
-        `hold_seconds` is how long a driver that takes one call at a time may still be at the call
-        of a process that died.
+        `total` bounds all calls of the lane's driver together; pass it for each of its lanes.
+        `hold_seconds` is how long a driver that takes one call at a time may still run the call of
+        a dead process.
         """
         limits = LaneLimits(concurrency, rate_per_second, burst, total, hold_seconds)
         self.declared.set(lane, limits)
@@ -397,9 +393,9 @@ class WorkQueue:
         seconds: float | None = None,
         kind: PauseKind = "driver",
     ) -> None:
-        """Stop admitting; running keys go on. `seconds` None = until `resume` of the same kind.
+        """Stop admitting; running keys continue. `seconds` None = until `resume` of the same kind.
 
-        A pause for a Lease is remembered: registering anew tells a Redis that lost its data.
+        A pause for a Lease is remembered here, and restored in a Redis that lost its data.
         """
         if kind == "lease" and seconds is not None:
             self._lease_pauses[lane] = (reason, self._clock() + seconds)
@@ -407,25 +403,25 @@ class WorkQueue:
         self.scripts.run("pause", kind, span_ms, reason, lane)
 
     def resume(self, *lanes: str, kind: PauseKind = "driver") -> None:
-        """End a pause; lanes admit unless paused for another kind."""
+        """End a pause; the lanes admit keys again unless they have a pause of another kind."""
         if kind == "lease":
             for lane in lanes:
                 self._lease_pauses.pop(lane, None)
         self._wakeups.publish(self.scripts.run("resume", kind, *lanes))
 
     def mirror_pauses(self, version: str, pauses: Mapping[str, str]) -> bool:
-        """Take the operators' pauses of the API server; see `workers.queue.pauses`."""
+        """Store the operators' pauses of the API server; see `workers.queue.pauses`."""
         rows = (part for pair in pauses.items() for part in pair)
         is_taken, *lists = self.scripts.run("mirror", version, *rows)
         self._wakeups.publish(lists)
         return bool(is_taken)
 
     def stats(self) -> dict[str, LaneStats]:
-        """Counts and ages by lane."""
+        """Return counts and ages by lane."""
         return read_stats(self.scripts.client, self._now_ms() if self._now_ms else None)
 
     def close(self) -> None:
-        """Hand over the leases of this process at once. Safe to call twice."""
+        """Give up the leases of this process at once. Safe to call twice."""
         self._leases.drop_all()
         process = self._leases.session.process_id
         self._wakeups.publish(self.scripts.run("unregister", process))
