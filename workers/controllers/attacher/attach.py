@@ -80,8 +80,8 @@ _METHODS: Final = {
 class AttachmentPass(DriverPass):
     """One reconcile of an attachment, shared by attach and detach.
 
-    What must survive this process is on the attachment (finalizer, node ids) and, for convenience,
-    in the key's mark (`Memory`).
+    The state that must survive this process is on the attachment (finalizer, node ids) and, for
+    convenience, in the key's mark (`Memory`).
 
     Attributes:
         is_forced: the call is repeated although the status says that it is done.
@@ -103,12 +103,12 @@ class AttachmentPass(DriverPass):
 
     @property
     def memory(self) -> Memory:
-        """What earlier passes left for this key."""
+        """The reconcile state that earlier passes stored with this key."""
         return Memory.read(self.lease.mark)
 
     @property
     def finalizer(self) -> str:
-        """Our finalizer."""
+        """The attacher's finalizer for this driver."""
         return finalizer(self.driver.name)
 
     @property
@@ -132,9 +132,9 @@ class AttachmentPass(DriverPass):
         return self.finalizer in (self.item["metadata"].get("finalizers") or ())
 
     def is_gone(self) -> bool:
-        """Return True if the attachment with this uid is gone; waits for the API server a little.
+        """Return True if the attachment with this uid is gone; waits out a short outage.
 
-        Only this pass knows of the publish, so a short outage must not hide that nobody detaches.
+        Only this pass knows of the publish, so it must not miss that no detach will follow.
         """
         for seconds in GONE_PAUSES_SECONDS:
             try:
@@ -144,13 +144,13 @@ class AttachmentPass(DriverPass):
         return self.context.kube.is_gone(self.resource, self.name, self.key.uid)
 
     def read_volume(self, name: str) -> JsonObject | None:
-        """Read the PV; the lock keeps its creation, deletion and offline expansion away."""
+        """Read the PV under a shared lock, which excludes its creation, deletion and expansion."""
         self.acquire(Lock(name, Mode.SHARED))
         self.volume = self.find(paths.VOLUMES, name)
         return self.volume
 
     def registered_id(self) -> str:
-        """The node id that the driver registered, read live: the node may have been made again."""
+        """Read the node id that the driver registered, live: the node may have been re-created."""
         csi_node = self.find(paths.CSI_NODES, self.node)
         return volumes.registered_id(self.node, csi_node, self.driver.name)
 
@@ -195,7 +195,7 @@ class AttachmentPass(DriverPass):
         return own or self.settings.timeout_seconds
 
     def ask(self, operation: str, request: Message, answer: type[Any]) -> Any:
-        """Publish or unpublish; metrics count in-tree and inline as migrated.
+        """Publish or unpublish; metrics count in-tree and inline volumes as migrated.
 
         Raises:
             AttachError: the driver refused the call, or did not answer in time.
@@ -209,7 +209,7 @@ class AttachmentPass(DriverPass):
                 method, request, answer, timeout_seconds=seconds, is_migrated=is_migrated
             )
         except CsiError as error:
-            # The driver answered, or its deadline passed; else the call may be in flight.
+            # The driver answered or the deadline passed. Otherwise the call may be in flight.
             if not error.from_transport or error.code == errors.DEADLINE_EXCEEDED:
                 self.is_unheard = False
             raise AttachError(str(error), reason=Reason.DRIVER_ERROR, code=error.code) from None
@@ -217,12 +217,11 @@ class AttachmentPass(DriverPass):
         return found
 
     def remembered(self) -> Memory:
-        """What earlier passes left under any of the attachment's keys.
+        """Merge the reconcile state of all keys of the attachment.
 
-        A status "attached" was written after its publish ended, so that call is over; calls
-        before it may still be in flight, and so may a forced publish. Without our finalizer no
-        call is in flight: it is added before the first call, and a detach waits for the last
-        call before it removes the finalizer.
+        A status "attached" was written after its publish ended, so that call is over; earlier
+        calls and a forced publish may still be in flight. Without the finalizer no call is in
+        flight: it is added before the first call, and a detach removes it after the last call.
         """
         found, session = Memory(), self.lease.session
         keys = keys_of(self.key.driver, self.node, self.name, self.key.uid)
@@ -243,16 +242,16 @@ class AttachmentPass(DriverPass):
     # Results.
 
     def save_status(self, step: str, status: Mapping[str, Any]) -> None:
-        """Patch the status; old metadata keys are removed one by one, for the merge.
+        """Patch the status.
 
         Raises:
-            Gone: the attachment is gone; a late worker changes no newer one of its name.
+            Gone: the attachment is gone; a late worker never changes a newer one of its name.
         """
         self.write(step, lambda _: {"status": status}, status=True, is_exact=False)
         self.is_unsaved = False
 
     def save_attached(self, context: Mapping[str, str]) -> None:
-        """Write the status of a published volume."""
+        """Write the status of a published volume; a merge patch must name removed metadata keys."""
         known = (self.item.get("status") or {}).get("attachmentMetadata") or {}
         gone = dict.fromkeys(known.keys() - context.keys())
         metadata = {**context, **gone} if context else None
@@ -308,15 +307,15 @@ def pause(seconds: float) -> None:
 def error_content(
     attachment: JsonObject, field: str, error: AttemptError, *, with_code: bool, now: datetime
 ) -> JsonObject | None:
-    """The new `attachError` or `detachError`; None if the same error was written recently.
+    """Return the new `attachError` or `detachError`; None if it was written recently.
 
-    The code is never invented: Kubernetes takes 8 (RESOURCE_EXHAUSTED) for a full node.
+    Only the driver's own code is written: Kubernetes takes 8 (RESOURCE_EXHAUSTED) for a full node.
     """
     code = error.code if with_code and field == "attachError" else None
     content: JsonObject = {"message": cut(error.message), "errorCode": code}
     known = (attachment.get("status") or {}).get(field)
     if known and all(known.get(name) == value for name, value in content.items()):
-        # An error without a time was not written by us: replace it.
+        # Another program wrote an error without a time: replace it.
         written = known.get("time")
         if written and (now - datetime.fromisoformat(written)).total_seconds() < REWRITE_SECONDS:
             return None
@@ -340,7 +339,7 @@ def cut(message: str) -> str:
 def attach(work: AttachmentPass) -> Outcome:
     """Publish the volume unless the status says that it is attached (A-040)."""
     if work.is_attached and not work.is_forced:
-        # Without our finalizer no detach would run: somebody removed it.
+        # If the finalizer was removed from outside, no detach would run: add it again.
         work.item = work.add_finalizer(work.resource, work.item, "keep-finalizer", work.finalizer)
         return done("attached already")
     try:
@@ -457,7 +456,7 @@ def record_publish(work: AttachmentPass, source: Source, node_id: str) -> None:
 def mark_patch(
     attachment: JsonObject, finalizer_name: str, node_id: str, extra: Mapping[str, str]
 ) -> JsonObject | None:
-    """Finalizer and node ids in one request; None if all are present.
+    """Return the patch with finalizer and node ids; None if all are present.
 
     Raises:
         Ended: the attachment is being deleted, so nothing is published for it.
@@ -468,7 +467,7 @@ def mark_patch(
     names, known = metadata.get("finalizers") or (), metadata.get("annotations") or {}
     is_new = finalizer_name not in names
     wanted = {NODE_ID: node_id, **extra}
-    if not is_new:  # without our finalizer, no publish was sent with the id in the annotation
+    if not is_new:  # without the finalizer, no publish was sent with the id in the annotation
         wanted |= volumes.with_earlier(attachment, node_id)
     body: JsonObject = {"finalizers": [*names, finalizer_name]} if is_new else {}
     if changed := {name: value for name, value in wanted.items() if known.get(name) != value}:

@@ -1,10 +1,10 @@
 """Compares a driver's attachments with its ListVolumes (A-090 to A-097, MA-040).
 
-It only finds differences. Each becomes a key of its own kind, which stays until a reconcile has
-repaired it. A published volume without an attachment is left alone. Attachments may change while
-pages are read, and a list may be incomplete. So an attachment that changed meanwhile is left alone,
-a volume without a status counts as unknown, and many differences on several nodes are treated as a
-possible error of the list.
+The comparison repairs nothing. It adds a key of a kind of its own for each difference, which stays
+until a reconcile has repaired it. A published volume without an attachment is left alone.
+Attachments may change while pages are read, and a list may be incomplete. So an attachment that
+changed meanwhile is left alone, a volume without a status counts as unknown, and many differences
+on several nodes are treated as a possible error of the list.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def count(
 def finding(
     volumes: Objects, nodes: Objects, driver: str, attachment: JsonObject, truth: Published
 ) -> Finding:
-    """Compare one attachment with the driver's list; what cannot be judged is skipped."""
+    """Compare one attachment with the driver's list; an attachment without an id is skipped."""
     name = attachment["metadata"]["name"]
     try:
         source = find_source(volumes, attachment)
@@ -219,7 +219,7 @@ def finding(
 
 
 def find_source(volumes: Objects, attachment: JsonObject) -> Source:
-    """The volume, found as a detach would find it.
+    """Find the volume as a detach would.
 
     Raises:
         AttachError: the PV is missing or was replaced, or the source is invalid.
@@ -237,7 +237,7 @@ def find_source(volumes: Objects, attachment: JsonObject) -> Source:
 
 
 def find_node_id(nodes: Objects, attachment: JsonObject, driver: str) -> str:
-    """The node id to which a forced reconcile would send its call (A-056, A-093).
+    """Find the node id to which a forced reconcile would send its call (A-056, A-093).
 
     A publish uses the node's current id, so it also reaches a node that was created again. An
     unpublish uses the id of the publish.
@@ -276,7 +276,7 @@ def force(work: DriverPass, attachments: list[JsonObject]) -> None:
         work.context.queue.add(keys)
 
 
-# The driver's list, and what of it is believed. Pure.
+# The driver's list, and when it is believed. Pure functions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ def published(pages: Iterable[csi.ListVolumesResponse]) -> Published:
 
 
 def listed_handle(source: Source, node_id: str, driver: str) -> str:
-    """The handle as the driver lists it; a migrated volume's handle is completed first (A-071).
+    """Return the handle as the driver lists it; a migrated volume's is completed (A-071).
 
     Raises:
         UnknownHandleError: the handle cannot be completed, so the volume cannot be compared.
@@ -358,16 +358,16 @@ def differs(attachment: JsonObject, *, is_found: bool) -> bool:
 
 
 def are_too_many(found: Sequence[JsonObject], total: int) -> bool:
-    """Return True if an error in the list is more likely than so many wrong attachments.
+    """Return True if an error in the list is more likely than this many wrong attachments.
 
-    A node that was rebuilt loses all its volumes, so differences on a single node are believed.
+    A rebuilt node loses all its volumes, so differences on a single node are believed.
     """
     nodes = {item["spec"]["nodeName"] for item in found}
     return len(nodes) > 1 and len(found) > max(FREE_DIFFERENCES, MOST_OF_ALL * total)
 
 
 def summary(found: Iterable[JsonObject]) -> str:
-    """A digest of the contradicted attachments, to be compared with that of the next list."""
+    """Return a digest of the contradicted attachments, to compare with the next list's."""
     names = sorted(
         f"{item['metadata']['uid']} {bool((item.get('status') or {}).get('attached'))}"
         for item in found

@@ -44,7 +44,7 @@ class AttacherController:
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
         """Run the reconcile that the key's kind stands for."""
-        assert driver is not None  # all kinds have one
+        assert driver is not None  # all kinds have a driver
         if key.kind == names.FINALIZERS:
             return release_volume(DriverPass(context, key, lease, paths.VOLUMES, driver=driver))
         if key.kind == names.RECONCILE:
@@ -55,7 +55,7 @@ class AttacherController:
         )
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """The comparison with ListVolumes, if the driver supports it (A-090)."""
+        """Return the comparison with ListVolumes, if the driver supports it (A-090)."""
         del context
         if driver is None or not can_compare(driver):
             return ()
@@ -63,7 +63,7 @@ class AttacherController:
         return (Due(names.reconcile_key(driver.queue_name), seconds),)
 
     def serves(self, driver: Driver) -> bool:
-        """True: even if a driver cannot attach, its attachments are marked attached (A-004)."""
+        """Return True: if a driver cannot attach, its attachments are marked attached (A-004)."""
         del driver
         return True
 

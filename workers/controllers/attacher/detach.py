@@ -132,7 +132,7 @@ def find_secrets(work: AttachmentPass, reference: SecretRef | None) -> dict[str,
 
 
 def find_node_ids(work: AttachmentPass, remembered: Memory) -> list[str]:
-    """The node ids that publishes used; the node's current id only if no id is known."""
+    """Return the node ids that publishes used; the node's current id only if none is known."""
     known = [volumes.annotated_id(work.item), *volumes.earlier_ids(work.item), *remembered.nodes]
     node_ids = [one for one in dict.fromkeys(known) if one]
     return node_ids or [work.registered_id()]
@@ -162,7 +162,7 @@ def release(work: AttachmentPass) -> None:
     work.item = work.remove_finalizer(work.resource, work.item, step, work.finalizer)
 
 
-# Attachments that go without a detach, and drivers that cannot attach.
+# Attachments that disappear without a detach, and drivers that cannot attach.
 
 
 def abandon(work: AttachmentPass) -> Outcome:
@@ -203,11 +203,11 @@ def abandon(work: AttachmentPass) -> Outcome:
 
 
 def take_back(work: AttachmentPass) -> Outcome:
-    """Unpublish a volume whose publish was sent after its attachment had gone, if there is one.
+    """Unpublish a volume that was published after its attachment was deleted, if there is one.
 
     A worker that is frozen just before the call sends it when it wakes, whatever happened
-    meanwhile. Its record is then put back, and this is the next reconcile. Anybody may put a record
-    back into Redis, so a live attachment of the same volume and node wins.
+    meanwhile. The queue then restores its record, and the next reconcile comes here. Any Redis user
+    could also write an old record back, so a live attachment of the same volume and node wins.
     """
     memory, found = work.memory, work.memory.record
     gone = done("attachment is gone")
@@ -216,7 +216,7 @@ def take_back(work: AttachmentPass) -> Outcome:
     target, node_id = Target.of_record(found), str(found.get("node") or "")
     if found.get("driver") != work.driver.name or not node_id:
         return gone
-    # Nothing else is known of it: a name that no PV has.
+    # The rest of the attachment is unknown; no PV is named "-".
     spec = {"attacher": work.driver.name, "nodeName": "", "source": {"persistentVolumeName": "-"}}
     work.item = {"metadata": {"name": work.name}, "spec": spec}
     work.lock_calls("detach", target.handle, node_id, multi_node=False)
@@ -264,7 +264,7 @@ def _note(work: AttachmentPass, step: str, mark: Mapping[str, Any]) -> None:
 def pretend(work: AttachmentPass) -> Outcome:
     """Mark as attached without a call, for a driver that cannot attach; remove an old finalizer."""
     if not work.is_attached:
-        # This also clears errors and metadata from when the driver could attach.
+        # This also clears errors and metadata from a time when the driver could attach.
         work.save_attached({})
     if work.is_deleting and work.has_finalizer:
         with suppress(AttachError):
@@ -303,7 +303,7 @@ def release_volume(work: DriverPass) -> Outcome:
         work.write("release-volume", without_ours)
     except RefusedError as error:
         return retry(f"finalizer not removed: {error}")
-    # Changes that others made earlier caused events of their own; this write needs no event.
+    # Earlier changes by others have events of their own; the event of this write is ignored.
     return done("released", known=version_of(work.item))
 
 

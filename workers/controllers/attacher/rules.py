@@ -1,10 +1,10 @@
-"""Turns events into keys of attachments and finalizers that have something to do (A-031).
+"""Turns events into keys of attachments and finalizers that need work (A-031).
 
-Unlike csi-attacher, it ignores events that only echo our own writes (DA-009): the finalizer, node
-id and errors that we write are left out of the comparison. An attachment that is settled (attached
-with our finalizer, or deleting without it) is forgotten, so a resync queues only the others.
-An attachment is woken by what it may have waited for: its driver is new on the node, or its PV is
-younger than the attachment itself. CSIDriver objects are not read (A-077).
+Unlike csi-attacher, it ignores events that only echo csi-fleet's own writes (DA-009): the
+comparison leaves out the finalizer, node id and errors. A settled attachment (attached with the
+finalizer, or deleting without it) is forgotten, so a resync queues only the others. A failed
+attachment is queued again when its driver is new on the node, or when its PV is younger than the
+attachment. CSIDriver objects are not read (A-077).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SERVICE: Final = "CONTROLLER_SERVICE"
 
 
 class DriverView(msgspec.Struct, frozen=True, gc=False):
-    """What the rules know of a driver."""
+    """The facts about a driver that the rules need."""
 
     name: str
     queue_name: str
@@ -49,10 +49,10 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """An attachment with something to do: the parts of its key and what may wake it.
+    """An attachment that needs work: the parts of its key, and the facts that may wake it.
 
-    `fingerprint`: its content without our own writes. `is_marked`: it has our finalizer and a
-    node id.
+    `fingerprint`: its content without csi-fleet's own writes. `is_marked`: it has the finalizer
+    and a node id.
     """
 
     driver: str
@@ -73,7 +73,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def forgotten(self) -> list[Told]:
-        """What becomes of its keys when it is gone: its counters and marks end with it."""
+        """The requests to forget the counters and marks of its keys, for when it is deleted."""
         return [Forget(key) for key in keys_of(self.driver, self.node, self.name, self.uid)]
 
 
@@ -84,9 +84,9 @@ class AttacherRules:
         self._drivers: dict[str, DriverView] = {}
         self._by_finalizer: dict[str, DriverView] = {}
         self._waiting: Waits[Waiting] = Waits()
-        # Keys of PVs with our finalizer that wait for their last detach.
+        # Keys of PVs with the finalizer that wait for their last detach.
         self._held: Waits[Key] = Waits()
-        # The queue names of our drivers that are registered, by node.
+        # By node: the queue names of the served drivers that are registered on it.
         self._nodes: Waits[tuple[str, ...]] = Waits()
         self._tables: dict[Resource, Waits[Any]] = {
             paths.ATTACHMENTS: self._waiting,
@@ -164,7 +164,7 @@ class AttacherRules:
         self._waiting.put(name, waiting, ("node", waiting.node), ("volume", volume))
         is_echo = known is not None and known.fingerprint == waiting.fingerprint
         if known is not None and known.is_marked and not waiting.is_marked:
-            is_echo = False  # we remove them only at the end, so someone else removed one
+            is_echo = False  # csi-fleet removes them only at the end, so another program did
         return told if is_echo else [*told, waiting.key]
 
     def _drop_attachment(self, item: Attachment) -> list[Told]:
@@ -173,7 +173,7 @@ class AttacherRules:
         held = self._held.get(item.spec.source.persistent_volume_name or "")
         return [*told, held] if held is not None else told
 
-    # What attachments wait for.
+    # Objects that attachments wait for.
 
     def _see_node(self, item: CsiNode) -> list[Told]:
         """Queue the attachments of drivers that are new on the node."""
@@ -187,9 +187,9 @@ class AttacherRules:
         return [one.key for one in waiting if one.has_error and one.driver in new]
 
     def _see_volume(self, item: Volume, *, is_listed: bool) -> list[Told]:
-        """Queue the attachments that failed before the PV was made, and a PV that may go.
+        """Queue attachments that failed before the PV was created, and a PV that may be released.
 
-        Only a PV that was made again is younger than its attachment.
+        Only a re-created PV is younger than its attachment.
         """
         name, created = item.metadata.name, item.metadata.creation_timestamp or ""
         waiting = self._waiting.waiting_for("volume", name)
@@ -198,13 +198,13 @@ class AttacherRules:
         if driver is not None:
             held = finalizer_key(driver.queue_name, name)
             self._held.put(name, held)
-            # The end of its attachment also queues it, but the PV's own event can come first.
+            # The deletion of its attachment also queues it, but the PV's own event can come first.
             if not (is_listed and known == held):
                 told.append(held)
         return told
 
     def _owner(self, item: Volume) -> DriverView | None:
-        """The driver whose finalizer may have to go: the PV is deleted or no longer migrated."""
+        """Return the driver whose finalizer may be removed: the PV is deleted or not migrated."""
         ours = [self._by_finalizer.get(one) for one in item.metadata.finalizers or ()]
         driver = next((view for view in ours if view is not None), None)
         if driver is None:
@@ -230,7 +230,7 @@ def is_another_kind(before: Records, now: Records) -> bool:
 
 
 def is_settled(item: Attachment, driver: DriverView) -> bool:
-    """Return True if nothing is left to do.
+    """Return True if the attachment needs no work.
 
     A driver that cannot attach needs no finalizer, but an old one must be removed (A-075, DA-008).
     """
@@ -258,7 +258,7 @@ def waiting_of(item: Attachment, driver: DriverView) -> Waiting:
 
 
 def fingerprint(item: Attachment, driver: DriverView) -> int:
-    """A hash of everything that others can change on an attachment."""
+    """Return a hash of the fields that other programs can change on an attachment."""
     meta = item.metadata
     annotations = dict(meta.annotations or {})
     for name in (NODE_ID, EARLIER_IDS):

@@ -1,8 +1,8 @@
-"""The volume of an attachment and its node, as the driver knows them; the driver's requests. Pure.
+"""Determines an attachment's volume and node id, and builds the driver's requests. Pure.
 
-An attachment names a PV, or contains the PV spec of a migrated volume defined in a pod. What a
-detach needs once the PV is gone is in the record of the publish. Redis and annotations are not
-trusted: a record of Redis counts only if the attachment's own name proves it.
+An attachment names a PV, or contains the PV spec of a migrated volume defined in a pod. The record
+of the publish has what a detach needs once the PV is gone. Redis and annotations are not trusted: a
+record from Redis counts only if the attachment's own name proves it.
 Source: kubernetes-csi/external-attacher, pkg/controller/csi_handler.go; csi-lib-utils, accessmodes.
 """
 
@@ -108,12 +108,12 @@ def volume_name(attachment: JsonObject) -> str:
 
 
 def inline_source(attachment: JsonObject) -> Source:
-    """The volume that the attachment itself contains."""
+    """Return the volume that the attachment itself contains."""
     return Source(attachment["spec"]["source"]["inlineVolumeSpec"], is_migrated=True)
 
 
 def volume_source(volume: JsonObject) -> Source:
-    """The volume of a PV.
+    """Return the volume of a PV.
 
     Raises:
         AttachError: an in-tree volume cannot be translated, or there is no CSI source.
@@ -130,7 +130,7 @@ def volume_source(volume: JsonObject) -> Source:
 
 
 def foreign_driver(volume: JsonObject, driver: str) -> str:
-    """The other driver that a PV belongs to, migrated or not; "" if it is `driver` or none.
+    """Return the other driver of a PV, migrated or not; "" if it is `driver` or none.
 
     csi-attacher sends such a volume's handle to the wrong driver (DA-032).
     """
@@ -141,12 +141,12 @@ def foreign_driver(volume: JsonObject, driver: str) -> str:
 
 
 def missing_volume(name: str) -> AttachError:
-    """The PV does not exist."""
+    """Return the error for a missing PV."""
     return AttachError(f'persistentvolume "{name}" not found', reason=Reason.VOLUME_MISSING)
 
 
 def replaced_volume(name: str) -> AttachError:
-    """The PV was created again under its name, and no record has the first one's handle."""
+    """Return the error for a re-created PV, if no record has the first PV's handle."""
     return AttachError(
         f"persistentvolume {name} is another volume than the one that was attached, and no record "
         "has the handle of that one: detach it in the storage, then remove the attachment's "
@@ -158,7 +158,7 @@ def replaced_volume(name: str) -> AttachError:
 
 
 def registered_id(node: str, csi_node: Mapping[str, Any] | None, driver: str) -> str:
-    """The node id that the driver registered.
+    """Return the node id that the driver registered.
 
     Raises:
         AttachError: there is no CSINode, or it does not list the driver with an id. An unpublish
@@ -175,18 +175,18 @@ def registered_id(node: str, csi_node: Mapping[str, Any] | None, driver: str) ->
 
 
 def annotated_id(attachment: JsonObject) -> str:
-    """The node id of the last publish, "" if none is known."""
+    """Return the node id of the last publish, "" if none is known."""
     return str((attachment["metadata"].get("annotations") or {}).get(NODE_ID) or "")
 
 
 def earlier_ids(attachment: JsonObject) -> list[str]:
-    """The node ids of publishes before the last one; empty if the annotation is unreadable."""
+    """Return the node ids of earlier publishes; empty if the annotation is unreadable."""
     found = _annotated_json(attachment, EARLIER_IDS)
     return [one for one in found if one and is_sendable(one)] if isinstance(found, list) else []
 
 
 def with_earlier(attachment: JsonObject, node_id: str) -> dict[str, str]:
-    """The annotation that preserves the id of the last publish; {} if `node_id` is the same."""
+    """Return the annotation that keeps the last publish's id; {} if `node_id` is the same."""
     last = annotated_id(attachment)
     if last in ("", node_id):
         return {}
@@ -205,7 +205,7 @@ def publish_request(
     *,
     has_readonly: bool,
 ) -> csi.ControllerPublishVolumeRequest:
-    """The publish request (A-050); `has_readonly`: the driver supports PUBLISH_READONLY."""
+    """Build the publish request (A-050); `has_readonly`: the driver has PUBLISH_READONLY."""
     attributes: Mapping[str, Any] = source.csi.get("volumeAttributes") or {}
     return csi.ControllerPublishVolumeRequest(
         volume_id=source.handle,
@@ -220,12 +220,12 @@ def publish_request(
 def unpublish_request(
     handle: str, node_id: str, secrets: Mapping[str, str]
 ) -> csi.ControllerUnpublishVolumeRequest:
-    """The unpublish request for one node; an empty node id would mean all nodes."""
+    """Build the unpublish request for one node; an empty node id would mean all nodes."""
     assert node_id
     return csi.ControllerUnpublishVolumeRequest(volume_id=handle, node_id=node_id, secrets=secrets)
 
 
-# What a publish leaves for its detach.
+# The record that a publish stores for its detach.
 
 
 class Target(NamedTuple):
@@ -237,18 +237,18 @@ class Target(NamedTuple):
 
     @classmethod
     def of_source(cls, source: Source) -> Self:
-        """The volume of a PV or an inline volume."""
+        """Take the volume from a PV or an inline volume."""
         return cls(source.handle, source.secret, source.is_multi_node)
 
     @classmethod
     def of_record(cls, record: Record) -> Self:
-        """The volume of a record, whose access modes nobody knows any more."""
+        """Take the volume from a record; its access modes are no longer known."""
         namespace, name = record.get("secret") or ("", "")
         return cls(str(record["handle"]), SecretRef(name, namespace) if name else None)
 
 
 def record(source: Source, driver: str, node_id: str) -> Record:
-    """What the detach will need to know about this publish; no secret data."""
+    """Return the data about this publish that its detach needs; no secret data."""
     secret = source.secret
     return {
         "driver": driver,
@@ -259,18 +259,18 @@ def record(source: Source, driver: str, node_id: str) -> Record:
 
 
 def record_text(wanted: Record) -> str:
-    """The record as the annotation stores it."""
+    """Return the text of a record for the annotation."""
     return json.dumps(wanted, sort_keys=True, separators=(",", ":"))
 
 
 def annotated_record(attachment: JsonObject, annotation: str) -> Record | None:
-    """The record in the attachment's annotation; None if it is absent or unreadable."""
+    """Return the record in the attachment's annotation; None if absent or unreadable."""
     found = _annotated_json(attachment, annotation)
     return found if is_record(found) else None
 
 
 def confirmed_record(found: object, attachment: JsonObject) -> Record | None:
-    """A record of Redis, if the attachment's name proves it.
+    """Return a record from Redis if the attachment's name proves it, else None.
 
     The attach/detach controller derives an attachment's name from the hash of handle, driver and
     node. So writing to Redis cannot direct a detach to another volume.
@@ -309,16 +309,16 @@ def proves(attachment: JsonObject, handle: str) -> bool:
 def is_of_another(attachment: JsonObject, source: Source) -> bool:
     """Return True if the attachment's name shows that it was created for another volume.
 
-    The PV was then created again under the same name. An attachment that the attach/detach
-    controller did not name proves nothing, nor does an attachment of an in-tree volume, whose
-    translated handle may differ between releases.
+    The PV was then re-created under its name. The name of an attachment proves nothing if another
+    program chose it, or if the volume is in-tree: its translated handle may differ between
+    releases.
     """
     is_named = _HASHED.fullmatch(attachment["metadata"]["name"]) and not source.is_migrated
     return bool(is_named) and not proves(attachment, source.handle)
 
 
 def _annotated_json(attachment: JsonObject, annotation: str) -> object:
-    """The content of an annotation, which any user may have written; None if unreadable."""
+    """Decode an annotation, which any user may have written; None if unreadable."""
     text = (attachment["metadata"].get("annotations") or {}).get(annotation) if annotation else None
     try:
         return json.loads(text) if text else None
@@ -328,7 +328,7 @@ def _annotated_json(attachment: JsonObject, annotation: str) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the passes over an attachment leave for the next one, in the key's mark.
+    """The reconcile state of an attachment, stored in the key's mark.
 
     Attributes:
         record: of the last publish.
@@ -356,11 +356,11 @@ class Memory:
         )
 
     def succeeded(self) -> Self:
-        """After a publish succeeded: what its detach needs, without failure counts."""
+        """Return the state after a successful publish: without failure counts or its call."""
         return replace(self, calls=self.calls.answered(), aborted=0, timeouts=0)
 
     def mark(self) -> dict[str, Any]:
-        """The mark, without what is empty."""
+        """Return the mark, without empty fields."""
         found = {
             "record": self.record,
             "nodes": list(self.nodes),
