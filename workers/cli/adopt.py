@@ -135,7 +135,7 @@ class Move:
         return code or (verification.run("", "adopt") if verification else 0)
 
     def verification(self, workload: JsonObject, plan: Plan) -> Verification | None:
-        """The claim of --verify, None without the flag; what prevents it refuses the plan."""
+        """Prepare the claim of --verify, None without the flag; its problems refuse the plan."""
         tool = self.tools.settings.tool
         if not tool.verify:
             return None
@@ -159,7 +159,7 @@ class Move:
         return found
 
     def around(self, workload: JsonObject, installation: Installation) -> Surroundings:
-        """The objects that central mode needs for the driver besides its workload.
+        """Return the objects that central mode needs for the driver besides its workload.
 
         Raises:
             ConfigError: the installation has no central workers.
@@ -256,7 +256,7 @@ class Move:
                 yield self._owner(pod, namespace)
 
     def _pods_of(self, namespace: str, holder: str) -> list[JsonObject]:
-        """The pod named like the Lease's holder; with host networking, the pods on that node."""
+        """Return the pod named like the holder; with host networking, the pods on that node."""
         try:
             return [self.tools.kube.get(paths.PODS, holder, namespace=namespace)]
         except NotFoundError:
@@ -269,7 +269,7 @@ class Move:
             ]
 
     def _owner(self, item: JsonObject, namespace: str) -> JsonObject:
-        """The workload that owns the pod."""
+        """Return the workload that owns the pod."""
         kind = item.get("kind") or "Pod"
         for owner in item["metadata"].get("ownerReferences") or ():
             resource = _WORKLOADS.get(owner["kind"])
@@ -627,7 +627,7 @@ class Move:
 
 
 def _reachable(url: str, namespace: str) -> str:
-    """The watcher's Redis URL in the form that works from another namespace."""
+    """Return the watcher's Redis URL in the form that works from another namespace."""
     scheme, separator, rest = url.partition("://")
     if scheme not in {"redis", "rediss"}:
         return url

@@ -5,9 +5,9 @@
                               adopted-drivers, which the workers mount as part of their drivers
     cluster                   ClusterRole and binding: the workers are allowed to serve this driver
 
-Each object is created only if it is missing, so the command can be interrupted and repeated. None
-of them allows a call to the driver before its pods have a gateway. An existing object of the same
-name from another source is used (a Secret, for example from cert-manager) or refused.
+Only missing or different objects are written, so the command can be interrupted and repeated. None
+of them allows a call to the driver before its pods have a gateway. An object of the same name that
+`adopt` did not create is used if it is a Secret (for example from cert-manager), otherwise refused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
 
 
 def central_of(kube: KubeResources, installation: Installation) -> Central | None:
-    """The central workers, None if the installation has none."""
+    """Return the central workers, None if the installation has none."""
     try:
         found = kube.get(paths.DEPLOYMENTS, "worker", namespace=installation.namespace)
     except NotFoundError:
@@ -78,7 +78,7 @@ def central_of(kube: KubeResources, installation: Installation) -> Central | Non
 
 
 def _port(kube: KubeResources, namespace: str) -> int:
-    """The port that the NetworkPolicy of the workers allows them to connect to."""
+    """Return the port to which the workers' NetworkPolicy allows connections."""
     try:
         found = kube.get(POLICIES, "worker-drivers", namespace=namespace)
     except NotFoundError:
@@ -119,7 +119,7 @@ class Surroundings:
     def objects(
         self, workload: JsonObject, *, is_one_replica: bool
     ) -> list[tuple[Resource, JsonObject]]:
-        """All objects except the Secrets and the entry."""
+        """Return all objects except the Secrets and the entry."""
         port = self.central.port
         own = {gateway.LABEL: self.name}
         workers = {
@@ -194,12 +194,12 @@ class Surroundings:
         }
         known = self._find(SERVICES, self.name, self.namespace)
         if is_one_replica and (known is None or known["spec"].get("clusterIP") == "None"):
-            # Without an address, its name resolves to the pods. A Service keeps its address.
+            # A Service without an address resolves to the pods. An existing address stays.
             spec["clusterIP"] = "None"
         return self._object(SERVICES, self.name, {"spec": spec})
 
     def shown(self, workload: JsonObject, entry: JsonObject) -> list[JsonObject]:
-        """All objects for display, without keys: those are generated when they are written."""
+        """Return all objects for display; certificates and keys are generated only by `make`."""
         secrets = [
             {**self._secret(place, name, {}), "data": dict.fromkeys(keys, "(made by adopt)")}
             for place, name, keys in (
@@ -279,7 +279,7 @@ class Surroundings:
                 )
 
     def make(self, workload: JsonObject, entry: JsonObject) -> list[str]:
-        """Create what is missing, the entry last; returns what was written."""
+        """Create or correct all objects, the entry last; returns the written objects."""
         written = self._certificates()
         for resource, item in self.objects(workload, is_one_replica=_is_one_replica(entry)):
             if self._apply(resource, item):
@@ -291,7 +291,7 @@ class Surroundings:
         return written
 
     def remove(self) -> list[str]:
-        """Remove what `make` created for this driver; returns what was removed."""
+        """Remove the objects that `make` created for this driver, and return them."""
         removed = []
         found = self._find(paths.CONFIG_MAPS, ADOPTED, self.central.namespace)
         if self._key in ((found or {}).get("data") or {}):
@@ -394,7 +394,7 @@ class Surroundings:
     def _touch(self) -> None:
         """Make the kubelets refresh the workers' volumes now instead of within a minute.
 
-        They do so when a pod changes. Without permission to change pods, it takes that minute.
+        A kubelet does so when a pod changes. Without permission to change pods it takes a minute.
         """
         note = {_TOUCHED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         try:
@@ -423,7 +423,7 @@ class Surroundings:
             return None
 
     def _create(self, resource: Resource, item: JsonObject) -> JsonObject:
-        """Create the object; if it has just been created by someone else, return that one."""
+        """Create the object; if another process has just created it, return that object."""
         try:
             return self.kube.create(resource, item)
         except AlreadyExistsError:
@@ -446,7 +446,7 @@ class Surroundings:
         return True
 
     def _is_isolated(self, workload: JsonObject) -> bool:
-        """Return True if another policy already closes the pods' ports, so ours only opens one."""
+        """Return True if another policy already closes the pods' ports."""
         labels = workload["spec"]["template"]["metadata"].get("labels") or {}
         for one in self.kube.list(POLICIES, namespace=self.namespace):
             spec = one.get("spec") or {}
@@ -467,9 +467,9 @@ def is_served(tools: Tools, central: Central, driver: str) -> bool | None:
 
 
 def asked_in_pod(tools: Tools, namespace: str, *command: str) -> JsonObject | None:
-    """The JSON that a csi-fleet command prints in a pod of the namespace; None without an answer.
+    """Run a csi-fleet command in a pod of the namespace; returns its JSON, None without an answer.
 
-    Redis, its password and its certificate are only in the pods.
+    Only pods can reach Redis, and have its password and certificate.
     """
     config = tools.settings.kube.kubeconfig
     flags = [f"--kubeconfig={config}"] if config else []
@@ -489,13 +489,13 @@ def asked_in_pod(tools: Tools, namespace: str, *command: str) -> JsonObject | No
 
 
 def rights_of(central: Central) -> JsonObject:
-    """The workers' account as a pod, for the permission check of `migrate`."""
+    """Return the workers' account as a pod, for the permission check of `migrate`."""
     metadata = {"name": "worker", "namespace": central.namespace}
     return {"metadata": metadata, "spec": {"serviceAccountName": "worker", "containers": []}}
 
 
 def secrets_hint(central: Central, driver: str) -> Finding:
-    """A hint about what only the user can decide: which Secrets the workers may read."""
+    """Return a hint on a decision of the user: which Secrets the workers may read."""
     return Finding(
         "rights",
         WARN,
@@ -523,7 +523,7 @@ def _place(resource: Resource, item: JsonObject) -> str:
 
 
 def _names(text: str) -> set[str]:
-    """Names of the drivers in a drivers file; empty if it is unreadable."""
+    """Return the names of the drivers in a drivers file; empty if it is unreadable."""
     try:
         found: Any = yaml.safe_load(text)
         return {str(one["name"]) for one in found["drivers"] or ()}
@@ -532,7 +532,7 @@ def _names(text: str) -> set[str]:
 
 
 def _all_but(port: int) -> list[JsonObject]:
-    """All ports of all protocols except this TCP port."""
+    """Return all ports of all protocols except this TCP port."""
     found: list[JsonObject] = []
     for protocol in _PROTOCOLS:
         spans = [(1, port - 1), (port + 1, _LAST_PORT)] if protocol == "TCP" else [(1, _LAST_PORT)]
@@ -545,7 +545,7 @@ def _all_but(port: int) -> list[JsonObject]:
 
 
 def _change(found: Any, wanted: Any) -> Any:
-    """The merge patch that makes `found` cover `wanted`: what labels select is replaced whole."""
+    """Return the merge patch that makes `found` cover `wanted`; label maps are replaced whole."""
     if not isinstance(wanted, dict) or not isinstance(found, dict):
         return wanted
     gone = found.keys() - wanted.keys() if _is_labels(wanted) else ()
@@ -559,7 +559,7 @@ def _is_labels(value: JsonObject) -> bool:
 
 
 def _covers(found: Any, wanted: Any) -> bool:
-    """Return True if `found` contains all of `wanted`, and equal labels; servers add defaults."""
+    """Return True if `found` contains `wanted`, with equal labels; the server adds defaults."""
     if isinstance(wanted, dict):
         if _is_labels(wanted):
             return bool(found == wanted)

@@ -1,9 +1,9 @@
 """Plans what adopting or releasing a driver's workload changes in it.
 
 Pure: takes objects, returns one merge patch and findings. The patch stores a record of what it
-removes in an annotation of the workload, so one request writes both or neither. Whoever can forge
-the record can also change the containers. The workload is the only state and each step is planned
-from its current content, so any step can be interrupted and repeated.
+removes in an annotation of the workload, so one request writes both or neither. A user who can
+forge the record can also change the containers. The workload is the only state and each step is
+planned from its current content, so any step can be interrupted and repeated.
 
     Go sidecars ---adopt---> worker + record ---release---> Go sidecars + mark ---> Go sidecars
 
@@ -12,8 +12,8 @@ not, the Deployment's pods are replaced with strategy Recreate, and `settle` res
 strategy once the new pods run.
 
 In central mode the new pods have a gateway instead of the sidecars. Workers reach the driver only
-through it, and with Recreate no pod has it before the last pod with Go sidecars has ended. Of
-several replicas all workers call the same, unless the user says that any may be called.
+through it, and with Recreate no pod has it before the last pod with Go sidecars has ended. All
+workers call the same one of several replicas, unless the user allows calls to any of them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Plan:
-    """What to do next.
+    """The planned change.
 
     Attributes:
         findings: messages for people; if one is a `FAIL`, nothing must be done.
@@ -90,13 +90,13 @@ class Plan:
 
 
 def place_of(workload: JsonObject) -> str:
-    """`Deployment NAMESPACE/NAME`."""
+    """Return `Deployment NAMESPACE/NAME`."""
     metadata = workload["metadata"]
     return f"{workload['kind']} {metadata['namespace']}/{metadata['name']}"
 
 
 def record_of(workload: JsonObject) -> JsonObject | None:
-    """The workload's record of its removed sidecars; None if it has none.
+    """Return the workload's record of its removed sidecars; None if it has none.
 
     Raises:
         ValueError: the annotation does not contain a record.
@@ -243,7 +243,7 @@ def release(workload: JsonObject, choice: Choice) -> Plan:
 
 
 def settle(workload: JsonObject) -> JsonObject | None:
-    """What is left to do once the new side works; None if nothing is.
+    """Return the patch to apply once the new side works; None if there is none.
 
     The workload gets its own strategy back, and after a release the record is removed.
     """
@@ -266,7 +266,7 @@ def settle(workload: JsonObject) -> JsonObject | None:
 
 
 def movable(workload: JsonObject) -> list[Sidecar]:
-    """The Go sidecars in the workload's pods that work for one driver."""
+    """Return the Go sidecars in the workload's pods that work for one driver."""
     metadata, template = workload["metadata"], workload["spec"]["template"]
     pod = {
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
@@ -280,7 +280,7 @@ def movable(workload: JsonObject) -> list[Sidecar]:
 
 
 def patched(workload: JsonObject, patch: JsonObject) -> JsonObject:
-    """The workload with the patch applied, without fields that the API server adds."""
+    """Return the workload with the patch applied, without fields that the API server adds."""
     found: JsonObject = _merged(workload, patch)
     kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
     found["metadata"] = {key: found["metadata"][key] for key in kept if key in found["metadata"]}
@@ -364,7 +364,7 @@ def _check_kind(workload: JsonObject, plan: Plan) -> None:
 def _check_names(
     workload: JsonObject, result: OneContainer, record: JsonObject | None, plan: Plan
 ) -> None:
-    """Check for containers and volumes of the pod whose names conflict with ours."""
+    """Check for containers and volumes of the pod whose names conflict with csi-fleet's."""
     spec = workload["spec"]["template"]["spec"]
     if record is None and (ours := _worker(workload)) is not None:
         plan.say(
@@ -582,7 +582,7 @@ def _recreate(
 def _template(
     template: JsonObject, result: OneContainer, names: set[str], volumes: Sequence[str]
 ) -> JsonObject:
-    """The pod template with the worker where the first sidecar was."""
+    """Return the pod template with the worker in the first sidecar's position."""
     spec = template["spec"]
     containers: list[JsonObject] = []
     for one in spec["containers"]:
@@ -604,7 +604,7 @@ def _template(
 
 
 def _removed(spec: JsonObject, names: set[str]) -> list[JsonObject]:
-    """The containers as they are, each with its index in its list without the worker."""
+    """Return the present containers, each with its index in its list without the worker."""
     return [
         {"list": one, "index": index, "container": copy.deepcopy(container)}
         for one in _LISTS
@@ -654,7 +654,7 @@ def _text(record: JsonObject) -> str:
 
 
 def _overlay(workload: JsonObject, found: Sequence[Sidecar], result: OneContainer) -> str:
-    """A kustomization with the same change, for a workload that a chart or repository renders."""
+    """Return the same change as a kustomization, for a workload that a chart or repo renders."""
     spec = workload["spec"]["template"]["spec"]
     names = {one.container["name"] for one in found}
     lists: JsonObject = {

@@ -1,9 +1,9 @@
-"""`adopt --verify` and `release --verify`: one claim is made, Bound and deleted, volume included.
+"""`adopt --verify` and `release --verify`: creates a claim, and deletes it once it is Bound.
 
-Works with the user's own permissions and without a pod: for a class that waits for a consumer, the
-claim names a node, as the scheduler would. The claim has the driver's own name for it, so a command
-that was cut off leaves one claim, which the next command removes first. A failure changes nothing
-about the driver: it stays with the side that it was moved to.
+It needs only the user's own permissions, and no pod: for a class that waits for a consumer it
+writes a node into the claim, as the scheduler would. The claim's name is derived from the driver's,
+so an interrupted command leaves one claim, which the next command deletes first. A failure does not
+move the driver back.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Verification:
         return f"{self.namespace}/{self.name}"
 
     def findings(self) -> Iterator[Finding]:
-        """Choose the class; yields why that is impossible, before anything is changed."""
+        """Choose the class; yields why that is impossible, before any object is changed."""
         names = {self.driver, in_tree_name(self.driver)}
         items = self.tools.kube.list(paths.STORAGE_CLASSES)
         fitting = {one["metadata"]["name"]: one for one in items if one["provisioner"] in names}
@@ -98,10 +98,10 @@ class Verification:
                 )
 
     def run(self, asked_in: str, undo: str) -> int:
-        """Make the claim, wait until it is Bound, delete it; returns the exit code.
+        """Create the claim, wait until it is Bound, delete it; returns the exit code.
 
         Args:
-            asked_in: namespace of the pods that know why a claim waits, "" for none.
+            asked_in: namespace of pods in which `explain` can run, "" for none.
             undo: the command that undoes the move.
         """
         seconds = self.tools.settings.tool.wait_seconds
@@ -129,7 +129,7 @@ class Verification:
         return 1
 
     def _steps(self, end: float) -> str:
-        """Do all steps; returns what was waited for in vain, "" if nothing was."""
+        """Do all steps; returns the step that did not finish in time, "" if all did."""
         if not self._until(end, self._is_absent):
             return f"the claim {self.place} of an earlier command was not deleted"
         self.tools.kube.create(paths.CLAIMS, self._claim())
@@ -154,14 +154,14 @@ class Verification:
         claim = self.tools.kube.get(paths.CLAIMS, self.name, namespace=self.namespace)
         is_free = not claim["spec"].get("volumeName")
         notes = claim["metadata"].get("annotations") or {}
-        # A driver without room on the node removes the annotation; the scheduler would set it.
+        # If the node has no room, the provisioner removes the annotation: set it again.
         if self.is_delayed and is_free and ANN_SELECTED_NODE not in notes:
             note = {ANN_SELECTED_NODE: self._node()}
             self.tools.kube.merge(paths.CLAIMS, claim, {"metadata": {"annotations": note}})
         return bool((claim.get("status") or {}).get("phase") == "Bound")
 
     def _is_absent(self) -> bool:
-        """Delete the claim if it is there, with its volume; True once the claim is gone."""
+        """Delete the claim, if there is one, with its volume; True once the claim is gone."""
         claim = self._find(paths.CLAIMS, self.name, self.namespace)
         if claim is None:
             return True
@@ -203,7 +203,7 @@ class Verification:
         }
 
     def _node(self) -> str:
-        """A node that takes pods and has the driver, "" if there is none."""
+        """Return a node that takes pods and has the driver, "" if there is none."""
         having = {
             one["metadata"]["name"]
             for one in self.tools.kube.list(paths.CSI_NODES)
@@ -218,7 +218,7 @@ class Verification:
         return ""
 
     def _cause(self, asked_in: str) -> str:
-        """What `explain` says of the claim; without a pod to ask, the claim's newest warning."""
+        """Return the cause by `explain`; without an answer, the claim's newest warning."""
         report: JsonObject = {}
         if asked_in:
             words = ("explain", "pvc", self.place, "-o", "json")

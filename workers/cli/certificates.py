@@ -1,7 +1,7 @@
-"""Creates an authority and certificates for the drivers' mutual TLS, and knows how long they last.
+"""Creates and renews an authority and certificates for the drivers' mutual TLS.
 
 All are valid for ten years, a signed certificate no longer than its authority. An authority is
-renewed with its own key: what it signed before stays good.
+renewed with its own key, so certificates that it signed before stay valid.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def is_fresh(certificate: bytes, now: datetime | None = None) -> bool:
 def lasting(pem: bytes, *, is_bundle: bool = False) -> tuple[bool, str]:
     """Return whether the certificate is valid, and when it ends if that is soon or past.
 
-    Of several, it is the first one, the owner's; in a bundle of authorities the one that ends last.
-    What cannot be parsed is not judged here.
+    A chain counts by its first certificate, the owner's; a bundle of authorities by the one that
+    ends last. Text that cannot be parsed counts as valid.
     """
     try:
         ends = [one.not_valid_after_utc for one in x509.load_pem_x509_certificates(pem)]
@@ -119,7 +119,7 @@ def lasting(pem: bytes, *, is_bundle: bool = False) -> tuple[bool, str]:
 
 
 def is_of_key(certificates: bytes, authority: bytes) -> bool:
-    """Return True if one of the certificates has the authority's key: renewed or not, it is it."""
+    """Return True if one of the certificates has the authority's key, renewed or not."""
     try:
         key = x509.load_pem_x509_certificate(authority).public_key()
         return any(one.public_key() == key for one in x509.load_pem_x509_certificates(certificates))

@@ -1,7 +1,7 @@
-"""Which lists does this worker read right now? Celery's queues, changed while it runs.
+"""Changes the Celery queues (lists in Redis) that a running worker reads.
 
-What is wanted is a set; Celery's event loop is asked to make it so, after each change and when the
-worker has (re)connected. A list that is left keeps its message for whoever serves the driver next.
+Any thread may change the set of wanted queues. After each change and each (re)connection Celery's
+event loop adopts it. A list that is no longer read keeps its message for the driver's next worker.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 ROUND_SECONDS: Final = 5.0
 ASK_SECONDS: Final = 1
-"""How long Redis is asked for the next message, as kombu does."""
+"""How long one request waits for the next message; kombu's default."""
 HELD_SECONDS: Final = 0.1
-"""The same while some list is held back, which may end any moment."""
+"""The same while a list is held back: its next message must not wait a second after that ends."""
 MOST_TRIES: Final = 100
 
 
 class ThreadsConsumer(Consumer):
-    """Celery's consumer, for threads that begin and end tasks while it loses its connection."""
+    """Celery's consumer, safe for threads that begin and end tasks while its connection closes."""
 
     def on_close(self) -> None:
-        """Celery reads sets here that cannot be read while a thread changes them."""
+        """Retry, because Celery iterates here over sets that other threads change."""
         for _ in range(MOST_TRIES):
             try:
                 super().on_close()
@@ -59,10 +59,10 @@ class CeleryConsumers:
     """The queues of one worker process; any thread may change them.
 
     Args:
-        app: whose worker fetches.
+        app: Celery's application; its worker fetches the messages.
         specs: the controllers whose lists it reads.
-        on_round: called now and then while Celery's event loop goes round and fetches messages.
-        on_connected: told Celery's event loop, at each (re)connection.
+        on_round: called every `ROUND_SECONDS` while Celery's event loop runs and is connected.
+        on_connected: called with Celery's event loop at each (re)connection.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class CeleryConsumers:
         self._ask()
 
     def leave(self, queue_name: str) -> None:
-        """Fetch none any more."""
+        """Fetch messages of this driver's lists no longer."""
         with self._lock:
             self._served -= self._queues(queue_name)
         self._ask()
 
     def hold(self, queue_name: str, is_full: bool) -> None:
-        """Fetch none while its seats are taken."""
+        """Fetch no messages of this driver's lists while all its slots are taken."""
         with self._lock:
             names = self._queues(queue_name)
             self._held = self._held | names if is_full else self._held - names
@@ -109,24 +109,24 @@ class CeleryConsumers:
         return {celery_queue(place) for place in places(queue_name, self._specs)}
 
     def stand_back(self, wanted_places: Iterable[str], is_back: bool) -> None:
-        """Leave these lists to other processes for now: this one may not work on their keys."""
+        """Leave these lists to other processes while this process may not work on their keys."""
         with self._lock:
             names = {celery_queue(place) for place in wanted_places}
             self._left = self._left | names if is_back else self._left - names
         self._ask()
 
     def wanted(self) -> set[str]:
-        """Names of the Celery queues to fetch from."""
+        """Return the names of the Celery queues to fetch from."""
         with self._lock:
             return {SYSTEM_QUEUE} | (self._served - self._held - self._left)
 
     def fetches(self, key: Key) -> bool:
-        """Whether this process goes on with such keys."""
+        """Return True if a thread may take another key of the same list."""
         consumer = self._consumer
         ends = (worker_state.should_stop, worker_state.should_terminate)
         if consumer is None or ends != (None, None):
             return False
-        if any(tuple(consumer.task_buckets.values())):  # somebody limits a task's rate
+        if any(tuple(consumer.task_buckets.values())):  # an operator limited a task's rate
             return False
         with self._lock:
             name = celery_queue(place_of(key.driver, key.kind))
@@ -134,10 +134,10 @@ class CeleryConsumers:
 
     @contextmanager
     def shown(self, task: str, key: Key) -> Iterator[Callable[[Outcome], None]]:
-        """Shows a pass as a task, by Celery's events, while somebody such as Flower asks for them.
+        """Show a pass as a Celery task while a client such as Flower has enabled task events.
 
-        A pass that noted an error has failed, whatever becomes of its key: FAILURE. Another pass
-        whose key is tried again is no success: RETRY.
+        A pass that noted an error is a FAILURE, whatever happens to its key. A pass without an
+        error whose key is retried is a RETRY.
         """
         events = getattr(self._consumer, "event_dispatcher", None)
         if events is None or (events.groups and "task" not in events.groups):
@@ -146,7 +146,7 @@ class CeleryConsumers:
         name, started = str(uuid4()), time.monotonic()
 
         def tell(what: str, **fields: Any) -> None:
-            with suppress(Exception):  # the pass does not depend on who watches
+            with suppress(Exception):  # an event that cannot be sent must not fail the pass
                 events.send(what, uuid=name, **fields)
 
         def ended(outcome: Outcome) -> None:
@@ -163,15 +163,15 @@ class CeleryConsumers:
             tell(what, **fields, runtime=time.monotonic() - started)
 
     def start(self) -> None:
-        """Gives the application its first queues; before the worker is made."""
+        """Give the application its first queues; call it before the worker is created."""
         self._app.amqp.queues.clear()
         for name in self.wanted():
             self._app.amqp.queues.select_add(queue_for(name))
 
     def connected(self, consumer: Any) -> None:
-        """Celery's consumer runs, for the first time or again."""
+        """Take Celery's consumer after each (re)connection."""
         self._consumer = consumer
-        # Celery's loop looks for a free thread only when it goes round, each second.
+        # Celery's loop looks for a free thread only once a second: a call wakes it.
         consumer.pool.on_end = lambda: consumer.call_soon(_nothing)
         self._on_connected(consumer.hub)
         self._ask()
@@ -180,13 +180,13 @@ class CeleryConsumers:
         self._rounds = consumer.timer.call_repeatedly(ROUND_SECONDS, self._round)
 
     def ending(self, consumer: Any) -> None:
-        """Celery's consumer ends, for good or to connect again: no further key is taken."""
+        """Drop Celery's consumer before it stops or reconnects: no further key is taken."""
         self._consumer = None
-        # kombu leaves what it does at each turn there, and with it the whole connection.
+        # kombu leaves callbacks there, which would keep the whole connection in memory.
         consumer.hub.on_tick.clear()
 
     def _round(self) -> None:
-        """In the event loop, which therefore lives; a connection it lost stops the rounds."""
+        """Report that the event loop is alive; does nothing while it has no connection."""
         if getattr(self._consumer, "task_consumer", None) is not None:
             self._arrange()
             self._on_round()
@@ -197,13 +197,13 @@ class CeleryConsumers:
             consumer.call_soon(self._arrange)
 
     def _arrange(self) -> None:
-        """In the event loop: add and cancel until Celery's set is the wanted one."""
+        """Add and cancel queues until Celery reads the wanted ones; runs in the event loop."""
         consumer = self._consumer
         task_consumer = getattr(consumer, "task_consumer", None)
         if task_consumer is None:  # connecting; `connected` follows
             return
         wanted, current = self.wanted(), {queue.name for queue in task_consumer.queues}
-        # What asks Redis now does not ask for a queue that is added.
+        # The request that waits in Redis now does not cover a queue that is added.
         task_consumer.channel.brpop_timeout = HELD_SECONDS if self._held else ASK_SECONDS
         for name in wanted - current:
             self._app.amqp.queues.add(queue_for(name))
@@ -213,7 +213,7 @@ class CeleryConsumers:
 
 
 def _end_of(outcome: Outcome) -> tuple[str, dict[str, str]]:
-    """Celery's event for the end of this thread's pass; texts are those of its history."""
+    """Return Celery's event for the end of this thread's pass, with the text of its history."""
     if error := trail.last("error"):
         return _failed(error)
     if outcome.action is Action.RETRY:
@@ -229,11 +229,11 @@ def _failed(cause: str) -> tuple[str, dict[str, str]]:
 
 
 def _nothing() -> None:
-    """The loop goes round, and looks whether a thread is free."""
+    """Wake the event loop, which then looks for a free thread."""
 
 
 def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:
-    """The step that learns of Celery's consumer after its task queues are set up."""
+    """Return the step that gets Celery's consumer after its task queues are set up."""
 
     class QueueStep(bootsteps.StartStopStep):
         """Runs at each (re)connection."""
@@ -241,11 +241,11 @@ def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:
         requires = ("celery.worker.consumer.tasks:Tasks",)
 
         def start(self, parent: Any) -> None:
-            """The task consumer exists now."""
+            """Pass on the consumer: its task consumer exists now."""
             consumers.connected(parent)
 
         def stop(self, parent: Any) -> None:
-            """Before Celery closes its connection."""
+            """Drop the consumer before Celery closes its connection."""
             consumers.ending(parent)
 
     return QueueStep

@@ -184,7 +184,7 @@ def _away(error: object) -> str:
 
 
 class _OfFleet(BaseHandler):  # type: ignore[misc]  # Flower has no types
-    """A handler of ours, or one of Flower's about queues."""
+    """A handler of csi-fleet, or Flower's handler of queues."""
 
     def initialize(self, fleet: Fleet) -> None:
         self.fleet = fleet
