@@ -146,8 +146,8 @@ def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None
 def beat_settings(settings: Settings) -> dict[str, Any]:
     """Settings of celery-redbeat: fail-over in seconds, harmless when doubled (M-004).
 
-    For beat's own application only: its URL holds the password, and what a worker is configured
-    with is shown to whoever asks the worker, as Flower does (SEC-1).
+    For beat's own application only: its URL holds the password, and a worker shows its
+    configuration to every client that asks, for example Flower.
     """
     return {
         "beat_scheduler": "redbeat.RedBeatScheduler",

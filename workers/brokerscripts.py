@@ -48,7 +48,7 @@ class Messages:
     task list only says that work is due there, so nothing of its contents is kept.
 
     Args:
-        tasks: the task that a message starts, by queue; "" stands for all queues not named.
+        tasks: the task that a message starts, by queue; "" is for all other queues.
         queues: returns the task queues by name; other queues carry remote control.
         on_malformed: called for each dropped message.
     """

@@ -78,7 +78,7 @@ class Link:
 
     @property
     def place(self) -> Place:
-        """What Redis is told of the connection."""
+        """The report for Redis about the connection."""
         replica = self.client.replica
         if replica is None:
             return ANYWHERE
@@ -86,9 +86,9 @@ class Link:
         return Place(replica.address, replica.open_seconds(), longest)
 
     def seek(self, *, is_connected: bool) -> bool:
-        """Move to the replica that all workers call, without a connection to the next one.
+        """Move to the replica that all workers call; without a connection, to the next replica.
 
-        Returns True if the connection is a new one. Blocks while the name is resolved.
+        Returns True if the address changed. Blocks while the name is resolved.
         """
         replica = self.client.replica
         address = replica.next(is_connected=is_connected) if replica else ""

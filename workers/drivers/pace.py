@@ -123,8 +123,8 @@ class WatchedClient(CsiClient):
     received the call, so callers that create objects must treat it as still running.
 
     Attributes:
-        replica: which of the driver's replicas is called; None for a driver without replicas, or
-            of which any may be called.
+        replica: the replica that is called; None if the driver has no replicas, or if any of them
+            may be called.
     """
 
     def __init__(

@@ -1,15 +1,14 @@
-"""One of a driver's replicas, the same for all workers (`replicas: one` in the drivers file).
+"""Makes all workers call the same replica of a driver (`replicas: one` in the drivers file).
 
-The driver's host resolves to the addresses of its replicas (a headless Service). Redis keeps which
-address is called (`chosen`, workers/queue/lua/link.lua). A worker that reached another replica is
-told the chosen one and moves there. While any worker is connected to the chosen replica, no other
-is called; when none is, the first worker that reaches another replica makes that one the chosen.
+The driver's host resolves to the addresses of its replicas (a headless Service). Redis stores the
+address that is called (`chosen`, workers/queue/lua/link.lua). A worker that reached another replica
+gets that address and moves there. While a worker is connected to the chosen replica, no other
+replica is called. Once no worker is, the first worker that reaches another replica chooses it.
 
-No volume is in calls of two replicas at once: the new replica is called after the calls of all
-workers to the old one have ended, or their deadlines have passed. Redis knows these deadlines from
-what each worker reports when it loses its connection; for a worker that fell silent it takes the
-longest call from the moment when the worker's word ended. Until then only a worker whose word
-holds makes calls (`admit`).
+No volume is in calls of two replicas at once: the new replica is called once all calls to the old
+one have ended or their deadlines have passed. Each worker reports its deadlines to Redis when it
+loses its connection. For a silent worker Redis adds the longest call to the end of the worker's
+last report; a worker makes calls only while its own report is valid (`admit`).
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ def addresses_of(host: str, port: int) -> list[str]:
 
 @dataclass(slots=True)
 class Replica:
-    """What this process knows of the replica that it is connected to.
+    """The replica that this process is connected to.
 
     Attributes:
         host: name of the driver's host.
         port: port of all replicas.
-        address: address of the replica; "" for one that the name resolved to.
+        address: address of the replica; "" until one is chosen.
         chosen: the address that the other workers call, if Redis refused this one; else "".
         resolve: returns the addresses of a host.
-        clock: local seconds, which go on while the machine is suspended.
+        clock: local seconds, which also count while the machine is suspended.
     """
 
     host: str
@@ -67,7 +66,7 @@ class Replica:
     _numbers: count[int] = field(default_factory=count)
 
     def admit(self, since: float, hold_seconds: float, ttl_seconds: float) -> None:
-        """Allow calls, from `hold_seconds` to `ttl_seconds` after `since`; Redis was asked then."""
+        """Allow calls from `hold_seconds` to `ttl_seconds` after `since`, when Redis was asked."""
         self._from, self._until = since + hold_seconds, since + ttl_seconds
 
     def renew(self, since: float, ttl_seconds: float) -> None:
@@ -86,7 +85,7 @@ class Replica:
 
     @contextmanager
     def call(self, timeout_seconds: float) -> Iterator[None]:
-        """Count one call.
+        """Record a call while it runs.
 
         Raises:
             DriverAway: this process must not call the replica now; nothing was sent.

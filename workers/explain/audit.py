@@ -67,7 +67,7 @@ def compare(first: Look, second: Look) -> Report:
         if volume_id in first.listed and not (_has_owner(volume_id, first, second))
     }
     # An attempt of the first look may have created any of these volumes, whatever its worker's
-    # clock says. So may one that the second look alone knows, if it began before the first.
+    # clock says. So may an attempt that only the second look shows, if it began before the first.
     old = set(first.in_flight)
     old |= {name for name, since in second.in_flight.items() if since <= first.at}
     orphans = {} if old else unknown

@@ -176,9 +176,9 @@ def refused(work: ClaimWork, claim: JsonObject, message: str) -> Outcome:
 
 
 def is_about_volume(error: ApiError) -> bool:
-    """True if the PV itself is invalid, so that the API server will refuse it again.
+    """Return True if the PV itself is invalid, so that the API server will refuse it again.
 
-    A refusal by admission is none: somebody may change that policy or webhook.
+    A refusal by admission returns False: the policy or webhook may change.
     """
     return (
         isinstance(error, InvalidError)

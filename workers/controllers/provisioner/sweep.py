@@ -47,8 +47,8 @@ def can_sweep(driver: Driver) -> bool:
 def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """Sweep all snapshots once; the next sweep retries updates that failed.
 
-    A finalizer of csi-fleet's own goes some time after a sweep first finds it orphaned, by the
-    queue's clock: its claim may not have been listed yet (SN-005).
+    csi-fleet's own finalizer is removed twice `--timeout` after a sweep first found it orphaned,
+    by the queue's clock: its claim may not have been listed yet (SN-005).
 
     Raises:
         ApiError: a list failed; no finalizer was removed because of it (SN-004, D-016).
@@ -115,14 +115,14 @@ class _Young:
             runtime.effects.mark(self._lease, {_YOUNG: self.found} if self.found else {})
 
     def has(self, snapshot: Mapping[str, Any]) -> bool:
-        """Return True if an orphaned finalizer is to stay for now."""
+        """Return True if an orphaned finalizer must stay for now."""
         stamp = _added_at(snapshot)
         if stamp is None:
             return False
         name = f"{snapshot['metadata'].get('uid')} {stamp}"
         session = self._lease.session
         until = Deadline.read(self.known.get(name)) or session.later(self._seconds)
-        # One that finds no room here is new to the next sweep.
+        # If the mark is full, the next sweep finds the finalizer for the first time.
         if name not in self.found and len(self.found) < _MOST_YOUNG:
             self.found[name] = until.data()
         return session.seconds_left(until) > 0

@@ -29,7 +29,7 @@ def timestamp() -> str:
 
 @contextmanager
 def _not_found(plural: str, item: JsonObject) -> Iterator[None]:
-    """An object that is gone is an error of the write: other steps of the reconcile go on."""
+    """Turn `Gone` into an error of the write, so that other steps of the reconcile continue."""
     try:
         yield
     except Gone as gone:
