@@ -4,6 +4,9 @@ It needs only the user's own permissions, and no pod: for a class that waits for
 writes a node into the claim, as the scheduler would. The claim's name is derived from the driver's,
 so an interrupted command leaves one claim, which the next command deletes first. A failure does not
 move the driver back.
+
+A volume that was not made for the claim is never changed or deleted. The API server binds a claim
+to a free volume before it asks a provisioner, so the claim may get one that has somebody's data.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.migration.plugins import in_tree_name
+from workers.translate import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +34,12 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 1.0
 SIZE: Final = "1Gi"
 _WAITS: Final = "WaitForFirstConsumer"
+# Set by Kubernetes on a volume that was free, and not on one that a provisioner made for a claim.
+_BOUND_BY_KUBERNETES: Final = "pv.kubernetes.io/bound-by-controller"
+
+
+class _EarlierVolumeError(Exception):
+    """The claim has a volume that was not made for it; the text is what a user has to know."""
 
 
 @dataclass(slots=True)
@@ -96,6 +106,13 @@ class Verification:
                     f"StorageClass {self.class_name} waits for a pod, and no node that takes pods "
                     f"has {self.driver}. Start the driver's node part, or leave out --verify"
                 )
+            free = [one for one in self.tools.kube.list(paths.VOLUMES) if self._would_bind(one)]
+            if free:
+                yield self._refusal(
+                    f"PersistentVolume {free[0]['metadata']['name']} is Available, and the claim "
+                    f"of --verify would take it instead of a new volume of class {self.class_name}"
+                    ". Choose another class with --class=NAME, or leave out --verify"
+                )
 
     def run(self, asked_in: str, undo: str) -> int:
         """Create the claim, wait until it is Bound, delete it; returns the exit code.
@@ -109,6 +126,8 @@ class Verification:
             missed = self._steps(self.clock() + seconds)
         except ApiError as error:
             missed = f"the API server answered: {error}"
+        except _EarlierVolumeError as error:
+            return self._not_verified(str(error), "", undo)
         if not missed:
             terminal.write(
                 f"Verified: a claim of class {self.class_name} was Bound, and it and its volume "
@@ -121,10 +140,15 @@ class Verification:
             left = f"The claim {self.place} is being deleted."
         except ApiError:
             left = f"Delete the claim {self.place}."
+        except _EarlierVolumeError as error:
+            left = str(error)
+        missed = f"{missed} (class {self.class_name}). {cause} {left}"
+        return self._not_verified(missed, f" within --wait={seconds:g}s", undo)
+
+    def _not_verified(self, missed: str, when: str, undo: str) -> int:
         terminal.write(
-            f"Not verified within --wait={seconds:g}s: {missed} (class {self.class_name}). {cause} "
-            f"{left} {self.driver} stays as this command left it. Repeat the command to verify it "
-            f"again, or undo it: csi-fleet {undo} {self.driver}"
+            f"Not verified{when}: {missed} {self.driver} stays as this command left it. Repeat the "
+            f"command to verify it again, or undo it: csi-fleet {undo} {self.driver}"
         )
         return 1
 
@@ -161,27 +185,73 @@ class Verification:
         return bool((claim.get("status") or {}).get("phase") == "Bound")
 
     def _is_absent(self) -> bool:
-        """Delete the claim, if there is one, with its volume; True once the claim is gone."""
+        """Delete the claim if it is there, with its volume; True once the claim is gone.
+
+        Raises:
+            _EarlierVolumeError: the claim has a volume that was not made for it.
+        """
         claim = self._find(paths.CLAIMS, self.name, self.namespace)
         if claim is None:
             return True
         if not adoptcentral.is_made(claim) or claim["metadata"].get("deletionTimestamp"):
             return False
-        volume = self._find(paths.VOLUMES, claim["spec"].get("volumeName") or "")
-        if volume and volume["spec"].get("persistentVolumeReclaimPolicy") != "Delete":
-            change = {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}
-            self.tools.kube.merge(paths.VOLUMES, volume, change)
+        volumes = self._volumes_of(claim)
+        earlier = [one for one in volumes if not _is_made_for(one, claim)]
+        if endangered := [one for one in earlier if _policy(one) != "Retain"]:
+            raise self._earlier(endangered[0])
+        for volume in volumes if not earlier else ():
+            if _policy(volume) != "Delete":
+                change = {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}
+                self.tools.kube.merge(paths.VOLUMES, volume, change)
         uid = claim["metadata"]["uid"]
         with suppress(NotFoundError):
             self.tools.kube.delete(paths.CLAIMS, self.name, namespace=self.namespace, uid=uid)
+        if earlier:
+            raise self._earlier(earlier[0])
         return self._find(paths.CLAIMS, self.name, self.namespace) is None
 
-    def _drop_quietly(self) -> str:
-        try:
-            self._is_absent()
-        except ApiError:
-            return f"The claim {self.place} is left: delete it. "
-        return f"The claim {self.place} is being deleted. "
+    def _volumes_of(self, claim: JsonObject) -> list[JsonObject]:
+        """Volumes that either side of the binding names; the volume's side is written first."""
+        name, uid = claim["spec"].get("volumeName"), claim["metadata"]["uid"]
+        return [
+            one
+            for one in self.tools.kube.list(paths.VOLUMES)
+            if one["metadata"]["name"] == name or _claim_of(one).get("uid") == uid
+        ]
+
+    def _earlier(self, volume: JsonObject) -> _EarlierVolumeError:
+        """What was done about a volume that was not made for the claim."""
+        name = volume["metadata"]["name"]
+        bound = (
+            f"the claim {self.place} was bound to PersistentVolume {name}, which was not made for "
+            "it. The volume is as it was"
+        )
+        if _policy(volume) == "Retain":
+            return _EarlierVolumeError(
+                f"{bound}, and the claim is deleted. To make the volume Available again: kubectl "
+                f'patch pv {name} --type=json -p \'[{{"op":"remove","path":"/spec/claimRef"}}]\''
+                ". Verify with a class that has no Available volume: --class=NAME."
+            )
+        retain = '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'
+        return _EarlierVolumeError(
+            f"{bound}, and the claim is left, because the volume's data would go with it (reclaim "
+            f"policy {_policy(volume)}). To keep the data, set the policy first: kubectl patch pv "
+            f"{name} -p '{retain}'. Then delete the claim: kubectl -n {self.namespace} delete pvc "
+            f"{self.name}."
+        )
+
+    def _would_bind(self, volume: JsonObject) -> bool:
+        """True if Kubernetes may bind the claim to the volume and ask no provisioner."""
+        spec = volume["spec"]
+        if reference := _claim_of(volume):
+            named = f"{reference.get('namespace')}/{reference.get('name')}"
+            return named == self.place and not reference.get("uid")
+        return (
+            not self.is_delayed
+            and spec.get("storageClassName") == self.class_name
+            and (volume.get("status") or {}).get("phase", "Available") in {"Available", "Pending"}
+            and quantity.parse(spec["capacity"]["storage"]) >= quantity.parse(SIZE)
+        )
 
     def _claim(self) -> JsonObject:
         metadata: JsonObject = {
@@ -245,3 +315,21 @@ class Verification:
 
     def _refusal(self, text: str) -> Finding:
         return Finding("verify", FAIL, text)
+
+
+def _claim_of(volume: JsonObject) -> JsonObject:
+    return volume["spec"].get("claimRef") or {}
+
+
+def _policy(volume: JsonObject) -> str:
+    return str(volume["spec"].get("persistentVolumeReclaimPolicy") or "Retain")
+
+
+def _is_made_for(volume: JsonObject, claim: JsonObject) -> bool:
+    """True if a provisioner made the volume for the claim; False without proof."""
+    made, asked = volume["metadata"], claim["metadata"]
+    return (
+        _claim_of(volume).get("uid") == asked["uid"]
+        and str(made.get("creationTimestamp") or "") >= str(asked["creationTimestamp"])
+        and _BOUND_BY_KUBERNETES not in (made.get("annotations") or {})
+    )

@@ -16,6 +16,8 @@ from workers.kube import paths
 
 CLAIM = "csi-fleet-ebs-csi-aws-com-verify"
 PLACE = "kube-system"
+BEFORE, MADE_AT = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+BOUND_BY_KUBERNETES = "pv.kubernetes.io/bound-by-controller"
 
 
 class Served(World):
@@ -27,6 +29,14 @@ class Served(World):
         for name in classes:
             body = {"metadata": {"name": name}, "provisioner": DRIVER, **fields}
             self.api.add(paths.STORAGE_CLASSES, body)
+        create = self.api.create
+
+        def dated(path, body):
+            if path.endswith("/persistentvolumeclaims"):
+                body["metadata"]["creationTimestamp"] = MADE_AT
+            return create(path, body)
+
+        self.api.create = dated
 
     def claim(self):
         return self.api.of(paths.CLAIMS, CLAIM, PLACE)
@@ -49,9 +59,29 @@ class Served(World):
             return
         self.volumes += 1
         self.nodes.append(notes.get(ANN_SELECTED_NODE))
-        spec = {"persistentVolumeReclaimPolicy": storage_class.get("reclaimPolicy", "Delete")}
-        self.api.add(paths.VOLUMES, {"metadata": {"name": f"pvc-{self.volumes}"}, "spec": spec})
-        bound = {"spec": {"volumeName": f"pvc-{self.volumes}"}, "status": {"phase": "Bound"}}
+        policy = storage_class.get("reclaimPolicy", "Delete")
+        self.add_volume(f"pvc-{self.volumes}", policy, claim, made=MADE_AT)
+        self.bound_to(f"pvc-{self.volumes}")
+
+    def add_volume(
+        self, name, policy, claim=None, *, made=BEFORE, size="1Gi", notes=(), phase=None
+    ):
+        spec = {"persistentVolumeReclaimPolicy": policy, "storageClassName": "gp3"}
+        spec["capacity"] = {"storage": size}
+        if claim:
+            known = claim["metadata"]
+            spec["claimRef"] = {one: known[one] for one in ("name", "namespace", "uid")}
+        metadata = {
+            "name": name,
+            "creationTimestamp": made,
+            "annotations": dict.fromkeys(notes, ""),
+        }
+        status = {"phase": phase or ("Bound" if claim else "Available")}
+        item = {"metadata": metadata, "spec": spec, "status": status}
+        return self.api.add(paths.VOLUMES, item)
+
+    def bound_to(self, name):
+        bound = {"spec": {"volumeName": name}, "status": {"phase": "Bound"}}
         self.api.change(paths.CLAIMS, CLAIM, bound, PLACE)
 
     def left(self):
@@ -179,6 +209,98 @@ def test_a_claim_of_somebody_else_is_not_touched(capsys):
     assert world.run("adopt", "--verify") == 1
     assert "--verify did not make" in capsys.readouterr().out
     assert world.claim() is not None
+
+
+class Taking(Served):
+    """Kubernetes binds the claim to a volume that nobody made for it."""
+
+    def __init__(self, policy, how):
+        super().__init__("gp3")
+        self.policy, self.how = policy, how
+        self.volume = None
+
+    def bind(self, claim):
+        if self.volume is None:
+            made, notes = {"older": (BEFORE, ()), "free": (MADE_AT, (BOUND_BY_KUBERNETES,))}.get(
+                self.how, (MADE_AT, ())
+            )
+            other = {"metadata": claim["metadata"] | {"uid": "another"}}
+            owner = other if self.how == "another claim's" else claim
+            self.volume = self.add_volume("data", self.policy, owner, made=made, notes=notes)
+            self.bound_to("data")
+
+
+@pytest.mark.parametrize("how", ["older", "free", "another claim's"])
+@pytest.mark.parametrize("policy", ["Retain", "Delete", "Recycle"])
+def test_a_volume_that_was_there_before_is_neither_changed_nor_deleted(policy, how, capsys):
+    """Deleting the claim deletes the volume with it, unless its policy is Retain."""
+    world = Taking(policy, how)
+    for _ in ("the claim that this command made", "an earlier command's"):
+        assert world.run("adopt", "--verify") == 1
+        assert world.api.of(paths.VOLUMES, "data") == world.volume
+        said = capsys.readouterr().out
+        assert "PersistentVolume data, which was not made for it. The volume is as it was" in said
+        assert "kubectl patch pv data" in said
+        assert (world.claim() is None) == (policy == "Retain")
+        if policy == "Retain":
+            break
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_an_earlier_volume_of_a_claim_that_was_left_is_not_touched(policy):
+    """Anyone who makes claims there can put the label on one."""
+    world = Served("gp3")
+    metadata = {"name": CLAIM, "namespace": PLACE, "labels": dict([adoptcentral.MADE])}
+    metadata |= {"uid": "u", "creationTimestamp": MADE_AT}
+    spec = {"storageClassName": "gp3", "volumeName": "data"}
+    claim = world.api.add(paths.CLAIMS, {"metadata": metadata, "spec": spec})
+    before = world.add_volume("data", policy, claim)
+    assert world.run("adopt", "--verify") == 1
+    assert world.api.of(paths.VOLUMES, "data") == before
+    assert (world.claim() is None) == (policy == "Retain")
+
+
+def test_a_volume_that_is_made_but_not_bound_yet_goes_with_the_claim(monkeypatch):
+    world = Served("gp3", reclaimPolicy="Retain")
+    world.bound_to = lambda name: world.api.change(
+        paths.CLAIMS, CLAIM, {"metadata": {"annotations": {"made": name}}}, PLACE
+    )
+    world.bind_once = world.bind
+    world.bind = lambda claim: world.volumes or world.bind_once(claim)
+    monkeypatch.setattr(adoptcentral, "asked_in_pod", lambda *_: None)
+    assert world.run("adopt", "--verify", "--wait=5s") == 1
+    world.settle()
+    assert world.left() == []
+
+
+TAKEN = {
+    "free": ({}, {}, True),
+    "too small": ({"size": "900Mi"}, {}, False),
+    "Released": ({"phase": "Released"}, {}, False),
+    "free and delayed": ({}, {"volumeBindingMode": "WaitForFirstConsumer"}, False),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_a_free_volume_that_the_claim_would_take_refuses_the_whole_command(case, capsys):
+    fields, of_class, is_refused = TAKEN[case]
+    world = Served("gp3", **of_class)
+    node(world, "n")
+    volume = world.add_volume("data", "Retain", **fields)
+    before = world.workload
+    assert world.run("adopt", "--verify") == int(is_refused)
+    assert ("PersistentVolume data is Available" in capsys.readouterr().out) == is_refused
+    assert (world.workload == before) == is_refused
+    assert world.api.of(paths.VOLUMES, "data") == volume
+
+
+def test_a_volume_that_waits_for_the_claim_by_name_refuses_the_whole_command(capsys):
+    world = Served("gp3", volumeBindingMode="WaitForFirstConsumer")
+    node(world, "n")
+    waiting = {"metadata": {"name": CLAIM, "namespace": PLACE, "uid": ""}}
+    world.add_volume("data", "Delete", waiting, phase="Available")
+    assert world.run("adopt", "--verify") == 1
+    assert "PersistentVolume data is Available" in capsys.readouterr().out
 
 
 def test_a_command_that_dies_at_any_request_leaves_nothing_after_the_next():
