@@ -58,6 +58,7 @@ UNPACKED: Final = (
     *("README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "LICENSE"),
 )
 
+SUMS: Final = "SHA256SUMS"
 Files = Iterable[tuple[str, bytes, int]]  # name, content, mode
 
 
@@ -143,8 +144,36 @@ def check(asked: Release) -> None:
             "no image can be built here. There is no buildah: install it (Debian: apt install "
             "buildah), or name the image that you pushed: DIGEST=sha256:..."
         )
+    if ROOT.is_relative_to(out := asked.out.resolve()):
+        raise ReleaseError(
+            f"{out} has the checkout in it, and the folder of a release is emptied first. Name "
+            "another one: OUT=folder"
+        )
+    if not _may_be_emptied(out):
+        raise ReleaseError(
+            f"{out} is not empty and is no earlier release (one has only files, all named in its "
+            "SHA256SUMS). Nothing there is deleted: empty it yourself, or name another one: "
+            "OUT=folder"
+        )
     if asked.sign_key and not asked.sign_key.is_file():
         raise ReleaseError(f"no key {asked.sign_key}. Make one as docs/upgrade.md says")
+
+
+def _may_be_emptied(folder: Path) -> bool:
+    """True if it is absent, empty, or has what an earlier release wrote and nothing else."""
+    if not folder.exists():
+        return True
+    if not folder.is_dir():
+        return False
+    found = {one.name: one for one in folder.iterdir()}
+    if not found:
+        return True
+    sums = found.get(SUMS)
+    if sums is None or not all(one.is_file() for one in found.values()):
+        return False
+    listed = {line.partition("  ")[2] for line in sums.read_text("utf-8").splitlines()}
+    ours = {SUMS, f"{SUMS}.sig", f"{SUMS}.pub"}
+    return "provenance.intoto.json" in listed and found.keys() <= listed | ours
 
 
 def build(asked: Release) -> None:
@@ -156,7 +185,7 @@ def build(asked: Release) -> None:
     check(asked)
     epoch = int(_run("git", "log", "-1", "--format=%ct", cwd=ROOT))
     out, version = asked.out, asked.version
-    shutil.rmtree(out, ignore_errors=True)
+    shutil.rmtree(out, ignore_errors=True)  # `check` has looked into it
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="csi-fleet-release-") as scratch:
         source = Path(scratch, "source")
@@ -343,7 +372,7 @@ def provenance(asked: Release, digests: dict[str, str]) -> None:
 
 def checksums(folder: Path) -> Path:
     """SHA256SUMS of all files there, as `sha256sum --check` reads them."""
-    path = folder / "SHA256SUMS"
+    path = folder / SUMS
     files = sorted(one for one in folder.iterdir() if one.is_file() and one != path)
     path.write_text("".join(f"{_sha256(one)}  {one.name}\n" for one in files))
     return path

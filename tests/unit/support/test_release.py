@@ -49,6 +49,62 @@ def test_a_release_that_cannot_be_right_is_refused_before_a_file_is_made(tmp_pat
     assert not out.exists()
 
 
+@pytest.fixture
+def only_the_folder(monkeypatch):
+    """Everything but the folder is right, and nothing is made."""
+    monkeypatch.setattr(release, "_run", lambda *_, **__: "")
+    monkeypatch.setattr(release, "notes", lambda *_: "")
+    version = next(iter(release.versions(release.ROOT).values()))
+    return lambda out: release.check(Release(version, out, digest=DIGEST))
+
+
+def test_a_folder_that_is_absent_empty_or_of_an_earlier_release_is_taken(tmp_path, only_the_folder):
+    out = tmp_path / "out"
+    only_the_folder(out)
+    out.mkdir()
+    only_the_folder(out)
+    for name in ("provenance.intoto.json", "SHA256SUMS.sig", "SHA256SUMS.pub"):
+        (out / name).write_text(name)
+    release.checksums(out)
+    only_the_folder(out)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["mine"],
+        ["mine", "SHA256SUMS"],
+        ["0.1.0/SHA256SUMS"],
+        ["SHA256SUMS", "0.1.0/SHA256SUMS"],
+        ["SHA256SUMS", "provenance.intoto.json", "mine"],
+        ["SHA256SUMS", "provenance.intoto.json", ".git/HEAD"],
+    ],
+)
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path, only_the_folder, files):
+    """Each release empties its folder: OUT=~/releases removed all the older ones."""
+    sums = "0  provenance.intoto.json\n" if "provenance.intoto.json" in files else "0  other\n"
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(sums)
+    with pytest.raises(ReleaseError, match="no earlier release"):
+        only_the_folder(tmp_path)
+
+
+def test_a_file_is_no_folder(tmp_path, only_the_folder):
+    (tmp_path / "a").touch()
+    with pytest.raises(ReleaseError, match="no earlier release"):
+        only_the_folder(tmp_path / "a")
+
+
+def test_a_folder_that_has_the_checkout_in_it_is_refused(tmp_path, only_the_folder):
+    link = tmp_path / "link"
+    link.symlink_to(release.ROOT)
+    inside = release.ROOT / "tests" / ".."
+    for out in (release.ROOT, release.ROOT.parent, inside, link):
+        with pytest.raises(ReleaseError, match="has the checkout in it"):
+            only_the_folder(out)
+
+
 def test_helm_spells_a_release_candidate_in_its_own_way():
     assert release.chart_version("1.2.3rc1") == "1.2.3-rc.1"
 
