@@ -240,10 +240,9 @@ def of_rights(tools: Tools, sidecar: Sidecar, watcher: str = "") -> Iterator[Fin
                 plural, _, part = resource.partition("/")
                 asked = {"group": rule.group, "resource": plural, "subresource": part, "verb": verb}
                 is_allowed = may(tools, user, asked)
-                if watcher and not is_allowed:
-                    # Workers find in Redis what the watcher lists.
-                    theirs = asked | ({"verb": "list"} if verb == "get" else {})
-                    is_allowed = may(tools, watcher, theirs)
+                # Workers read live what a rule lets them get; what is watched they find in Redis.
+                if watcher and not is_allowed and verb in {"list", "watch"}:
+                    is_allowed = may(tools, watcher, asked)
                 if not is_allowed:
                     feature = f" ({rule.feature})" if rule.feature else ""
                     lacks[WARN if feature else FAIL][f"{verb} {resource}{feature}"] = None

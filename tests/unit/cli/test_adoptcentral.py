@@ -375,12 +375,21 @@ def test_central_command_that_dies_at_any_request_is_repeated_or_undone(monkeypa
 def test_what_the_watcher_does_is_no_right_that_a_worker_lacks(world, capsys):
     """As shipped: the watcher watches, and workers get what it saw from Redis."""
     worker, watcher = (f"system:serviceaccount:csi-fleet:{one}" for one in ("worker", "watcher"))
-    world.denied = {(worker, "watch", "persistentvolumes")}
-    world.denied |= {(one, "get", "nodes") for one in (worker, watcher)}
+    world.denied = {(worker, "watch", "persistentvolumes"), (worker, "list", "nodes")}
     assert world.run("adopt", "--dry-run") == 0
     world.denied.add((watcher, "watch", "persistentvolumes"))
     assert world.run("adopt", "--dry-run") == 1
     assert "lacks watch persistentvolumes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "read", ["persistentvolumeclaims", "persistentvolumes", "volumeattachments", "csinodes"]
+)
+def test_what_a_worker_reads_live_it_has_to_be_allowed_itself(world, capsys, read):
+    """Else each pass is refused after the sidecars are gone."""
+    world.denied = {("system:serviceaccount:csi-fleet:worker", "get", read)}
+    assert world.run("adopt", "--dry-run") == 1
+    assert f"lacks get {read}" in capsys.readouterr().out
 
 
 def test_what_somebody_else_made_is_not_changed(world, capsys):

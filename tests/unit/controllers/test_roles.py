@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from workers.controllers import catalogue
 from workers.controllers.data_source_validator.spec import SPEC as DATA_SOURCE_VALIDATOR
 from workers.controllers.snapshot_controller.spec import SPEC as SNAPSHOT_CONTROLLER
 from workers.controllers.snapshotter.spec import SPEC as SNAPSHOTTER
@@ -39,6 +40,30 @@ def test_the_roles_are_those_of_the_spec(spec):
         for verb in one.verbs
     }
     assert given(spec.name) == asked
+
+
+@pytest.mark.parametrize("spec", catalogue.SPECS, ids=lambda spec: spec.name)
+def test_every_get_of_a_spec_is_one_that_shipped_workers_have(spec):
+    """`adopt` takes no `get` of the watcher for one of the worker."""
+    own = COMPONENTS / f"controller-{spec.name.replace('_', '-')}" / "clusterroles.yaml"
+    files = [COMPONENTS.parent / "base" / "clusterroles.yaml"] + [own] * own.exists()
+    given = {
+        (group, resource)
+        for file in files
+        for role in yaml.safe_load_all(file.read_text(encoding="utf-8"))
+        if role["metadata"]["name"].startswith("csi-fleet-worker")
+        for rule in role["rules"]
+        if "get" in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    asked = {
+        (one.group, resource)
+        for one in spec.permissions
+        if not one.feature and "get" in one.verbs
+        for resource in one.resources
+    }
+    assert asked <= given
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
