@@ -57,6 +57,11 @@ WHOLES: Final = (
     *("class", "classes", "sc", "storageclass", "storageclasses"),
     *("namespace", "namespaces", "ns"),
 )
+# Flags of `explain` without a value; the word after any other flag is its value.
+SWITCHES: Final = (
+    *("-h", "--help", "--version", "--redis-insecure"),
+    *("--log-text-split-stream", "--log-json-split-stream"),
+)
 # Unicode categories: control and format characters, line separators, lone surrogates.
 _UNSEEN: Final = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 _OF_KUBECTL: Final = ("--context", "--kubeconfig", "--cluster", "--user", "--as")
@@ -186,7 +191,7 @@ def choose(items: list[dict[str, Any]], command: list[str]) -> Place:
         PluginError: there is no such pod, or there are pods in several namespaces.
     """
     watchers = [one for one in items if _part_of(one) == "watcher"]
-    noun = next((one for one in command[1:] if not one.startswith("-")), "")
+    noun = (operands(command[1:]) or [""])[0]
     is_whole = command[0] == "explain" and noun.partition("/")[0].lower() in WHOLES
     if (command[0] in OF_WATCHERS or is_whole) and watchers:
         items = watchers
@@ -213,6 +218,19 @@ def choose(items: list[dict[str, Any]], command: list[str]) -> Place:
             "-n NAMESPACE chooses, before the command"
         )
     return ranked[0][1]
+
+
+def operands(words: list[str]) -> list[str]:
+    """The words that are neither a flag of `explain` nor its value."""
+    found, rest = [], iter(words)
+    for one in rest:
+        if one == "--":
+            return [*found, *rest]
+        if not one.startswith("-") or one == "-":
+            found.append(one)
+        elif "=" not in one and one not in SWITCHES and (one.startswith("--") or len(one) == 2):
+            next(rest, "")
+    return found
 
 
 def place_of(item: dict[str, Any]) -> Place | None:

@@ -14,7 +14,8 @@ import yaml
 
 from tests.support.kustomize import render
 from workers.cli import kubectl, wholes
-from workers.config.flags import TOOLS
+from workers.config.flags import TOOLS, Command, Kind
+from workers.config.flagtable import FLAGS
 
 K8S = Path(__file__).resolve().parents[3] / "k8s"
 
@@ -140,11 +141,32 @@ def test_the_pod_that_knows_most(items, chosen):
     [
         *("pause --driver=d", "resume --driver=d", "drain --driver=d"),
         *("pending -n shop", "explain -o=json driver d", "explain class/fast", "explain NS shop"),
+        *(
+            "explain -o json driver d",
+            "explain --output json -n shop class/fast",
+            "explain -- ns a",
+        ),
+        *("explain -ojson driver d", "explain --redis-insecure -v 5 driver d"),
     ],
 )
 def test_a_watcher_writes_pauses_and_lists_claims(command, items, chosen):
     """Accounts of workers may do neither: an admission policy and RBAC keep them from it."""
     assert kubectl.choose(items, command.split()).pod == chosen
+
+
+@pytest.mark.parametrize("command", ["explain -n ns pvc a", "explain -o json pvc driver"])
+def test_a_worker_explains_one_object_whatever_a_flags_value_is(command):
+    items = [pod("a", app="worker"), pod("w", app="watcher")]
+    assert kubectl.choose(items, command.split()).pod == "a"
+
+
+def test_flags_without_a_value_are_those_of_explain():
+    switches = {
+        f"--{one.name}"
+        for one in FLAGS.values()
+        if Command.EXPLAIN in one.commands and one.kind is Kind.BOOL
+    }
+    assert set(kubectl.SWITCHES) == switches | {"-h", "--help"}
 
 
 def test_words_for_wholes_are_those_of_explain():
