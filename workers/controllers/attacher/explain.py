@@ -171,8 +171,10 @@ def _failed(
     if state is not None and (cause := queueing.defect(state, message, again)):
         return cause
     node = attachment["spec"]["nodeName"]
-    reason = str(queueing.memo_of(state).get("reason") or "")
-    code, advice = reason or f"{word}-failed", again
+    # Every user of Redis can write the memo, so no other word of it is shown.
+    noted = str(queueing.memo_of(state).get("reason") or "")
+    reason = Reason(noted) if noted in set(Reason) else Reason.OTHER
+    code, advice = str(reason) or f"{word}-failed", again
     if reason == Reason.VOLUME_MISSING:
         advice = "The attach starts by itself when the PersistentVolume shows up."
         if word == "detach":

@@ -74,6 +74,7 @@ def test_first_cause(given, code):
         ("secret-missing", "secret"),
         ("driver-error", "driver-error"),
         ("", "detach-failed"),
+        ("written by somebody", "detach-failed"),
     ],
 )
 def test_the_reason_of_the_last_pass_is_the_cause(reason, code):
