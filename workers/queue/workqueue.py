@@ -183,7 +183,7 @@ class WorkQueue:
 
         Args:
             lease: from `take`.
-            locks: held until the lease ends.
+            locks: are held with the lease.
 
         Returns:
             False if the lease is over: it was lost, or a lock is busy (the key becomes ready when
