@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from watcher.known import Differing, merged
+from workers.errors import TransientError
 from workers.explain.words import named
 from workers.observability.logging import get_logger
 
@@ -106,7 +107,11 @@ class Keeper:
         if epoch != before:
             if before:
                 _log.warning("a new life of Redis began, everything is added again")
-            self._on_epoch(not before)
+            try:
+                self._on_epoch(not before)
+            except TransientError:
+                self.epoch = before  # the next look repeats it
+                raise
         self._look_at_drivers()
 
     def _look_at_drivers(self) -> None:

@@ -248,6 +248,8 @@ class Watcher:
     def _redis_seen(self, is_first: bool) -> None:
         """Fill Redis at startup and after it lost its data (M-017, C-148)."""
         if is_first:
+            if self._recovery is not None:
+                self._recovery.adopt()
             self.machine.begin()
         else:
             self.history.life_began()

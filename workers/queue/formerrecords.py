@@ -6,10 +6,11 @@ module and `FORMER`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from workers.observability.logging import get_logger
-from workers.queue.connection import NoPermissionError
+from workers.queue.connection import NoPermissionError, WatchError
 from workers.queue.keys import Key
 from workers.queue.names import FORMER, driver_key, proof_place
 from workers.queue.records import peek, quarantine
@@ -20,38 +21,57 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
+_TRIES: Final = 5
 
-def adopt(client: redis.Redis) -> None:
-    """Move the records that are left there; overwrites no record, and may be repeated.
 
-    A watcher is not allowed to write unsaved PVs (users.acl), so it leaves them. Their intents
-    move, and the driver gets CreateVolume again with the same name.
+def adopt(client: redis.Redis) -> list[Key]:
+    """Move what is left there; overwrites nothing, and may be repeated.
+
+    A record whose newer one is here already stays where it is until that one has ended: its call
+    may still run. A watcher must not write unsaved PVs (users.acl), so it leaves them. Their
+    intents move, and the driver is asked for each volume again, by its name.
+
+    Returns:
+        The keys whose marks were moved.
 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    # Unsaved PVs first: the intent of the same domain names the driver.
+    moved = []
+    # Unsaved PVs first: the intent beside one names its driver.
     for name in sorted(FORMER, reverse=True):
         place = proof_place(client, name)
         with reading(client):
-            rows = [(text(field), raw) for field, raw in client.hscan_iter(place, count=200)]
             try:
-                for field, raw in rows:
-                    _move(client, name, field, raw)
+                rows = [(text(field), raw) for field, raw in client.hscan_iter(place, count=200)]
+                done = [field for field, raw in rows if _move(client, name, field, raw)]
             except NoPermissionError:
                 _log.warning("records of the release before stay where they are", redis_key=place)
+                continue
+        moved += [Key.parse(field) for field in done] if name == "marks" else []
+    return moved
 
 
-def _move(client: redis.Redis, name: str, field: str, raw: bytes) -> None:
+def _move(client: redis.Redis, name: str, field: str, raw: bytes) -> bool:
     place, driver = proof_place(client, name), _driver_of(client, name, field, raw)
     if driver is None:
         if name != "unsaved":  # an unsaved PV whose intent is gone or has moved stays
             quarantine(client, place, field, raw)
-        return
-    pipe = client.pipeline(transaction=True)
-    pipe.hsetnx(driver_key(client, name, driver), field, raw)
-    pipe.hdel(place, field)
-    pipe.execute()
+        return False
+    goal, attempt = (driver_key(client, one, driver) for one in (name, "intents"))
+    untyped: Any = client.pipeline(transaction=True)
+    for _ in range(_TRIES):
+        with suppress(WatchError), untyped as pipe:
+            pipe.watch(place, goal, attempt)
+            is_newer = pipe.hexists(goal, field) or pipe.hexists(attempt, field)
+            if pipe.hget(place, field) != raw or (is_newer and name != "memos"):
+                return False
+            pipe.multi()
+            pipe.hsetnx(goal, field, raw)
+            pipe.hdel(place, field)
+            pipe.execute()
+            return True
+    return False  # an old worker writes there, or new ones do: the next round
 
 
 def _driver_of(client: redis.Redis, name: str, field: str, raw: bytes) -> str | None:

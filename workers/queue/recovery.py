@@ -82,10 +82,19 @@ class Recovery:
         """
         if not self._periods.is_due("recovery", self._period_seconds):
             return False
-        formerrecords.adopt(self._client)
+        # A mark may come long after its key's last pass, see `formerrecords.adopt`.
+        self._queue.ensure(self.adopt())
         for keys in self._chunks(keys_of_volume):
             self._queue.ensure(keys)
         return True
+
+    def adopt(self) -> list[Key]:
+        """Move the records of the release before; needed once before the first key is sent.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        return formerrecords.adopt(self._client)
 
     def _chunks(self, keys_of_volume: KeysOfVolume) -> Iterator[list[Key]]:
         held: Counter[str] = Counter()

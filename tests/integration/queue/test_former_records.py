@@ -64,14 +64,42 @@ def test_each_type_moves_to_its_driver_and_is_believed(redis_client):
     assert not redis_client.exists(*map(former, FORMER), NAMES["quarantine"].full)
 
 
-def test_what_this_release_wrote_is_newer(redis_client):
+def test_an_older_attempt_waits_until_the_newer_one_has_ended(redis_client):
+    """Its call may still run, and only its record knows for which request (G7)."""
     key = KEYS[0]
     keep_as_before(redis_client, key)
     store = IntentStore(redis_client, SEAL, driver=key.driver)
     store.put(key.record_name, {"key": key.text, "stage": "calling"})
+    mark = Remembered(redis_client, SEAL).sealed_mark(key, {"mark": 2})
+    redis_client.hset(driver_key(redis_client, "marks", key.driver), key.text, mark)
+    recovery = Recovery(redis_client, WorkQueue(redis_client, publish=lambda _: None))
+    assert recovery.adopt() == recovery.adopt() == []
+    assert found(redis_client, key) == ("calling", {}, [{"mark": 2}], "why")
+    store.finish(key.record_name)
+    redis_client.delete(driver_key(redis_client, "marks", key.driver))
+    recovery.run(lambda _: [])
+    assert found(redis_client, key) == ("stranded", {key.record_name: PV}, [{"mark": 1}], "why")
+    (ready,) = redis_client.keys(NAMES["ready"].full + "*")
+    assert redis_client.zrange(ready, 0, -1) == [key.text.encode()]
+
+
+def test_what_an_old_worker_writes_meanwhile_is_moved_as_it_is_then(redis_client, monkeypatch):
+    key = KEYS[0]
+    keep_as_before(redis_client, key)
+    later = json.dumps({"key": key.text, "stage": "later"}).encode()
+    row = key.record_name, SEAL.close(former("intents"), key.record_name, key.tenant, later)
+    driver_of = formerrecords._driver_of
+
+    def rewritten(client, name, field, raw):
+        if name == "intents":
+            redis_client.hset(former("intents"), *row)
+        return driver_of(client, name, field, raw)
+
+    monkeypatch.setattr(formerrecords, "_driver_of", rewritten)
     formerrecords.adopt(redis_client)
+    assert found(redis_client, key)[0] is None
     formerrecords.adopt(redis_client)
-    assert found(redis_client, key)[0] == "calling"
+    assert found(redis_client, key)[0] == "later"
 
 
 @pytest.mark.parametrize("raw", [b"{", b"mac:ns:{}", b'{"key":"no key"}', b"\xff:\xff:\xff", b""])

@@ -9,6 +9,7 @@ import pytest
 from tests.support.waiting import wait_until
 from watcher import run
 from watcher.run import Watcher
+from workers.errors import QueueUnavailable
 from workers.queue.keys import claim_key
 
 
@@ -58,6 +59,23 @@ def test_c148_a_redis_that_lost_its_data_is_filled_again_at_once(monkeypatch):
     redis.life = "second"
     watcher.keeper.step()
     assert told == ["begin", "relist_catalog", "add_everything"]
+
+
+def test_records_of_the_release_before_move_before_the_first_key(monkeypatch):
+    """Otherwise a worker begins a second attempt beside the open one (G7)."""
+    told, is_down = [], [True]
+
+    def adopt():
+        if is_down:
+            raise QueueUnavailable(is_down.pop())
+        told.append("moved")
+
+    watcher = make(FakeRedis(), recovery=SimpleNamespace(adopt=adopt))
+    monkeypatch.setattr(watcher.machine, "begin", lambda: told.append("begin"))
+    with pytest.raises(QueueUnavailable):
+        watcher.keeper.step()
+    watcher.keeper.step()
+    assert told == ["moved", "begin"]
 
 
 def test_people_see_a_watcher_once_it_reached_redis(monkeypatch):
