@@ -242,7 +242,9 @@ def take_back(work: AttachmentPass) -> Outcome:
 def _is_of(work: AttachmentPass, item: JsonObject, wanted: Record) -> bool:
     """Return True if an attachment may be of the recorded volume and node."""
     ids = {volumes.annotated_id(item), *volumes.earlier_ids(item)} - {""}
-    if item["spec"]["attacher"] != work.driver.name or (ids and wanted["node"] not in ids):
+    node = work.key.object.partition("/")[0]
+    is_there = wanted["node"] in ids if ids else item["spec"]["nodeName"] == node
+    if item["spec"]["attacher"] != work.driver.name or not is_there:
         return False
     try:
         name = volumes.volume_name(item)

@@ -75,6 +75,19 @@ def test_its_attachment_was_made_again_elsewhere():
     assert world.published == {"handle1": {"nodeID2"}}
 
 
+def test_its_attachment_elsewhere_waits_for_it_unmarked():
+    """No publish of it was recorded yet, so only its object names its node."""
+
+    def again(world):
+        world.detached()
+        world.add_node("node2", "nodeID2")
+        world.add_attachment(node="node2")
+
+    world = Frozen(again)
+    assert world.wake().reason == "late publish undone"
+    assert world.published == {}
+
+
 @pytest.mark.parametrize("is_attached", [False, True], ids=["begun", "attached"])
 def test_a_live_attachment_of_the_same_volume_and_node_keeps_it(is_attached):
     def again(world):
