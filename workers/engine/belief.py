@@ -3,11 +3,11 @@
 A record in Redis proves who wrote it, not that its attempt is open: any Redis user can keep the
 bytes and write them back later. So the API server decides, because no Redis user can write to it:
 
-1. A deleted object's record is believed while its copy in a ConfigMap exists: the copy is removed
-   before the attempt ends. It is also believed if the API server still remembers the deletion and
-   the object had no volume or snapshot then. If a claim had its volume then, its attempt has ended
-   and the record is dropped. Every other record is left to an operator.
-2. A volume or snapshot that a live object names is in use, whatever a record says about it.
+1. The record of an object that is gone is believed while its copy in a ConfigMap exists: it is
+   removed before the attempt ends. It is also believed if the API server still remembers the
+   deletion, and the object had no volume or snapshot by then. Any other one is left to a person,
+   but for one whose object had its result by then: that attempt has ended, and its record goes.
+2. A volume or snapshot that a live object names is in use, whatever a record says of it.
 
 `doubt_about` is called before each effect that follows from a deleted object's record. `user_of` is
 called before the storage deletes a volume or snapshot, or a PersistentVolume is saved, for such a

@@ -15,7 +15,7 @@ from workers.controllers.snapshotter import intent as intents
 from workers.controllers.snapshotter.content import has_result
 from workers.controllers.snapshotter.decide import is_final, made_nothing
 from workers.controllers.snapshotter.work import held_back
-from workers.engine.belief import Vanished, doubt_about, user_of
+from workers.engine.belief import ENDED, Vanished, doubt_about, user_of
 from workers.engine.outcome import Outcome, done, retry, wait
 from workers.errors import AttemptError
 from workers.kube import paths
@@ -54,6 +54,9 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
     # Unset during the check, so that no copy is written: a copy would prove that a call is open.
     known, work.intent = work.intent, None
     if known is not None and (doubt := _doubt(work, known)):
+        if doubt == ENDED:
+            work.forget()
+            return done("ended")
         return _set_aside(known, doubt)
     work.intent = known
     if known is None and not work.has_stale_copy:

@@ -123,6 +123,17 @@ def test_a_record_put_back_leads_to_no_call(taken, kind, what, situation):
         assert one.world.client.methods == []
 
 
+@pytest.mark.parametrize("what", ["mark of the call", "mark with the answer"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_mark_of_an_attempt_that_has_ended_goes(taken, kind, what):
+    """The audit counts its snapshot as in flight, and reports no orphans of its driver."""
+    one, put_back = taken(kind)
+    kept(one)
+    put_back(what)
+    one.run()
+    assert one.world.queue.marks == {}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_open_attempt_is_ended_whoever_puts_its_record_back(kind):
     """Its object went by force, and the mark was lost."""
