@@ -121,14 +121,15 @@ class HeldLeases:
     def enter(self, lease: Lease, locks: Sequence[Lock]) -> bool:
         """See `WorkQueue.enter`."""
         lists, status = self._scripts.run("enter", *owner_of(lease), *(lock.text for lock in locks))
-        if status != 1:
+        if status == 1:
+            # Before `publish`, which may take long: the heartbeat gives a new life of Redis what
+            # stands here. Not before the script: a lease that only asks must win no lock there.
+            lease.locks = tuple(locks)
+        else:
             lease.is_released = True
             self.held.pop(lease.token, None)
         self._wakeups.publish(lists)
-        if status != 1:
-            return False
-        lease.locks = tuple(locks)
-        return True
+        return bool(status == 1)
 
     def drop_all(self) -> None:
         """Mark all leases as lost: the process ends and may write nothing more."""

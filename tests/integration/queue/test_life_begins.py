@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workers.queue.keys import Key, claim_key
+from workers.queue.locks import Lock
 from workers.queue.names import NAMES
 from workers.queue.scripts import Scripts
 
@@ -281,3 +282,38 @@ def test_every_sharer_is_judged_before_a_lock_is_held_alone(bench, scripts, fenc
     assert regain(scripts, claim("c"), 11, token="t3", locks="x:pv") == lost
     left = {claim("a"), claim("b")} if lost else {claim("c")}
     assert set(bench.client.hkeys(LEASES)) == {one.text.encode() for one in left}
+
+
+def test_locks_outlive_a_redis_that_loses_its_data_while_workers_are_woken(bench, start_queue):
+    """Sending a message may take seconds, just when Redis fails over."""
+    queue, key = start_queue(), claim("a")
+    queue.add([key])
+    lease = queue.take("d", ["claims"])
+
+    def fail_over(_):
+        bench.client.flushall()
+        queue.heartbeat()
+
+    queue._wakeups.hold([b"a list"])
+    queue._wakeups._send = fail_over
+    assert queue.enter(lease, [Lock("volume")])
+    assert bench.client.hget(LEASES, key.text).split()[-1] == Lock("volume").text.encode()
+
+
+def test_who_only_asks_for_a_lock_takes_it_from_nobody_in_a_new_life(bench, start_queue):
+    """Its lease is newer than the holder's, which still calls the driver."""
+    holder, asking, lock = start_queue(), bench.process(), Lock("volume")
+    holder.add([claim("a"), claim("b")])
+    held = bench.run_next(holder, lock)
+    lease, run = asking.take("d", ["claims"]), asking.scripts.run
+
+    def fail_over(name, *args):
+        bench.client.flushall()
+        asking.heartbeat()
+        holder.heartbeat()
+        return run(name, *args)
+
+    asking._leases._scripts.run = fail_over
+    assert not asking.enter(lease, [lock])
+    assert not holder.heartbeat()
+    assert not held.is_lost
