@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from workers.config.settings import Settings
     from workers.drivers.seats import Consumers
     from workers.engine.controller import Controller
-    from workers.queue.links import Links, Verdict
+    from workers.queue.links import Links, Place, Verdict
     from workers.queue.registry import DriverRegistry
     from workers.queue.workqueue import WorkQueue
 
@@ -381,28 +381,31 @@ class Fleet:
     def _resume(self, link: Link, driver: Driver) -> bool:
         """Report the connection; False if another replica of the driver is called."""
         if self._shared is not None:
-            since = suspend_aware_clock()
-            verdict = self._shared.back(driver.queue_name, REGISTRATION_TTL_SECONDS, link.place)
-            if not self._obey(link, verdict, since):
+            since, place = suspend_aware_clock(), link.place
+            verdict = self._shared.back(driver.queue_name, REGISTRATION_TTL_SECONDS, place)
+            if not self._obey(link, verdict, place, since):
                 return False
         if self._consumers is not None:
             self._consumers.serve(driver.queue_name)
         link.lost_told_at = float("-inf")
         return True
 
-    def _obey(self, link: Link, verdict: Verdict, since: float) -> bool:
-        """Allow calls to the replica, or forbid them; returns whether they are allowed."""
+    def _obey(self, link: Link, verdict: Verdict, asked: Place, since: float) -> bool:
+        """Allow calls to the replica, or forbid them; returns whether they are allowed.
+
+        Redis was asked about the replica of `asked`, at `since`.
+        """
         replica = link.client.replica
         if replica is None:
             return True
         replica.chosen = "" if verdict.is_ours else verdict.chosen
         if verdict.is_ours:
-            replica.admit(since, verdict.hold_seconds, REGISTRATION_TTL_SECONDS)
-        else:
-            replica.revoke()
-            called = f"at {verdict.chosen} is called" if verdict.chosen else "is called, if any"
-            link.tell(f"the workers have to agree on a replica; the one {called}")
-        return verdict.is_ours
+            hold, ttl = verdict.hold_seconds, REGISTRATION_TTL_SECONDS
+            return replica.admit(asked.address, since, hold, ttl)
+        replica.revoke()
+        called = f"at {verdict.chosen} is called" if verdict.chosen else "is called, if any"
+        link.tell(f"the workers have to agree on a replica; the one {called}")
+        return False
 
     def _lose(self, link: Link) -> None:
         link.is_served, link.waiting_since = False, time.monotonic()
@@ -465,7 +468,8 @@ class Fleet:
             since = suspend_aware_clock()
             told = self._shared.keep(records, connected, ttl_seconds=REGISTRATION_TTL_SECONDS)
             for name, link in links.items():
-                if name in told and not self._obey(link, told[name], since):
+                asked = connected.get(place(name), ANYWHERE)
+                if name in told and not self._obey(link, told[name], asked, since):
                     self._lose(link)
                 elif name not in parted and link.client.replica is not None:
                     link.client.replica.renew(since, REGISTRATION_TTL_SECONDS)

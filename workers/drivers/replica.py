@@ -59,15 +59,22 @@ class Replica:
     chosen: str = ""
     resolve: Callable[[str, int], list[str]] = field(default_factory=lambda: addresses_of)
     clock: Callable[[], float] = suspend_aware_clock
+    _admitted: str = ""
     _from: float = math.inf
     _until: float = -math.inf
     _ends: dict[int, float] = field(default_factory=dict)
     _unanswered: float = -math.inf
     _numbers: count[int] = field(default_factory=count)
 
-    def admit(self, since: float, hold_seconds: float, ttl_seconds: float) -> None:
-        """Allow calls from `hold_seconds` to `ttl_seconds` after `since`, when Redis was asked."""
-        self._from, self._until = since + hold_seconds, since + ttl_seconds
+    def admit(self, address: str, since: float, hold_seconds: float, ttl_seconds: float) -> bool:
+        """Allow calls to the replica that Redis was asked about; False if it is another one by now.
+
+        Redis began to count both times somewhere between the question, at `since`, and now: calls
+        are allowed from `hold_seconds` after now to `ttl_seconds` after the question.
+        """
+        self._admitted = address
+        self._from, self._until = self.clock() + hold_seconds, since + ttl_seconds
+        return self.address == address
 
     def renew(self, since: float, ttl_seconds: float) -> None:
         """Allow calls for longer: Redis still counts this process as connected."""
@@ -91,7 +98,8 @@ class Replica:
             DriverAway: this process must not call the replica now; nothing was sent.
         """
         number, now = next(self._numbers), self.clock()
-        if not self._from <= now < self._until:
+        # `seek` may move on between Redis' answer and `admit`.
+        if not self._from <= now < self._until or self.address != self._admitted:
             raise DriverAway(f"no replica of {self.host} may be called at the moment")
         self._ends[number] = end = now + timeout_seconds + MARGIN_SECONDS
         try:

@@ -11,7 +11,8 @@ from csi_client.connection import TlsFiles
 from workers.config.settings import Settings
 from workers.drivers.driversfile import DriverSpec
 from workers.drivers.fleet import Fleet
-from workers.errors import ConfigError
+from workers.errors import ConfigError, DriverAway
+from workers.queue.links import Place, Verdict
 
 
 @pytest.fixture
@@ -88,3 +89,18 @@ def test_only_a_connection_that_was_lost_is_back(fleet, monkeypatch, lost, is_to
         )
         fleet._shaken(link, None, None)
     assert told == ["the driver is connected again"] * is_told
+
+
+def test_a_word_about_the_replica_that_was_left_meanwhile_counts_for_no_other(fleet):
+    """A thread that seeks another replica moves while Redis answers."""
+    spec = DriverSpec("two", "csi.svc:1", is_one_replica=True)
+    fleet.apply({"two": spec})
+    (link,) = fleet._links.values()
+    replica = link.client.replica
+    replica.address, place = "b", Place("a")
+    assert not fleet._obey(link, Verdict(is_ours=True), place, replica.clock())
+    with pytest.raises(DriverAway), replica.call(1):
+        pass
+    assert fleet._obey(link, Verdict(is_ours=True), link.place, replica.clock())
+    with replica.call(1):
+        pass

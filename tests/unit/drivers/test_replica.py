@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import pytest
 
@@ -18,7 +19,7 @@ class World:
         self.replica = Replica(
             "csi.svc", 1, address, chosen, resolve=lambda *_: list(found), clock=lambda: self.now
         )
-        self.replica.admit(self.now, 0, math.inf)
+        self.replica.admit(address, self.now, 0, math.inf)
 
     def call(self, seconds=10, error=None):
         with self.replica.call(seconds):
@@ -54,7 +55,7 @@ def test_without_an_answer_of_dns_the_connection_stays(is_connected):
 
 def test_calls_are_made_only_while_redis_counts_the_process_as_connected():
     world = World()
-    world.replica.admit(world.now, 3, 15)
+    world.replica.admit("", world.now, 3, 15)
     with pytest.raises(DriverAway):
         world.call()
     world.now += 3
@@ -70,6 +71,30 @@ def test_calls_are_made_only_while_redis_counts_the_process_as_connected():
     world.replica.renew(world.now, 15)
     with pytest.raises(DriverAway):
         world.call()
+
+
+def test_the_hold_counts_from_the_answer_and_the_word_from_the_question():
+    """Redis counted both somewhere between."""
+    world = World()
+    asked, answered = world.now, world.now + 10
+    world.now = answered
+    world.replica.admit("", asked, 3, 15)
+    for later, is_allowed in ((2.9, False), (3, True), (4.9, True), (5, False)):
+        world.now = answered + later
+        with nullcontext() if is_allowed else pytest.raises(DriverAway):
+            world.call()
+
+
+def test_an_answer_about_another_replica_admits_no_call():
+    """The connection moved on while Redis answered."""
+    world = World("a", "b", address="a")
+    world.replica.revoke()
+    world.replica.address = "b"
+    assert not world.replica.admit("a", world.now, 0, 15)
+    with pytest.raises(DriverAway):
+        world.call()
+    assert world.replica.admit("b", world.now, 0, 15)
+    world.call()
 
 
 @pytest.mark.parametrize(
