@@ -5,8 +5,8 @@ bytes and write them back later. So the API server decides, because no Redis use
 
 1. The record of an object that is gone is believed while its copy in a ConfigMap exists: it is
    removed before the attempt ends. It is also believed if the API server still remembers the
-   deletion, and the object had no volume or snapshot by then. Any other one is left to a person,
-   but for one whose object had its result by then: that attempt has ended, and its record goes.
+   deletion, and the object had no volume or snapshot by then. If the object had its result by
+   then, its attempt has ended and the record is dropped. Any other record is left to a person.
 2. A volume or snapshot that a live object names is in use, whatever a record says of it.
 
 `doubt_about` is called before each effect that follows from a deleted object's record. `user_of` is
