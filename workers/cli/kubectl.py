@@ -222,7 +222,8 @@ def choose(items: list[dict[str, Any]], command: list[str]) -> Place:
 
 def operands(words: list[str]) -> list[str]:
     """The words that are neither a flag of `explain` nor its value."""
-    found, rest = [], iter(words)
+    found: list[str] = []
+    rest = iter(words)
     for one in rest:
         if one == "--":
             return [*found, *rest]
