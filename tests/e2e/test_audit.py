@@ -243,13 +243,13 @@ def test_doctor_and_status_find_nothing_wrong(tool, driver):
 
 
 def test_drain_waits_for_running_work(tool, scene, driver):
-    driver.set_rules({"method": "CreateVolume", "delay_seconds": 15})
+    driver.set_rules({"method": "CreateVolume", "delay_seconds": 40})
     scene.claim("data", scene.storage_class(driver.name))
     tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-slow")
     try:
         text = tool.ok("drain", f"--driver={driver.name}", "--reason=upgrade")
         assert text.splitlines()[-2:] == ["1 task runs", "0 tasks run"]
-        scene.wait_bound("data", timeout_seconds=20)
+        scene.wait_bound("data", timeout_seconds=60)
     finally:
         tool.ok("resume", f"--driver={driver.name}")
 
@@ -287,9 +287,9 @@ def central(tmp_path_factory):
     """A driver that wants mutual TLS, the workers' drivers file, and one with a strange CA."""
     folder = tmp_path_factory.mktemp("tls")
     for ca in ("ca", "stranger"):
-        make_ca(folder, ca)
-    make_certificate(folder, "ca", "driver", "driver.example.org")
-    make_certificate(folder, "ca", "fleet", "fleet.example.org")
+        make_ca(folder, ca, days=60)  # doctor warns 30 days before the end
+    make_certificate(folder, "ca", "driver", "driver.example.org", days=60)
+    make_certificate(folder, "ca", "fleet", "fleet.example.org", days=60)
     files = {"tls-certificate": "driver.pem", "tls-key": "driver.key", "tls-client-ca": "ca.pem"}
     given = [part for flag, name in files.items() for part in (f"--{flag}", str(folder / name))]
     own = {"certificate": folder / "fleet.pem", "key": folder / "fleet.key"}

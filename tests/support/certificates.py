@@ -12,9 +12,9 @@ def openssl(folder: Path, *arguments: str) -> None:
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
 
-def make_ca(folder: Path, name: str) -> None:
+def make_ca(folder: Path, name: str, *, days: int = 2) -> None:
     """`<name>.pem` and `<name>.key`."""
-    subject = ("-days", "2", "-subj", f"/CN={name}", "-keyout", f"{name}.key")
+    subject = ("-days", str(days), "-subj", f"/CN={name}", "-keyout", f"{name}.key")
     openssl(folder, "req", "-x509", *_KEY, *subject, "-out", f"{name}.pem")
 
 
