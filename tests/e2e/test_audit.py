@@ -243,7 +243,7 @@ def test_doctor_and_status_find_nothing_wrong(tool, driver):
 
 
 def test_drain_waits_for_running_work(tool, scene, driver):
-    driver.set_rules({"method": "CreateVolume", "delay_seconds": 40})
+    driver.set_rules({"method": "CreateVolume", "delay_seconds": 15})
     scene.claim("data", scene.storage_class(driver.name))
     tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-slow")
     try:

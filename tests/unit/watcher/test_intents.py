@@ -29,6 +29,9 @@ class FakeResources:
 
 
 class FakeIntents(dict):
+    def of(self, driver):
+        return self
+
     def restore(self, domain, intent):
         return self.setdefault(domain, intent) is intent
 
