@@ -273,7 +273,9 @@ def test_slow_attempts_leave_and_remove_their_record(parts, scene, driver):
 
 def test_a_claim_deleted_after_a_final_error_gets_its_last_call(parts, scene, driver):
     """Its record is believed, for the claim had no volume when it was deleted; no PV has it."""
-    driver.set_rules({"method": "CreateVolume", "code": "INTERNAL", "message": "no"})
+    # Slow, so that the claim goes while a call runs, not just before the next one.
+    slow = {"method": "CreateVolume", "code": "INTERNAL", "message": "no", "delay_seconds": 3}
+    driver.set_rules(slow)
     claim = scene.claim("lost", scene.storage_class(driver.name))
     wait_until(lambda: any("no" in one["message"] for one in scene.events("lost")), 30, "it failed")
     driver.set_rules()
