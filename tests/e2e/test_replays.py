@@ -163,9 +163,7 @@ def records_of_claim(store, scene, driver, name):
         for name in ("name", "annotations")
         if volume["metadata"].get(name)
     }
-    pv = store.seal.close(
-        at(UNSAVED, driver), field.decode(), tenant_of(raw), msgspec.json.encode(kept)
-    )
+    pv = store.seal.close(UNSAVED, field.decode(), tenant_of(raw), msgspec.json.encode(kept))
     rows = {
         "intent": [(at(INTENTS, driver), field, raw, record["key"])],
         "intent and unsaved volume": [
@@ -298,9 +296,7 @@ def records_of_snapshot(store, scene, driver, snapshots):
     raw = found[field][0]
     record = json.loads(content(raw))
     record["intent"] |= {"handle": made["status"]["snapshotHandle"], "deadline": []}
-    answered = store.seal.close(
-        at(MARKS, driver), field.decode(), tenant_of(raw), msgspec.json.encode(record)
-    )
+    answered = store.seal.close(MARKS, field.decode(), tenant_of(raw), msgspec.json.encode(record))
     key = field.decode()
     return {
         "mark of a call": [(at(MARKS, driver), field, raw, key)],
