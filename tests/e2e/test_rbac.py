@@ -273,13 +273,15 @@ def test_slow_attempts_leave_and_remove_their_record(parts, scene, driver):
 
 def test_a_claim_deleted_after_a_final_error_gets_its_last_call(parts, scene, driver):
     """Its record is believed, for the claim had no volume when it was deleted; no PV has it."""
-    # Slow, so that the claim goes while a call runs, not just before the next one.
-    slow = {"method": "CreateVolume", "code": "INTERNAL", "message": "no", "delay_seconds": 3}
+    # Slow, so that the claim goes while a call runs that will fail.
+    slow = {"method": "CreateVolume", "code": "INTERNAL", "message": "no", "delay_seconds": 5}
     driver.set_rules(slow)
     claim = scene.claim("lost", scene.storage_class(driver.name))
     wait_until(lambda: any("no" in one["message"] for one in scene.events("lost")), 30, "it failed")
-    driver.set_rules()
+    calls = len(driver.calls("CreateVolume"))
+    wait_until(lambda: len(driver.calls("CreateVolume")) > calls, 30, "the next call runs")
     scene.delete("lost")
+    driver.set_rules()
     name = f"pvc-{claim['metadata']['uid']}"
     wait_until(lambda: driver.calls("CreateVolume")[-1].code == "OK", 60, "the last call")
     wait_until(lambda: scene.volume(name) is None, 60, "what it found is deleted")

@@ -147,7 +147,7 @@ class Teller:
         for _ in range(16):  # a scrape takes up to its interval, and comes once in one
             states.append(world.keys_by_state())
             sizes.append(
-                {name: world.client.hlen(f"csifleet:{name}") for name in SIZES}
+                {name: world.entries(name) for name in SIZES}
                 | {"abandoned": world.client.zcard("csifleet:abandoned")}
             )
             let_pass(SCRAPE_SECONDS / 4)

@@ -202,12 +202,14 @@ class AttachCluster:
         }
 
     def published(self) -> set[tuple[str, str]]:
-        """(volume handle, node id) as the drivers have it, dead or alive."""
+        """(volume handle, node id) of this test's nodes as the drivers have it, dead or alive."""
+        ids = {f"id-{name}" for name in self.nodes}
         return {
             (unquote(path.stem), node)
             for driver in self.drivers
             for path in (driver.root / "published").glob("*.json")
             for node in json.loads(path.read_text())
+            if node in ids
         }
 
     def finalizers(self, volume: str) -> list[str]:

@@ -216,7 +216,8 @@ def _processes(seen: Seen) -> dict[Labels, Bounds]:
 
 
 def _drivers(seen: Seen) -> dict[Labels, Bounds]:
-    served = len(seen.world.roles) + len(seen.world.plugins)
+    """All but the one that no worker has."""
+    served = len([role for role in seen.world.roles if role != "left"]) + len(seen.world.plugins)
     return {labels(): (served, served)}
 
 
@@ -286,5 +287,5 @@ TRUTHS: Final[dict[str, tuple[Truth, ...]]] = {
         _size("intents"),
         _size("unsaved"),
     ),
-    "Losses": (_logged("lease lost"), _nothing, _nothing, _logged("unexpected error")),
+    "Losses": (_logged("lease lost"), _nothing, _logged("unexpected error")),
 }

@@ -40,6 +40,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.running import Running
 from tests.support.tool import Tool
 from tests.support.waiting import wait_until
+from workers.queue.names import NAMES
 from workers.queue.seal import new_key
 
 WATCHERS, WORKERS = ("watcher-0", "watcher-1"), ("worker-0", "worker-1", "worker-2")
@@ -288,6 +289,12 @@ class Monitored(Running):
             code = str(event["responseStatus"]["code"])
             found.append(Request(at, verb, target.get("resource", "discovery"), code))
         return found
+
+    def entries(self, name: str) -> int:
+        """How many fields the hash of that name has, or those of all drivers together."""
+        entry = NAMES[name]
+        keys = self.client.scan_iter(f"{entry.full}*") if entry.is_family else [entry.full]
+        return sum(int(self.client.hlen(key)) for key in keys)
 
     def keys_by_state(self) -> dict[str, int]:
         """How many keys Redis holds in each state, from the structures themselves."""
