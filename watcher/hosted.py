@@ -92,10 +92,9 @@ class Hosted:
         if kind is None or kind.subject is None or kind.subject != resource:
             return ""
         meta = item.metadata
-        name = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
         # A volume's key has its claim's namespace, marked by @, instead of the UID.
-        is_same = key.object == name and (key.uid in {"", meta.uid} or key.uid.startswith("@"))
-        return str(meta.resource_version) if is_same else ""
+        is_same = key.uid in {"", meta.uid} or key.uid.startswith("@")
+        return str(meta.resource_version) if is_same and key.object == meta.full_name else ""
 
 
 class RulesSink:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from workers.deadlines import NONE, Deadline
 from workers.engine.outcome import Ended, blocked, done
 from workers.kube.errors import ConflictError, NotFoundError
+from workers.kube.finalizers import has_finalizer
 from workers.kube.merging import difference
 from workers.observability import trail
 from workers.observability.logging import get_logger
@@ -132,15 +133,14 @@ class LivePass:
 
     def write(self, step: str, change: Change, *, status: bool = False, **how: Any) -> bool:
         """Patch the pass's object, see `write_to`; returns whether anything was written."""
-        seen = self.item
 
         def decide(item: JsonObject) -> JsonObject | None:
-            nonlocal seen
-            self.item = seen = item
+            self.item = item
             return change(item)
 
-        self.item = self.write_to(self.resource, seen, step, decide, status=status, **how)
-        return self.item is not seen
+        found = self.write_to(self.resource, self.item, step, decide, status=status, **how)
+        is_written, self.item = found is not self.item, found
+        return is_written
 
     def write_status(self, step: str, change: Change) -> tuple[JsonObject, JsonObject] | None:
         """Write a status; `change` gets the object and returns the whole status, or None.
@@ -212,7 +212,7 @@ class LivePass:
             Gone: the object no longer exists.
             ApiError: the API server refused, for instance because the object is being deleted.
         """
-        if finalizer in (item["metadata"].get("finalizers") or ()):
+        if has_finalizer(item, finalizer):
             return item
         return self._patch_finalizer(resource, item, step, finalizer, is_wanted=True)
 
@@ -220,7 +220,7 @@ class LivePass:
         self, resource: Resource, item: JsonObject, step: str, finalizer: str
     ) -> JsonObject:
         """Remove a finalizer; otherwise as `add_finalizer`."""
-        if finalizer not in (item["metadata"].get("finalizers") or ()):
+        if not has_finalizer(item, finalizer):
             return item
         return self._patch_finalizer(resource, item, step, finalizer, is_wanted=False)
 

@@ -34,9 +34,11 @@ from workers.engine.outcome import ABORTED_TRIES, Ended, done, retry, wait
 from workers.errors import AttemptError
 from workers.kube import paths
 from workers.kube.errors import AwayError, NotFoundError, RefusedError
+from workers.kube.finalizers import added, has_finalizer
 from workers.migration.plugins import in_tree_source
 from workers.observability.logging import get_logger
 from workers.queue.locks import Lock, Mode
+from workers.translate.fields import is_deleting
 from workers.translate.published import volume_capability
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ class AttachmentPass(DriverPass):
     @property
     def has_finalizer(self) -> bool:
         """True if our finalizer is present, so that a publish may exist."""
-        return self.finalizer in (self.item["metadata"].get("finalizers") or ())
+        return has_finalizer(self.item, self.finalizer)
 
     def is_gone(self) -> bool:
         """Return True if the attachment with this uid is gone; waits out a short outage.
@@ -140,7 +142,7 @@ class AttachmentPass(DriverPass):
             try:
                 return self.context.kube.is_gone(self.resource, self.name, self.key.uid)
             except AwayError:
-                pause(seconds)
+                time.sleep(seconds)
         return self.context.kube.is_gone(self.resource, self.name, self.key.uid)
 
     def read_volume(self, name: str) -> JsonObject | None:
@@ -299,11 +301,6 @@ class AttachmentPass(DriverPass):
         self.context.effects.event(involved, "Warning", reason, text, component=self.component)
 
 
-def pause(seconds: float) -> None:
-    """Sleep within a reconcile."""
-    time.sleep(seconds)
-
-
 def error_content(
     attachment: JsonObject, field: str, error: AttemptError, *, with_code: bool, now: datetime
 ) -> JsonObject | None:
@@ -430,9 +427,8 @@ def wait_for_other_node(work: AttachmentPass) -> None:
 
 def is_detach_due(work: AttachmentPass, name: str) -> bool:
     """Return True if attachment `name` is being deleted and its volume may still be published."""
-    metadata = (work.find(paths.ATTACHMENTS, name) or {}).get("metadata") or {}
-    is_ours = work.finalizer in (metadata.get("finalizers") or ())
-    return bool(metadata.get("deletionTimestamp")) and is_ours
+    found = work.find(paths.ATTACHMENTS, name)
+    return found is not None and is_deleting(found) and has_finalizer(found, work.finalizer)
 
 
 def record_publish(work: AttachmentPass, source: Source, node_id: str) -> None:
@@ -464,12 +460,12 @@ def mark_patch(
     metadata = attachment["metadata"]
     if metadata.get("deletionTimestamp"):
         raise Ended(wait(0, "attachment is deleted"))
-    names, known = metadata.get("finalizers") or (), metadata.get("annotations") or {}
-    is_new = finalizer_name not in names
+    names, is_new = added(metadata.get("finalizers"), finalizer_name)
+    known = metadata.get("annotations") or {}
     wanted = {NODE_ID: node_id, **extra}
     if not is_new:  # without the finalizer, no publish was sent with the id in the annotation
         wanted |= volumes.with_earlier(attachment, node_id)
-    body: JsonObject = {"finalizers": [*names, finalizer_name]} if is_new else {}
+    body: JsonObject = {"finalizers": names} if is_new else {}
     if changed := {name: value for name, value in wanted.items() if known.get(name) != value}:
         body["annotations"] = changed
     return {"metadata": body} if body else None

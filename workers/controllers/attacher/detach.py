@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from csi_client import messages as csi
 from workers.constants import ANN_MIGRATED_TO
 from workers.controllers.attacher import volume as volumes
-from workers.controllers.attacher.attach import pause
 from workers.controllers.attacher.names import Reason, finalizer
 from workers.controllers.attacher.volume import AttachError, Target
 from workers.engine.belief import user_of
@@ -22,6 +21,7 @@ from workers.engine.outcome import Ended, done, retry, wait
 from workers.errors import ApiError, LeaseLost, QueueUnavailable, TransientError
 from workers.kube import paths
 from workers.kube.errors import RefusedError
+from workers.kube.finalizers import removed
 from workers.migration.plugins import in_tree_source
 from workers.observability.logging import get_logger
 from workers.translate.fields import version_of
@@ -74,9 +74,20 @@ def unpublish(work: AttachmentPass) -> None:
         # An unpublish that races with a publish of a dead worker could leave either state.
         raise Ended(wait(seconds, "a publish of an earlier worker may still run"))
     for node_id in node_ids:
-        request = volumes.unpublish_request(target.handle, node_id, secrets)
-        work.reach("unpublish")
-        work.ask("detach", request, csi.ControllerUnpublishVolumeResponse)
+        send_unpublish(work, target.handle, node_id, secrets)
+
+
+def send_unpublish(
+    work: AttachmentPass, handle: str, node_id: str, secrets: Mapping[str, str]
+) -> None:
+    """Unpublish the volume from one node id.
+
+    Raises:
+        AttachError: the driver refused the call, or did not answer in time.
+    """
+    request = volumes.unpublish_request(handle, node_id, secrets)
+    work.reach("unpublish")
+    work.ask("detach", request, csi.ControllerUnpublishVolumeResponse)
 
 
 def find_target(work: AttachmentPass, known: Memory) -> Target:
@@ -177,11 +188,11 @@ def abandon(work: AttachmentPass) -> Outcome:
     if not work.is_unheard:
         memory = memory.succeeded()
         _note(work, "end-call", memory.mark())
-    pause(memory.calls.seconds_left(work.lease.session))
+    time.sleep(memory.calls.seconds_left(work.lease.session))
     problem, first = "", min(work.settings.retry_interval_start_seconds, MOST_PAUSE_SECONDS)
     begun = time.monotonic()
     for number in range(ABANDON_TRIES):
-        pause(first * (2**number - 1))
+        time.sleep(first * (2**number - 1))
         if time.monotonic() - begun > ABANDON_SECONDS:
             break
         try:
@@ -228,9 +239,7 @@ def take_back(work: AttachmentPass) -> Outcome:
         return done(f"{user} is of the same volume and node")
     try:
         secrets = find_secrets(work, target.secret)
-        request = volumes.unpublish_request(target.handle, node_id, secrets)
-        work.reach("unpublish")
-        work.ask("detach", request, csi.ControllerUnpublishVolumeResponse)
+        send_unpublish(work, target.handle, node_id, secrets)
     except AttachError as error:
         work.failure(error.message, operation="detach")
         return work.again(error, "detach failed")
@@ -289,10 +298,10 @@ def release_volume(work: DriverPass) -> Outcome:
     ours = finalizer(work.driver.name)
 
     def without_ours(volume: JsonObject) -> JsonObject | None:
-        names = volume["metadata"].get("finalizers") or ()
-        if ours not in names or not may_go(volume, work.driver.name):
+        left, is_changed = removed(volume["metadata"].get("finalizers"), ours)
+        if not is_changed or not may_go(volume, work.driver.name):
             return None
-        return {"metadata": {"finalizers": [one for one in names if one != ours] or None}}
+        return {"metadata": {"finalizers": left or None}}
 
     if not work.read():
         return done("volume is gone")

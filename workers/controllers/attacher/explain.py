@@ -15,6 +15,7 @@ from workers.explain.serving import Served
 from workers.explain.words import duration, stamp
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
+from workers.kube.finalizers import has_finalizer
 from workers.queue.inspect import read_key
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
     """The cause if csi-fleet has nothing to do for the attachment now, else None."""
     metadata = attachment["metadata"]
     node = attachment["spec"]["nodeName"]
-    has_finalizer = finalizer in (metadata.get("finalizers") or ())
-    if metadata.get("deletionTimestamp") and not has_finalizer:
+    if metadata.get("deletionTimestamp") and not has_finalizer(attachment, finalizer):
         others = ", ".join(metadata.get("finalizers") or ())
         return Cause(
             "foreign-finalizer",

@@ -87,8 +87,3 @@ def keys_of(queue_name: str, node: str, name: str, uid: str) -> tuple[Key, Key, 
     """Every key that an attachment can have."""
     parts = (queue_name, node, name, uid)
     return attachment_key(*parts), detachment_key(*parts), forced_key(*parts)
-
-
-def attachment_name(key: Key) -> str:
-    """The attachment's name, taken from one of its keys."""
-    return key.object.partition("/")[2]

@@ -93,7 +93,7 @@ class ProvisionerRules:
         """Take in a deletion."""
         if resource == paths.CLAIMS:
             meta = item.metadata
-            return self._drop_claim(meta.uid, f"{meta.namespace}/{meta.name}")
+            return self._drop_claim(meta.uid, meta.full_name)
         if resource == paths.VOLUMES:
             return self._drop_volume(item.metadata.name)
         if resource == paths.STORAGE_CLASSES:
@@ -298,7 +298,7 @@ class ProvisionerRules:
 
     def _see_source(self, claim: Claim, *, is_listed: bool) -> list[Key]:
         meta = claim.metadata
-        source = f"{meta.namespace}/{meta.name}"
+        source = meta.full_name
         if not is_deleting_source(claim):
             self._sources.pop(source, None)
             return []

@@ -80,10 +80,10 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
         reference = (KIND_SNAPSHOT, metadata["namespace"], metadata["name"])
         if reference in needed or young.has(snapshot):
             continue
+        if _is_foreign(runtime, driver, snapshot):
+            continue
         # A claim may have been created meanwhile, so the check is repeated (SN-005).
         if reference in needed_references(runtime, driver, metadata["namespace"], UNBOUND):
-            continue
-        if _is_foreign(runtime, driver, snapshot):
             continue
         lease.check()
         _unprotect(runtime, snapshot)

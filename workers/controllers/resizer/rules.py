@@ -302,7 +302,7 @@ def _waiting(item: Claim) -> Waiting:
     names = {wanted, target.target_volume_attributes_class_name if target else ""} - {""}
     return Waiting(
         uid=meta.uid,
-        path=f"{meta.namespace}/{meta.name}",
+        path=meta.full_name,
         volume=spec.volume_name,
         resizer=intern(resizer),
         classes=tuple(sorted(map(intern, names))),

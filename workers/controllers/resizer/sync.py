@@ -141,7 +141,7 @@ class Reconcile:
         )
         busy = self._context.queue.acquire(self._lease, *wanted)
         if busy is not None:
-            return blocked(busy, f"{busy.name} is busy")
+            return blocked(busy)
         return self._carry_out(work, steps, (expansion, modification))
 
     # Reading and planning.

@@ -111,10 +111,7 @@ class Work:
             for reason, message in self._said if self._is_failing else ():
                 marks = marks.saying(reason, message, self.now)
             self.marks = marks
-        data = self.marks.data()
-        if data != dict(self.lease.mark):
-            self.context.effects.reach(step, self.lease)
-            self.context.effects.mark(self.lease, data)
+        self.writer.keep(step, self.marks.data())
 
     def end(self, error: ApiError, reason: str) -> Outcome:
         """The outcome if a result could not be written; a claim that is gone leaves no state."""

@@ -112,8 +112,7 @@ class ContentPass(LiveContent):
 
     def _save(self, intent: Intent | None, polls: int) -> None:
         """Writes the key's reconcile state if it changes."""
-        if self._mark(intent, polls) != self.lease.mark:
-            self.remember(intent, polls=polls)
+        self.keep("record-intent", self._mark(intent, polls))
         self.intent, self.polls = intent, polls
 
     def begin_look(self) -> None:
@@ -198,9 +197,8 @@ class ContentPass(LiveContent):
         if self.intent is None:
             return
         known = self.intent = replace(self.intent, has_copy=True)
-        if self._mark(known, self.polls) != self.lease.mark:
-            with suppress(TransientError):
-                self.remember(known, polls=self.polls)
+        with suppress(TransientError):
+            self._save(known, self.polls)
         if known.is_copied:
             return
         with suppress(TransientError):
