@@ -28,6 +28,7 @@ from workers.translate.claims import claim_class_name, selected_node
 from workers.translate.fields import text, text_map
 from workers.translate.names import volume_name
 from workers.translate.quantity import QuantityError, parse
+from workers.translate.sources import normalise
 from workers.translate.volume_facts import facts_of, owner_names
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ T = TypeVar("T")
 
 QUOTAS: Final = paths.Resource("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
-# What csi-fleet itself copies for a new claim.
-_COPIED: Final = {one.kind: one for one in (paths.SNAPSHOTS, paths.CLAIMS)}
 # Namespaces named in a hint, at most.
 _OTHERS: Final = 3
 # Longest part of a kind that is shown: a claim can name any kind.
@@ -137,17 +136,15 @@ class Gatherer:
         }
 
     def _missing_source(self, claim: JsonObject) -> str:
-        spec = claim.get("spec") or {}
-        source = spec.get("dataSourceRef") or spec.get("dataSource") or {}
-        resource = _COPIED.get(str(source.get("kind")))
-        if resource is None:
+        source = normalise(claim, cross_namespace=True)
+        if source is None or not (source.is_snapshot or source.is_claim):
             return ""
-        name = str(source.get("name"))
-        namespace = str(source.get("namespace") or claim["metadata"]["namespace"])
+        resource = paths.SNAPSHOTS if source.is_snapshot else paths.CLAIMS
         try:
-            self._kube.get(resource, name, namespace=namespace)
+            self._kube.get(resource, source.name, namespace=source.namespace)
         except NotFoundError as error:
-            return f"{resource.kind} {namespace}/{name}" if error.is_about(name) else ""
+            if error.is_about(source.name):
+                return f"{source.kind} {source.namespace}/{source.name}"
         return ""
 
     def volume(self, name: str) -> VolumeFacts:

@@ -27,8 +27,8 @@ def api() -> MemoryApi:
     return api
 
 
-def add_claim(api: MemoryApi, ref: Any = SOURCE) -> None:
-    meta = {"namespace": "shop", "name": "data", "uid": "u1"}
+def add_claim(api: MemoryApi, ref: Any = SOURCE, **more: Any) -> None:
+    meta = {"namespace": "shop", "name": "data", "uid": "u1", **more}
     spec = {"storageClassName": "fast", "dataSourceRef": ref}
     api.add(paths.CLAIMS, {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
 
@@ -78,6 +78,14 @@ def test_a_source_that_is_not_there(api, kind, namespace):
     assert (found.code, found.is_problem) == ("source-missing", True)
     assert f"{kind} {namespace}/monday" in found.text
     api.add(resource, {"metadata": {"namespace": namespace, "name": "monday", "uid": "s"}})
+    assert cause(api).code != "source-missing"
+
+
+def test_a_custom_kind_is_not_looked_for_among_claims(api):
+    """Only a deleted claim shows the difference: for others the kind needs a populator."""
+    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    add_claim(api, SOURCE | {"kind": "PersistentVolumeClaim"}, **deleted)
+    annotate(api)
     assert cause(api).code != "source-missing"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.controllers.data_source_validator.decide import CORE, UNBOUND
+from workers.engine.waits import Waits
 from workers.kube import paths
 from workers.kube.objects import GroupKind
 from workers.queue.keys import Key
@@ -31,9 +32,12 @@ class DataSourceRules:
 
     def __init__(self) -> None:
         # Claims by namespace/name: the key, and the kind of source that must fill the claim.
-        self._claims: dict[str, tuple[Key, GroupKind]] = {}
-        self._populators: dict[str, GroupKind] = {}
-        self._listed: dict[Resource, set[str]] = {}
+        self._claims: Waits[tuple[Key, GroupKind]] = Waits()
+        self._populators: Waits[GroupKind] = Waits()
+        self._tables: dict[Resource, Waits[Any]] = {
+            paths.CLAIMS: self._claims,
+            paths.POPULATORS: self._populators,
+        }
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
         """Ignore the drivers."""
@@ -43,31 +47,27 @@ class DataSourceRules:
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
         """Process a claim or a populator as it is now."""
         del is_listed
-        if resource in self._listed:
-            self._listed[resource].add(item.metadata.full_name)
+        self._tables[resource].listed(item.metadata.full_name)
         return self._claim(item) if resource == paths.CLAIMS else self._populator(item)
 
     def gone(self, resource: Resource, item: Claim | Populator) -> Iterable[Told]:
         """Drop a claim; after a populator is gone, queue the claims of its kind."""
         name = item.metadata.full_name
         if resource == paths.CLAIMS:
-            known = self._claims.pop(name, None)
+            known = self._claims.pop(name)
             return () if known is None else (Forget(known[0]),)
-        former = self._populators.pop(name, None)
+        former = self._populators.pop(name)
         return self._unpopulated(former) if former is not None else ()
 
     def begin_list(self, resource: Resource) -> None:
         """Start a complete list."""
-        self._listed[resource] = set()
+        self._tables[resource].begin_list()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
         """Drop what was not listed; the CRD of populators may be new, so queue all (DV-006)."""
-        listed = self._listed.pop(resource, set())
+        vanished = self._tables[resource].end_list()
         if resource == paths.CLAIMS:
-            vanished = self._claims.keys() - listed
-            return [Forget(self._claims.pop(name)[0]) for name in sorted(vanished)]
-        kept = {name: kind for name, kind in self._populators.items() if name in listed}
-        self._populators = kept
+            return [Forget(key) for key, _ in vanished]
         return self.all_keys()
 
     def all_keys(self) -> Iterable[Key]:
@@ -77,7 +77,7 @@ class DataSourceRules:
     def _claim(self, item: Claim) -> Iterable[Told]:
         meta, source = item.metadata, item.spec.data_source_ref
         name, is_open = meta.full_name, item.status.phase in UNBOUND
-        before = self._claims.pop(name, None)
+        before = self._claims.pop(name)
         # A claim that was made again while no watch was open has another uid.
         gone = (Forget(before[0]),) if before is not None and before[0].uid != meta.uid else ()
         if source is None or not is_open or meta.deletion_timestamp is not None:
@@ -85,12 +85,13 @@ class DataSourceRules:
         kind = GroupKind(source.api_group or "", source.kind[:_MAX_KIND])
         if kind in CORE:
             return gone
-        now = self._claims[name] = (Key(KIND, "", name, meta.uid), kind)
+        now = (Key(KIND, "", name, meta.uid), kind)
+        self._claims.put(name, now)
         return () if before == now else (*gone, now[0])
 
     def _populator(self, item: Populator) -> Iterable[Told]:
         former = self._populators.get(item.metadata.name)
-        self._populators[item.metadata.name] = item.source_kind
+        self._populators.put(item.metadata.name, item.source_kind)
         if former is None or former == item.source_kind:
             return ()
         return self._unpopulated(former)
