@@ -388,9 +388,7 @@ class Move:
             "metadata": {"name": workload["metadata"]["name"], "namespace": namespace},
             "spec": workload["spec"]["template"]["spec"],
         }
-        watcher = f"system:serviceaccount:{installation.namespace}:watcher"
-        for sidecar in adoptplan.movable(workload):
-            yield from of_rights(self.tools, replace(sidecar, pod=pod), watcher)
+        yield from self._rights(workload, pod, installation.namespace)
         user = f"system:serviceaccount:{namespace}:{account}"
         records = {"namespace": installation.records_namespace, "resource": "configmaps"}
         for verb in ("get", "list", "create", "patch", "delete"):
@@ -420,10 +418,20 @@ class Move:
         """Check for conflicting objects and for permissions that the central workers lack."""
         yield from around.needs()
         pod = adoptcentral.rights_of(around.central)
-        watcher = f"system:serviceaccount:{around.central.namespace}:watcher"
+        yield from self._rights(workload, pod, around.central.namespace)
+        yield adoptcentral.secrets_hint(around.central, self.choice.driver)
+
+    def _rights(self, workload: JsonObject, pod: JsonObject, namespace: str) -> Iterator[Finding]:
+        """Check for each sidecar that the pod's account and the watcher have its permissions.
+
+        Args:
+            workload: the driver's workload.
+            pod: a pod with the account that will do the sidecars' work.
+            namespace: the watcher's namespace.
+        """
+        watcher = f"system:serviceaccount:{namespace}:watcher"
         for sidecar in adoptplan.movable(workload):
             yield from of_rights(self.tools, replace(sidecar, pod=pod), watcher)
-        yield adoptcentral.secrets_hint(around.central, self.choice.driver)
 
     def _there(
         self, resource: Resource, namespace: str, name: str, remedy: str

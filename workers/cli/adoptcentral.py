@@ -192,7 +192,7 @@ class Surroundings:
             "selector": selector,
             "ports": [{"name": "csi", "port": port, "targetPort": port}],
         }
-        known = self._find(SERVICES, self.name, self.namespace)
+        known = find(self.kube, SERVICES, self.name, self.namespace)
         if is_one_replica and (known is None or known["spec"].get("clusterIP") == "None"):
             # A Service without an address resolves to the pods. An existing address stays.
             spec["clusterIP"] = "None"
@@ -207,7 +207,7 @@ class Surroundings:
                 (self.central.namespace, CLIENT, ("ca.crt", "tls.crt", "tls.key")),
                 (self.namespace, self.name, ("ca.crt", "tls.crt", "tls.key")),
             )
-            if self._find(paths.SECRETS, name, place) is None
+            if find(self.kube, paths.SECRETS, name, place) is None
         ]
         objects = self.objects(workload, is_one_replica=_is_one_replica(entry))
         return [*secrets, *(one for _, one in objects), self._entries(entry)]
@@ -220,7 +220,7 @@ class Surroundings:
             (ROLES, self.role, ""),
             (BINDINGS, self.role, ""),
         ):
-            found = self._find(resource, name, place)
+            found = find(self.kube, resource, name, place)
             if found is not None and not is_made(found):
                 yield Finding(
                     "objects",
@@ -228,9 +228,9 @@ class Surroundings:
                     f"There is a {resource.kind} {name} that `adopt` did not make. Remove it, or "
                     f"label it {'='.join(MADE)} if it may be changed",
                 )
-        has_authority = self._find(paths.SECRETS, AUTHORITY, self.central.namespace)
-        has_client = self._find(paths.SECRETS, CLIENT, self.central.namespace)
-        has_own = self._find(paths.SECRETS, self.name, self.namespace)
+        has_authority = find(self.kube, paths.SECRETS, AUTHORITY, self.central.namespace)
+        has_client = find(self.kube, paths.SECRETS, CLIENT, self.central.namespace)
+        has_own = find(self.kube, paths.SECRETS, self.name, self.namespace)
         if has_client and not has_authority and not has_own:
             yield Finding(
                 "certificates",
@@ -254,7 +254,7 @@ class Surroundings:
         for secret in (has_authority, has_client, has_own):
             if secret is not None and not is_made(secret):
                 yield from self._ending(secret)
-        listed = self._find(paths.CONFIG_MAPS, "drivers", self.central.namespace)
+        listed = find(self.kube, paths.CONFIG_MAPS, "drivers", self.central.namespace)
         for text in ((listed or {}).get("data") or {}).values():
             if self.driver in _names(text):
                 yield Finding(
@@ -293,7 +293,7 @@ class Surroundings:
     def remove(self) -> list[str]:
         """Remove the objects that `make` created for this driver, and return them."""
         removed = []
-        found = self._find(paths.CONFIG_MAPS, ADOPTED, self.central.namespace)
+        found = find(self.kube, paths.CONFIG_MAPS, ADOPTED, self.central.namespace)
         if self._key in ((found or {}).get("data") or {}):
             self.kube.merge(paths.CONFIG_MAPS, found or {}, {"data": {self._key: None}})
             removed.append(f"ConfigMap {self.central.namespace}/{ADOPTED}, key {self._key}")
@@ -305,7 +305,7 @@ class Surroundings:
             (BINDINGS, self.role, ""),
             (ROLES, self.role, ""),
         ):
-            item = self._find(resource, name, place)
+            item = find(self.kube, resource, name, place)
             if item is None or not is_made(item):
                 continue
             try:
@@ -320,11 +320,10 @@ class Surroundings:
     def _certificates(self) -> list[str]:
         """Create authority and certificates of workers and gateway; renew expiring ones."""
         here, written = self.central.namespace, list[str]()
-        if self._find(paths.SECRETS, CLIENT, here) and not self._find(
-            paths.SECRETS, AUTHORITY, here
-        ):
+        has_client = find(self.kube, paths.SECRETS, CLIENT, here)
+        if has_client and not find(self.kube, paths.SECRETS, AUTHORITY, here):
             return written  # provided by the user; `needs` has checked it
-        authority = self._find(paths.SECRETS, AUTHORITY, here)
+        authority = find(self.kube, paths.SECRETS, AUTHORITY, here)
         if authority is None:
             certificate, key = certificates.make_authority("csi-fleet drivers")
             made = self._secret(here, AUTHORITY, {"tls.crt": certificate, "tls.key": key})
@@ -342,7 +341,7 @@ class Surroundings:
             (here, CLIENT, "worker.csi-fleet", certificates.CLIENT),
             (self.namespace, self.name, server, certificates.SERVER),
         ):
-            known = self._find(paths.SECRETS, name, place)
+            known = find(self.kube, paths.SECRETS, name, place)
             if known is not None and not is_made(known):
                 continue
             ca, key = (_value(authority, one) for one in ("tls.crt", "tls.key"))
@@ -381,7 +380,7 @@ class Surroundings:
 
     def _enter(self, entry: JsonObject) -> bool:
         wanted = self._entries(entry)
-        found = self._find(paths.CONFIG_MAPS, ADOPTED, self.central.namespace)
+        found = find(self.kube, paths.CONFIG_MAPS, ADOPTED, self.central.namespace)
         if found is None:
             self._create(paths.CONFIG_MAPS, wanted)
         elif ((found.get("data") or {}).get(self._key)) == wanted["data"][self._key]:
@@ -416,12 +415,6 @@ class Surroundings:
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
         return {**kind, "metadata": metadata, **fields}
 
-    def _find(self, resource: Resource, name: str, namespace: str) -> JsonObject | None:
-        try:
-            return self.kube.get(resource, name, namespace=namespace)
-        except NotFoundError:
-            return None
-
     def _create(self, resource: Resource, item: JsonObject) -> JsonObject:
         """Create the object; if another process has just created it, return that object."""
         try:
@@ -433,7 +426,7 @@ class Surroundings:
 
     def _apply(self, resource: Resource, item: JsonObject) -> bool:
         metadata = item["metadata"]
-        found = self._find(resource, metadata["name"], metadata.get("namespace", ""))
+        found = find(self.kube, resource, metadata["name"], metadata.get("namespace", ""))
         if found is None:
             self._create(resource, item)
             return True
@@ -455,6 +448,16 @@ class Surroundings:
             if is_other and closes and _selects(spec.get("podSelector") or {}, labels):
                 return True
         return False
+
+
+def find(
+    kube: KubeResources, resource: Resource, name: str, namespace: str = ""
+) -> JsonObject | None:
+    """Return the object, None if there is none."""
+    try:
+        return kube.get(resource, name, namespace=namespace)
+    except NotFoundError:
+        return None
 
 
 def is_served(tools: Tools, central: Central, driver: str) -> bool | None:

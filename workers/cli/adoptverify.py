@@ -24,6 +24,7 @@ from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.migration.plugins import in_tree_name
 from workers.translate import quantity
+from workers.translate.claims import WAIT_FOR_FIRST_CONSUMER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 1.0
 SIZE: Final = "1Gi"
-_WAITS: Final = "WaitForFirstConsumer"
 # Set by Kubernetes on a volume that was free, and not on one that a provisioner made for a claim.
 _BOUND_BY_KUBERNETES: Final = "pv.kubernetes.io/bound-by-controller"
 
@@ -94,13 +94,14 @@ class Verification:
                 "for --verify: --class=NAME"
             )
         else:
-            claim = self._find(paths.CLAIMS, self.name, self.namespace)
+            claim = adoptcentral.find(self.tools.kube, paths.CLAIMS, self.name, self.namespace)
             if claim is not None and not adoptcentral.is_made(claim):
                 yield self._refusal(
                     f"There is a claim {self.place} that --verify did not make. Rename or delete it"
                 )
             self.class_name = self.class_name or next(iter(fitting))
-            self.is_delayed = fitting[self.class_name].get("volumeBindingMode") == _WAITS
+            mode = fitting[self.class_name].get("volumeBindingMode")
+            self.is_delayed = mode == WAIT_FOR_FIRST_CONSUMER
             if self.is_delayed and not self._node():
                 yield self._refusal(
                     f"StorageClass {self.class_name} waits for a pod, and no node that takes pods "
@@ -163,7 +164,9 @@ class Verification:
         volume = claim["spec"]["volumeName"]
         if not self._until(end, self._is_absent):
             return f"the claim {self.place} was Bound, and was not deleted"
-        if not self._until(end, lambda: self._find(paths.VOLUMES, volume) is None):
+        if not self._until(
+            end, lambda: adoptcentral.find(self.tools.kube, paths.VOLUMES, volume) is None
+        ):
             return f"the claim {self.place} was Bound, and its volume {volume} was not deleted"
         return ""
 
@@ -190,7 +193,7 @@ class Verification:
         Raises:
             _EarlierVolumeError: the claim has a volume that was not made for it.
         """
-        claim = self._find(paths.CLAIMS, self.name, self.namespace)
+        claim = adoptcentral.find(self.tools.kube, paths.CLAIMS, self.name, self.namespace)
         if claim is None:
             return True
         if not adoptcentral.is_made(claim) or claim["metadata"].get("deletionTimestamp"):
@@ -208,7 +211,7 @@ class Verification:
             self.tools.kube.delete(paths.CLAIMS, self.name, namespace=self.namespace, uid=uid)
         if earlier:
             raise self._earlier(earlier[0])
-        return self._find(paths.CLAIMS, self.name, self.namespace) is None
+        return adoptcentral.find(self.tools.kube, paths.CLAIMS, self.name, self.namespace) is None
 
     def _volumes_of(self, claim: JsonObject) -> list[JsonObject]:
         """Volumes that either side of the binding names; the volume's side is written first."""
@@ -304,14 +307,6 @@ class Verification:
             return f"No event says why: kubectl csi-fleet explain pvc {self.place} may."
         newest = max(events, key=lambda one: str(one.get("lastTimestamp") or ""))
         return f"Newest event ({newest.get('reason')}): {newest.get('message')}."
-
-    def _find(self, resource: paths.Resource, name: str, namespace: str = "") -> JsonObject | None:
-        if not name:
-            return None
-        try:
-            return self.tools.kube.get(resource, name, namespace=namespace)
-        except NotFoundError:
-            return None
 
     def _refusal(self, text: str) -> Finding:
         return Finding("verify", FAIL, text)

@@ -94,10 +94,10 @@ def is_good(certificate: bytes, authority: bytes, name: str, now: datetime | Non
     return name in names.get_values_for_type(x509.DNSName) and _is_fresh(found, now)
 
 
-def is_fresh(certificate: bytes, now: datetime | None = None) -> bool:
+def is_fresh(certificate: bytes) -> bool:
     """Return True if a third of the certificate's lifetime is left."""
     try:
-        return _is_fresh(x509.load_pem_x509_certificate(certificate), now)
+        return _is_fresh(x509.load_pem_x509_certificate(certificate))
     except ValueError:
         return False
 
@@ -127,7 +127,7 @@ def is_of_key(certificates: bytes, authority: bytes) -> bool:
         return False
 
 
-def _is_fresh(found: x509.Certificate, now: datetime | None) -> bool:
+def _is_fresh(found: x509.Certificate, now: datetime | None = None) -> bool:
     left = found.not_valid_after_utc - (now or datetime.now(UTC))
     return left > (found.not_valid_after_utc - found.not_valid_before_utc) / _LEFT_SHARE
 

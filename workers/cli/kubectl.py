@@ -26,14 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, TextIO
 
-# Pods with a csi-fleet container; k8s/ and docs/migration.md put the label on each of them.
-SELECTOR: Final = "csi-fleet.io/redis-client=true"
 NAME_LABEL: Final = "app.kubernetes.io/name"
 # Namespaces with the first label belong to drivers (docs/install.md). The manifests and the chart
 # put the second on the namespace of records, named after the installation with this ending.
 DRIVERS_LABEL: Final = ("csi-fleet.io/drivers", "true")
-# A pod that may reach Redis, by the NetworkPolicy of Redis.
+# k8s/ and docs/migration.md put the label on each pod with a csi-fleet container; the NetworkPolicy
+# of Redis admits pods with it.
 REDIS_CLIENT: Final = ("csi-fleet.io/redis-client", "true")
+SELECTOR: Final = "=".join(REDIS_CLIENT)
 PART_LABEL: Final = ("app.kubernetes.io/part-of", "csi-fleet")
 RECORDS_ENDING: Final = "-records"
 REDIS_VARIABLE: Final = "CSI_FLEET_REDIS_URL"
