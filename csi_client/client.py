@@ -28,6 +28,7 @@ from csi_client.connection import (
     Link,
     TlsFiles,
     address_target,
+    host_and_port,
     open_channel,
     parse_address,
 )
@@ -100,7 +101,9 @@ class CsiClient:
         self._observer = observer
         self.is_tcp = target.startswith("dns:")
         self.answered_at = float("-inf")
-        self._open = partial(open_channel, target, tls=tls, max_receive_bytes=max_receive_bytes)
+        self._open = partial(
+            open_channel, target=target, tls=tls, max_receive_bytes=max_receive_bytes
+        )
         self._target = target
         self._line: _Line = (self._open(), {})
         self._mending = threading.Lock()
@@ -167,13 +170,9 @@ class CsiClient:
         Raises:
             CsiAddressError: a TLS file cannot be read.
         """
-        host, _, port = self._target.removeprefix("dns:///").rpartition(":")
+        host, port = host_and_port(self._target)
         with self._mending:
-            self._open = partial(
-                self._open.func,
-                address_target(address, int(port)),
-                **{**self._open.keywords, "host": host.strip("[]")},
-            )
+            self._open = partial(self._open, target=address_target(address, port), host=host)
             self._replace(self._open())
 
     def _replace(self, fresh: grpc.Channel) -> None:

@@ -119,6 +119,12 @@ def address_target(address: str, port: int) -> str:
     return f"ipv6:[{address}]:{port}" if ":" in address else f"ipv4:{address}:{port}"
 
 
+def host_and_port(target: str) -> tuple[str, int]:
+    """Return host and port of a target over TCP."""
+    host, _, port = target.removeprefix("dns:///").rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def open_channel(
     target: str,
     *,

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from csi_client import tlscheck
-from csi_client.connection import CsiAddressError
+from csi_client.connection import CsiAddressError, host_and_port
 from csi_client.errors import DEADLINE_EXCEEDED, CsiError
 from workers.deadlines import MARGIN_SECONDS
 from workers.drivers.driver import Driver, handshake
@@ -170,18 +170,14 @@ class Link:
 
 
 def _replica(spec: DriverSpec) -> Replica | None:
-    if not spec.is_one_replica:
-        return None
-    host, _, port = spec.endpoint.removeprefix("dns:///").rpartition(":")
-    return Replica(host.strip("[]"), int(port))
+    return Replica(*host_and_port(spec.endpoint)) if spec.is_one_replica else None
 
 
 def tls_trouble(spec: DriverSpec) -> str:
     """Return why TLS fails and the remedy, "" if TLS is not the problem. Blocks for about 5 s."""
     if spec.tls is None:
         return ""
-    host, _, port = spec.endpoint.removeprefix("dns:///").rpartition(":")
-    refusal = tlscheck.refusal(host.strip("[]"), int(port), spec.tls)
+    refusal = tlscheck.refusal(*host_and_port(spec.endpoint), spec.tls)
     if not refusal:
         return ""
     return f"TLS refused: {refusal}: {_REMEDIES.get(refusal, 'check the tls files')}"

@@ -89,7 +89,7 @@ DRIVER_KINDS: Final = catalogue.driver_kinds()
 
 
 def lua_tables(kinds: Iterable[QueueKind]) -> str:
-    """Return the table as Lua: KINDS, CALL_KINDS in order of turns, set TRAILED, APART by kind."""
+    """Return the table as Lua: KINDS in order of turns, CALL_KINDS, set TRAILED, APART by kind."""
     known = tuple(kinds)
     names = ", ".join(f"'{kind.name}'" for kind in known)
     calling = ", ".join(f"'{kind.name}'" for kind in known if kind.calls_driver)

@@ -235,12 +235,12 @@ class WorkQueue:
         """
         raw = self._remembered.sealed_mark(lease.key, record)
         lease.check()
-        known = lease.written.pop("marks", None)
+        known = dict(lease.written)
+        lease.written.pop("marks", None)
         if raw:  # before it is sent: if Redis loses the mark or the lease, it is written again
             lease.written["marks"] = lease.key.text, raw
         if not self.scripts.run("mark", *owner_of(lease), raw):
-            lease.written.pop("marks", None)
-            lease.written |= {} if known is None else {"marks": known}
+            lease.written = known
             raise LeaseLost(f"lease of {lease.key.text} is lost, its mark is not written")
         lease.mark = dict(record)
 

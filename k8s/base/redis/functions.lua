@@ -1,13 +1,13 @@
-#!lua name=csifleet_020af52c68bbc506
+#!lua name=csifleet_68e43e8ec81149f7
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos:', marks = 'csifleet:marks:', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents:', unsaved = 'csifleet:unsaved:', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', chosen = 'csifleet:chosen:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_planned = 'csifleet:capacity_planned:', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments', 'data-sources' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true, ['data-sources'] = true }
 local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group-contents'] = '#snapshotter', ['snapshots'] = '#snapshot-controller', ['bindings'] = '#snapshot-controller', ['group-snapshots'] = '#snapshot-controller', ['group-bindings'] = '#snapshot-controller', ['snapshot-sources'] = '#snapshot-controller', ['attachments'] = '#attacher', ['detachments'] = '#attacher', ['forced-attachments'] = '#attacher', ['attach-finalizers'] = '#attacher', ['reconcile-attachments'] = '#attacher', ['data-sources'] = '#data-source-validator' }
--- Functions shared by all scripts. In front of this file: `K` (names of keys, from names.py),
--- CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail) and APART (part of
--- the name of a kind's Celery list), from kinds.py.
+-- Functions shared by all scripts. In front of this file: `K` (names of keys, from names.py), KINDS (all
+-- kinds, in order of turns), CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail)
+-- and APART (part of the name of a kind's Celery list), from kinds.py.
 -- This is run once, when the library is loaded, where no global is known yet.
 -- Every script's first argument is the time in ms, "" outside of tests: then the clock below.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
@@ -25,8 +25,8 @@ local FRESH_MS = 30000         -- a watcher's word that it follows a kind of the
 local GAP_MS = 1000            -- more of it in which no script ran is no time for the queue
 local CLOCK_MS = 250           -- how often the clock is written
 local KEPT_MS = 604800000      -- a key nobody cleared goes by the clock of Redis' host: cleaning only
-local KIND_TURN = {}
-for turn = 1, #CALL_KINDS do KIND_TURN[CALL_KINDS[turn]] = turn end
+local CALLS_DRIVER = {}
+for i = 1, #CALL_KINDS do CALLS_DRIVER[CALL_KINDS[i]] = true end
 
 local MOST = 9e15              -- beyond it Lua's numbers are not exact, and some cannot be stored
 
@@ -364,7 +364,7 @@ local function open_lane(lane, reserved)
   local free = effective(concurrency, tonumber(raw[8]), tonumber(raw[9]), tonumber(raw[10]),
     tonumber(raw[11])) - busy(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
-  if total > 0 and KIND_TURN[kind] then
+  if total > 0 and CALLS_DRIVER[kind] then
     local all = reserved or 0
     for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
     free = math.min(free, total - all)
@@ -394,7 +394,7 @@ end
 -- of them (`total`) may be any kind's.
 local function wake(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
-  if KIND_TURN[kind] and (tonumber(redis.call('HGET', K.limits .. lane, 'total')) or 0) > 0 then
+  if CALLS_DRIVER[kind] and (tonumber(redis.call('HGET', K.limits .. lane, 'total')) or 0) > 0 then
     for _, other in ipairs(CALL_KINDS) do wake_lane(other .. '|' .. driver) end
   else
     wake_lane(lane)
@@ -475,16 +475,15 @@ end
 local function unpark(name)
   local prefix = name .. '\0'
   local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
-  if #waiters == 0 then return end
   local lanes = {}
   for _, member in ipairs(waiters) do
     local waiter = string.sub(member, #prefix + 1)
     redis.call('ZREM', K.waiters, member)
     redis.call('HDEL', K.blocked, waiter)
     local lane = lane_of(waiter)
-    if enqueue(waiter, lane, true) then lanes[#lanes + 1] = lane end
+    if enqueue(waiter, lane, true) then lanes[lane] = true end
   end
-  for _, lane in ipairs(lanes) do wake(lane) end
+  for lane in pairs(lanes) do wake(lane) end
 end
 
 local function free(key, lock)
@@ -536,14 +535,28 @@ local function unlease(key, lane, known)
   return redis.call('SREM', K.dirty, key) == 1
 end
 
+-- The key's lease if the process holds it with this token, else nil.
+local function lease_by(key, process, token)
+  local lease = lease_of(key)
+  return lease and lease.process == process and lease.token == token and lease or nil
+end
+
 -- Owner check. Returns the lease, or nil and whether this is the repeat of a call that ended it: a
 -- lease of this life that was not taken back was ended by its owner. A replica that lagged has the
 -- epoch of its master's life and not its leases.
 local function owned(key, process, token, epoch)
-  local lease = lease_of(key)
-  if lease and lease.process == process and lease.token == token then return lease, true end
+  local lease = lease_by(key, process, token)
+  if lease then return lease, true end
   local is_ended = life() == epoch and not redis.call('ZSCORE', K.lost, token)
   return nil, is_ended
+end
+
+-- How a script (key, process, token, epoch, stays, ...) begins that ends a lease: returns the key, its
+-- lane, and what `owned` does. With `stays` the caller takes the next key of the list itself.
+local function ending()
+  local key, lane = ARGV[2], lane_of(ARGV[2])
+  if ARGV[6] == '1' then own_list = celery_of(lane) end
+  return key, lane, owned(key, ARGV[3], ARGV[4], ARGV[5])
 end
 
 -- Count the bytes of intents by namespace, before one is written, or goes (''). Not exact where
@@ -676,7 +689,7 @@ local function next_key(driver, wanted, any)
         redis.call('HSET', K.turns, field, number)
         return key, lane
       end
-    elseif has_total and KIND_TURN[kind] and open_lane(lane, reserved) then
+    elseif has_total and CALLS_DRIVER[kind] and open_lane(lane, reserved) then
       reserved = reserved + 1
       wake_lane(lane)
     end
@@ -754,10 +767,7 @@ scripts['begin'] = function()
 -- Touches intents of the driver, held, leases (hashes), trail (list).
 -- Returns 1 = written, 0 = lease lost, 2 = the namespace is full.
 local intents, domain, record, key = K.intents .. ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if key ~= '' then
-  local lease = lease_of(key)
-  if not (lease and lease.process == ARGV[6] and lease.token == ARGV[7]) then return 0 end
-end
+if key ~= '' and not lease_by(key, ARGV[6], ARGV[7]) then return 0 end
 local full = refused_if_new(intents, domain)
 if full then return full end
 if not weigh(intents, domain, record, tonumber(ARGV[8])) then return 2 end
@@ -769,9 +779,8 @@ scripts['block'] = function()
 -- BLOCK(key, process, token, epoch, stays, lock, note...): end the lease and wait for a busy lock; if
 -- it got free meanwhile the key is ready at once. No counter changes.
 -- Returns {lists, 1 = released (or before), 0 = lease was lost}.
-local key, lane, lock = ARGV[2], lane_of(ARGV[2]), ARGV[7]
-local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
-if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
+local key, lane, lease, is_ok = ending()
+local lock = ARGV[7]
 if lease then
   trail_pass(key, 8, 'released 0')
   unlease(key, lane)
@@ -900,10 +909,7 @@ scripts['created'] = function()
 -- if the lease is still ours. Without a key there is no lease to check.
 -- Touches intents and unsaved of the driver, held, leases (hashes). Returns 1 = written, 0 = lease lost.
 local driver, domain, key = ARGV[2], ARGV[3], ARGV[6]
-if key ~= '' then
-  local lease = lease_of(key)
-  if not (lease and lease.process == ARGV[7] and lease.token == ARGV[8]) then return 0 end
-end
+if key ~= '' and not lease_by(key, ARGV[7], ARGV[8]) then return 0 end
 weigh(K.intents .. driver, domain, ARGV[4])
 redis.call('HSET', K.intents .. driver, domain, ARGV[4])
 redis.call('HSET', K.unsaved .. driver, domain, ARGV[5])
@@ -913,9 +919,7 @@ scripts['done'] = function()
 -- DONE(key, process, token, epoch, stays, volume, known, note...): forget failures, release; with a
 -- volume's name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
 -- Returns {lists, 1 = done (or done before), 0 = lease was lost}.
-local key, lane = ARGV[2], lane_of(ARGV[2])
-local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
-if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
+local key, lane, lease, is_ok = ending()
 if lease then
   forget(key)
   if ARGV[7] ~= '' then
@@ -1059,9 +1063,7 @@ scripts['fail'] = function()
 -- delay, release.
 -- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
 -- Returns {lists, is owner, fails, delay_ms; -1 = given up}.
-local key, lane = ARGV[2], lane_of(ARGV[2])
-local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
-if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
+local key, lane, lease, is_ok = ending()
 local count = tonumber(redis.call('HGET', K.fails, key)) or 0
 local wait_ms = 0
 if lease then
@@ -1104,10 +1106,7 @@ scripts['finish'] = function()
 -- FINISH(driver, domain, key, process, token): delete intent and unsaved PV unless the lease went to
 -- somebody else, whose intent it would be. Touches intents and unsaved of the driver, held, leases.
 -- Returns 1 = deleted, 0 = lease lost.
-if ARGV[4] ~= '' then
-  local lease = lease_of(ARGV[4])
-  if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
-end
+if ARGV[4] ~= '' and not lease_by(ARGV[4], ARGV[5], ARGV[6]) then return 0 end
 end_attempt(ARGV[2], ARGV[3])
 return 1
 end
@@ -1240,7 +1239,7 @@ for name in pairs(before) do
 end
 if next(is_resumed) then
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-    if is_resumed['driver ' .. driver_of(lane)] then wake(lane) end
+    if is_resumed['driver ' .. driver_of(lane)] then wake_lane(lane) end
   end
 end
 return { 1, unpack(lists) }
@@ -1375,9 +1374,7 @@ scripts['release'] = function()
 -- RELEASE(key, process, token, epoch, stays, delay_ms, count, note...): put back without a back-off
 -- step.
 -- Returns {lists, 1 = released (or before), 0 = lease was lost}.
-local key, lane = ARGV[2], lane_of(ARGV[2])
-local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
-if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
+local key, lane, lease, is_ok = ending()
 if lease then
   local wait_ms = tonumber(ARGV[7])
   if ARGV[8] == '1' then
@@ -1405,8 +1402,7 @@ redis.call('ZADD', K.procs, now + ttl, process)
 local reply = { 1, now }
 for i = 5, #ARGV, 2 do
   local key, token = ARGV[i], ARGV[i + 1]
-  local lease = lease_of(key)
-  if lease and lease.process == process and lease.token == token then
+  if lease_by(key, process, token) then
     redis.call('ZADD', K.leased .. lane_of(key), now + ttl, key)
   else
     redis.call('ZADD', K.lost, now, token)
@@ -1468,18 +1464,15 @@ end
 if not life() then return { -1, lists } end
 
 -- What is due does not wait for the period: a retry starts when its back-off says.
-local due_lanes, is_due = {}, {}
+local due_lanes = {}
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT', 0, limit)) do
   redis.call('ZREM', K.delayed, key)
   local lane = lane_of(key)
   enqueue(key, lane, false)
-  if not is_due[lane] then
-    is_due[lane] = true
-    due_lanes[#due_lanes + 1] = lane
-  end
+  due_lanes[lane] = true
 end
 if not begins_period('sweep', period) then
-  for _, lane in ipairs(due_lanes) do wake(lane) end
+  for lane in pairs(due_lanes) do wake(lane) end
   return reply()
 end
 
@@ -1537,7 +1530,7 @@ if is_check then
 end
 
 for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-  wake(lane)
+  wake_lane(lane) -- other kinds of its driver that wait have their own turn here
   if redis.call('EXISTS', K.leased .. lane, K.ready .. lane, K.retry .. lane, K.ticketed .. lane) == 0 then
     redis.call('SREM', K.lanes, lane)
   end
@@ -1558,9 +1551,8 @@ if not life() then return { 'new life', lists, false } end
 local noted = K.took .. token
 local took = redis.call('GET', noted)
 if took then -- a copy of a call whose reply was lost, or that comes late
-  local lease = lease_of(took)
-  local is_ours = lease and lease.process == process and lease.token == token
-  if is_ours then return { 'taken', lists, state_of(took, lease) } end
+  local lease = lease_by(took, process, token)
+  if lease then return { 'taken', lists, state_of(took, lease) } end
   return { 'none', lists, false }
 end
 local any, wanted = ARGV[7], {}
@@ -1636,5 +1628,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_020af52c68bbc506', run)
-redis.register_function{ function_name = 'csifleet_020af52c68bbc506_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_68e43e8ec81149f7', run)
+redis.register_function{ function_name = 'csifleet_68e43e8ec81149f7_always', callback = run, flags = { 'allow-oom' } }

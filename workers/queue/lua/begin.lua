@@ -4,10 +4,7 @@
 -- Touches intents of the driver, held, leases (hashes), trail (list).
 -- Returns 1 = written, 0 = lease lost, 2 = the namespace is full.
 local intents, domain, record, key = K.intents .. ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if key ~= '' then
-  local lease = lease_of(key)
-  if not (lease and lease.process == ARGV[6] and lease.token == ARGV[7]) then return 0 end
-end
+if key ~= '' and not lease_by(key, ARGV[6], ARGV[7]) then return 0 end
 local full = refused_if_new(intents, domain)
 if full then return full end
 if not weigh(intents, domain, record, tonumber(ARGV[8])) then return 2 end

@@ -1,9 +1,8 @@
 -- BLOCK(key, process, token, epoch, stays, lock, note...): end the lease and wait for a busy lock; if
 -- it got free meanwhile the key is ready at once. No counter changes.
 -- Returns {lists, 1 = released (or before), 0 = lease was lost}.
-local key, lane, lock = ARGV[2], lane_of(ARGV[2]), ARGV[7]
-local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
-if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
+local key, lane, lease, is_ok = ending()
+local lock = ARGV[7]
 if lease then
   trail_pass(key, 8, 'released 0')
   unlease(key, lane)

@@ -2,10 +2,7 @@
 -- if the lease is still ours. Without a key there is no lease to check.
 -- Touches intents and unsaved of the driver, held, leases (hashes). Returns 1 = written, 0 = lease lost.
 local driver, domain, key = ARGV[2], ARGV[3], ARGV[6]
-if key ~= '' then
-  local lease = lease_of(key)
-  if not (lease and lease.process == ARGV[7] and lease.token == ARGV[8]) then return 0 end
-end
+if key ~= '' and not lease_by(key, ARGV[7], ARGV[8]) then return 0 end
 weigh(K.intents .. driver, domain, ARGV[4])
 redis.call('HSET', K.intents .. driver, domain, ARGV[4])
 redis.call('HSET', K.unsaved .. driver, domain, ARGV[5])

@@ -1,9 +1,7 @@
 -- DONE(key, process, token, epoch, stays, volume, known, note...): forget failures, release; with a
 -- volume's name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
 -- Returns {lists, 1 = done (or done before), 0 = lease was lost}.
-local key, lane = ARGV[2], lane_of(ARGV[2])
-local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
-if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
+local key, lane, lease, is_ok = ending()
 if lease then
   forget(key)
   if ARGV[7] ~= '' then

@@ -2,9 +2,7 @@
 -- delay, release.
 -- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
 -- Returns {lists, is owner, fails, delay_ms; -1 = given up}.
-local key, lane = ARGV[2], lane_of(ARGV[2])
-local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
-if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
+local key, lane, lease, is_ok = ending()
 local count = tonumber(redis.call('HGET', K.fails, key)) or 0
 local wait_ms = 0
 if lease then

@@ -1,6 +1,6 @@
--- Functions shared by all scripts. In front of this file: `K` (names of keys, from names.py),
--- CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail) and APART (part of
--- the name of a kind's Celery list), from kinds.py.
+-- Functions shared by all scripts. In front of this file: `K` (names of keys, from names.py), KINDS (all
+-- kinds, in order of turns), CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail)
+-- and APART (part of the name of a kind's Celery list), from kinds.py.
 -- This is run once, when the library is loaded, where no global is known yet.
 -- Every script's first argument is the time in ms, "" outside of tests: then the clock below.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
@@ -18,8 +18,8 @@ local FRESH_MS = 30000         -- a watcher's word that it follows a kind of the
 local GAP_MS = 1000            -- more of it in which no script ran is no time for the queue
 local CLOCK_MS = 250           -- how often the clock is written
 local KEPT_MS = 604800000      -- a key nobody cleared goes by the clock of Redis' host: cleaning only
-local KIND_TURN = {}
-for turn = 1, #CALL_KINDS do KIND_TURN[CALL_KINDS[turn]] = turn end
+local CALLS_DRIVER = {}
+for i = 1, #CALL_KINDS do CALLS_DRIVER[CALL_KINDS[i]] = true end
 
 local MOST = 9e15              -- beyond it Lua's numbers are not exact, and some cannot be stored
 
@@ -357,7 +357,7 @@ local function open_lane(lane, reserved)
   local free = effective(concurrency, tonumber(raw[8]), tonumber(raw[9]), tonumber(raw[10]),
     tonumber(raw[11])) - busy(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
-  if total > 0 and KIND_TURN[kind] then
+  if total > 0 and CALLS_DRIVER[kind] then
     local all = reserved or 0
     for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
     free = math.min(free, total - all)
@@ -387,7 +387,7 @@ end
 -- of them (`total`) may be any kind's.
 local function wake(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
-  if KIND_TURN[kind] and (tonumber(redis.call('HGET', K.limits .. lane, 'total')) or 0) > 0 then
+  if CALLS_DRIVER[kind] and (tonumber(redis.call('HGET', K.limits .. lane, 'total')) or 0) > 0 then
     for _, other in ipairs(CALL_KINDS) do wake_lane(other .. '|' .. driver) end
   else
     wake_lane(lane)

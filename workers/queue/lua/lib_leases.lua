@@ -51,16 +51,15 @@ end
 local function unpark(name)
   local prefix = name .. '\0'
   local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
-  if #waiters == 0 then return end
   local lanes = {}
   for _, member in ipairs(waiters) do
     local waiter = string.sub(member, #prefix + 1)
     redis.call('ZREM', K.waiters, member)
     redis.call('HDEL', K.blocked, waiter)
     local lane = lane_of(waiter)
-    if enqueue(waiter, lane, true) then lanes[#lanes + 1] = lane end
+    if enqueue(waiter, lane, true) then lanes[lane] = true end
   end
-  for _, lane in ipairs(lanes) do wake(lane) end
+  for lane in pairs(lanes) do wake(lane) end
 end
 
 local function free(key, lock)
@@ -112,14 +111,28 @@ local function unlease(key, lane, known)
   return redis.call('SREM', K.dirty, key) == 1
 end
 
+-- The key's lease if the process holds it with this token, else nil.
+local function lease_by(key, process, token)
+  local lease = lease_of(key)
+  return lease and lease.process == process and lease.token == token and lease or nil
+end
+
 -- Owner check. Returns the lease, or nil and whether this is the repeat of a call that ended it: a
 -- lease of this life that was not taken back was ended by its owner. A replica that lagged has the
 -- epoch of its master's life and not its leases.
 local function owned(key, process, token, epoch)
-  local lease = lease_of(key)
-  if lease and lease.process == process and lease.token == token then return lease, true end
+  local lease = lease_by(key, process, token)
+  if lease then return lease, true end
   local is_ended = life() == epoch and not redis.call('ZSCORE', K.lost, token)
   return nil, is_ended
+end
+
+-- How a script (key, process, token, epoch, stays, ...) begins that ends a lease: returns the key, its
+-- lane, and what `owned` does. With `stays` the caller takes the next key of the list itself.
+local function ending()
+  local key, lane = ARGV[2], lane_of(ARGV[2])
+  if ARGV[6] == '1' then own_list = celery_of(lane) end
+  return key, lane, owned(key, ARGV[3], ARGV[4], ARGV[5])
 end
 
 -- Count the bytes of intents by namespace, before one is written, or goes (''). Not exact where

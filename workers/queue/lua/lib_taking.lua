@@ -69,7 +69,7 @@ local function next_key(driver, wanted, any)
         redis.call('HSET', K.turns, field, number)
         return key, lane
       end
-    elseif has_total and KIND_TURN[kind] and open_lane(lane, reserved) then
+    elseif has_total and CALLS_DRIVER[kind] and open_lane(lane, reserved) then
       reserved = reserved + 1
       wake_lane(lane)
     end

@@ -26,7 +26,7 @@ for name in pairs(before) do
 end
 if next(is_resumed) then
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-    if is_resumed['driver ' .. driver_of(lane)] then wake(lane) end
+    if is_resumed['driver ' .. driver_of(lane)] then wake_lane(lane) end
   end
 end
 return { 1, unpack(lists) }

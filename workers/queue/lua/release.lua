@@ -1,9 +1,7 @@
 -- RELEASE(key, process, token, epoch, stays, delay_ms, count, note...): put back without a back-off
 -- step.
 -- Returns {lists, 1 = released (or before), 0 = lease was lost}.
-local key, lane = ARGV[2], lane_of(ARGV[2])
-local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
-if ARGV[6] == '1' then own_list = celery_of(lane) end -- the caller takes its next key itself
+local key, lane, lease, is_ok = ending()
 if lease then
   local wait_ms = tonumber(ARGV[7])
   if ARGV[8] == '1' then

@@ -8,8 +8,7 @@ redis.call('ZADD', K.procs, now + ttl, process)
 local reply = { 1, now }
 for i = 5, #ARGV, 2 do
   local key, token = ARGV[i], ARGV[i + 1]
-  local lease = lease_of(key)
-  if lease and lease.process == process and lease.token == token then
+  if lease_by(key, process, token) then
     redis.call('ZADD', K.leased .. lane_of(key), now + ttl, key)
   else
     redis.call('ZADD', K.lost, now, token)

@@ -40,18 +40,15 @@ end
 if not life() then return { -1, lists } end
 
 -- What is due does not wait for the period: a retry starts when its back-off says.
-local due_lanes, is_due = {}, {}
+local due_lanes = {}
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT', 0, limit)) do
   redis.call('ZREM', K.delayed, key)
   local lane = lane_of(key)
   enqueue(key, lane, false)
-  if not is_due[lane] then
-    is_due[lane] = true
-    due_lanes[#due_lanes + 1] = lane
-  end
+  due_lanes[lane] = true
 end
 if not begins_period('sweep', period) then
-  for _, lane in ipairs(due_lanes) do wake(lane) end
+  for lane in pairs(due_lanes) do wake(lane) end
   return reply()
 end
 
@@ -109,7 +106,7 @@ if is_check then
 end
 
 for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-  wake(lane)
+  wake_lane(lane) -- other kinds of its driver that wait have their own turn here
   if redis.call('EXISTS', K.leased .. lane, K.ready .. lane, K.retry .. lane, K.ticketed .. lane) == 0 then
     redis.call('SREM', K.lanes, lane)
   end

@@ -11,9 +11,8 @@ if not life() then return { 'new life', lists, false } end
 local noted = K.took .. token
 local took = redis.call('GET', noted)
 if took then -- a copy of a call whose reply was lost, or that comes late
-  local lease = lease_of(took)
-  local is_ours = lease and lease.process == process and lease.token == token
-  if is_ours then return { 'taken', lists, state_of(took, lease) } end
+  local lease = lease_by(took, process, token)
+  if lease then return { 'taken', lists, state_of(took, lease) } end
   return { 'none', lists, false }
 end
 local any, wanted = ARGV[7], {}
