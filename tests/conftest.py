@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
+from tests.support import helm
 from tests.support.controlplane import ControlPlane
 from tests.support.kube_api import KubeApi
 
@@ -35,6 +38,17 @@ def kube_api(control_plane: ControlPlane) -> Iterator[KubeApi]:
     """The administrator's raw JSON API of `control_plane`, apart from the code under test."""
     with control_plane.api() as api:
         yield api
+
+
+@pytest.fixture(scope="session")
+def library() -> Any:
+    """Helm as a library; in CI it must be there."""
+    try:
+        return helm.helm()
+    except helm.NoHelmError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,14 +19,13 @@ from typing import Any, Self
 
 import grpc
 
-from csi_client import messages
 from csi_client._generated import csi_pb2_grpc
 from tests.bench.leaks import FLAGS, Peer, options, print_table
 from tests.bench.resizing import Claims, at_once
 from tests.bench.snapshotting import ROOT, Snapshots
 from tests.support.chaos import System
 from tests.support.controlplane import ControlPlane
-from tests.support.csi_driver import DirectoryDriver
+from tests.support.csi_driver import DirectoryDriver, create_request
 from tests.support.kube_api import KubeApi, KubeApiError
 from tests.support.redis_server import find_redis_server
 from tests.support.waiting import wait_until
@@ -62,12 +61,7 @@ class Volumes(Claims):
         self._channel.close()
 
     def handle(self, name: str) -> str:
-        capability = messages.VolumeCapability(
-            mount=messages.VolumeCapability.MountVolume(),
-            access_mode=messages.VolumeCapability.AccessMode(mode="SINGLE_NODE_WRITER"),
-        )
-        request = messages.CreateVolumeRequest(name=name, volume_capabilities=[capability])
-        made = csi_pb2_grpc.ControllerStub(self._channel).CreateVolume(request)
+        made = csi_pb2_grpc.ControllerStub(self._channel).CreateVolume(create_request(name))
         return str(made.volume.volume_id)
 
 

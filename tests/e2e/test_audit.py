@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from csi_client import messages as csi
 from csi_client.connection import TlsFiles
 from tests.support.certificates import make_ca, make_certificate
-from tests.support.csi_driver import DirectoryDriver
+from tests.support.csi_driver import DirectoryDriver, create_request
 from tests.support.fleet import Fleet, program
 from tests.support.processes import free_port
 from tests.support.snapshots import make_snapshot
@@ -50,16 +49,9 @@ def tool(fleet, kubeconfig):
 
 def leak(driver) -> str:
     """A volume that no claim knows of; returns its id."""
-    capability = csi.VolumeCapability(
-        mount=csi.VolumeCapability.MountVolume(),
-        access_mode=csi.VolumeCapability.AccessMode(
-            mode=csi.VolumeCapability.AccessMode.SINGLE_NODE_WRITER
-        ),
-    )
     client = driver.client()
     try:
-        request = csi.CreateVolumeRequest(name="leaked", volume_capabilities=[capability])
-        return client.create_volume(request).volume.volume_id
+        return client.create_volume(create_request("leaked")).volume.volume_id
     finally:
         client.close()
 

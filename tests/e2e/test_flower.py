@@ -101,6 +101,11 @@ def tasks_of(url: str, scene) -> dict[str, list[dict]]:
     return found
 
 
+def orders(url: str, scene, state: str) -> list[dict]:
+    """Flower's tasks of the claim `orders` that have been in a state, `failed` or `retried`."""
+    return [one for one in tasks_of(url, scene).get("orders", []) if one[state]]
+
+
 @pytest.fixture
 def claim(scene, driver_of_file, known_worker):
     """A claim that was provisioned while Flower looked."""
@@ -162,11 +167,7 @@ def test_a_failed_pass_is_a_failed_task_with_its_cause(flower, scene, driver_of_
     driver_of_file.set_rules(rule)
     storage_class = scene.storage_class(driver_of_file.name)
     scene.claim("orders", storage_class)
-    failed = wait_until(
-        lambda: [one for one in tasks_of(flower, scene).get("orders", []) if one["failed"]],
-        30,
-        "a failed task",
-    )
+    failed = wait_until(lambda: orders(flower, scene, "failed"), 30, "a failed task")
     assert {one["state"] for one in failed} == {"FAILURE"}
     assert "code = Internal desc = pool p1 is degraded" in failed[0]["exception"]
     text = wait_until(
@@ -196,11 +197,7 @@ def test_a_pass_that_waits_is_a_retried_task(flower, scene, driver_of_file, know
     wait_until(lambda: driver_of_file.calls("CreateVolume"), 30, "CreateVolume has begun")
     driver_of_file.kill()
     try:
-        retried = wait_until(
-            lambda: [one for one in tasks_of(flower, scene).get("orders", []) if one["retried"]],
-            30,
-            "a retried task",
-        )
+        retried = wait_until(lambda: orders(flower, scene, "retried"), 30, "a retried task")
         assert {one["state"] for one in retried} == {"RETRY"}
         assert "driver" in retried[0]["exception"]
         assert "SUCCESS" not in {one["state"] for one in tasks_of(flower, scene)["orders"]}

@@ -28,23 +28,31 @@ def fleet(tmp_path_factory, kubeconfig, driver):
         yield fleet
 
 
-@pytest.fixture
-def ask(fleet, kubeconfig):
-    """Starts the server as an AI helper does, and calls each (tool, arguments) of a row."""
-    flags = ["--local", f"--redis-url={fleet.redis_url}", f"--kubeconfig={kubeconfig}"]
+def talk(arguments, calls, **variables):
+    """Start the server as an AI helper does, and call each (tool, arguments) of `calls`.
+
+    Returns the server's tools and its answers.
+    """
     parameters = StdioServerParameters(
-        command=SERVER[0], args=[*SERVER[1:], *flags], cwd=str(ROOT), env=environment()
+        command=SERVER[0],
+        args=[*SERVER[1:], *arguments],
+        cwd=str(ROOT),
+        env=environment(**variables),
     )
 
-    def ask(*calls):
-        async def session():
-            async with Client(stdio_client(parameters)) as client:
-                tools = (await client.list_tools()).tools
-                return tools, [await client.call_tool(*call) for call in calls]
+    async def session():
+        async with Client(stdio_client(parameters)) as client:
+            tools = (await client.list_tools()).tools
+            return tools, [await client.call_tool(*call) for call in calls]
 
-        return anyio.run(session)
+    return anyio.run(session)
 
-    return ask
+
+@pytest.fixture
+def ask(fleet, kubeconfig):
+    """Return a function that calls the server of the fleet."""
+    flags = ["--local", f"--redis-url={fleet.redis_url}", f"--kubeconfig={kubeconfig}"]
+    return lambda *calls: talk(flags, calls)
 
 
 def test_every_tool_says_that_it_only_reads(ask):
@@ -109,19 +117,10 @@ def test_from_a_laptop_kubectl_runs_the_command_in_a_pod(tmp_path):
         "print(json.dumps(pods if 'get' in sys.argv else {'ran': sys.argv[1:]}))\n"
     )
     kubectl.chmod(0o755)
-    parameters = StdioServerParameters(
-        command=SERVER[0],
-        args=[*SERVER[1:], "-n", "csi-fleet", "--context=prod"],
-        cwd=str(ROOT),
-        env=environment(KUBECTL=str(kubectl)),
-    )
+    flags = ["-n", "csi-fleet", "--context=prod"]
     claim = {"kind": "pvc", "name": "data", "namespace": "shop"}
-
-    async def session():
-        async with Client(stdio_client(parameters)) as client:
-            return await client.call_tool("explain", claim)
-
-    ran = anyio.run(session).structured_content["ran"]
+    _, (answer,) = talk(flags, [("explain", claim)], KUBECTL=str(kubectl))
+    ran = answer.structured_content["ran"]
     assert ran[:2] == ["--context=prod", "exec"]
     inside = ran[ran.index("--") + 1 :]
     assert inside == ["csi-fleet", "explain", "pvc", "data", "--in-namespace=shop", "--output=json"]

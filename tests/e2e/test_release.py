@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support import helm
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import ROOT, Fleet
-from tests.support.helm import NoHelmError, helm
 from tests.support.kustomize import containers, render
 from tests.support.waiting import wait_until
 
@@ -255,17 +255,6 @@ VALUES = {
 
 
 @pytest.fixture(scope="module")
-def library():
-    """Helm; in CI it must be there."""
-    try:
-        return helm()
-    except NoHelmError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
 def chart(library, release):
     return library.Chart.load(release / f"csi-fleet-{VERSION}.tgz")
 
@@ -280,14 +269,7 @@ def test_helm_finds_nothing_to_complain_of_in_the_packaged_chart(library, releas
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
 def test_packaged_chart_installs_by_digest_whatever_the_values(chart, values):
-    texts = chart.render(values, name="fleet", namespace="csi-fleet")
-    objects = [
-        one
-        for name, text in texts.items()
-        if name.endswith(".yaml")
-        for one in yaml.safe_load_all(text)
-        if one
-    ]
+    objects = helm.objects(chart, values)
     ours = {
         one["image"] for item in objects for one in containers(item) if "csi-fleet" in one["image"]
     }

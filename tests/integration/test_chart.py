@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support.helm import NoHelmError, helm
+from tests.support import helm
 from tests.support.kustomize import accumulate, containers, pod_spec, render
 from tests.support.shipped import rights
 from workers.config.flagsets import flag_set
@@ -23,17 +22,6 @@ HOME = "csi-driver-example"
 CONTROLLERS = [spec.name for spec in catalogue.SPECS if not spec.part_of]
 # What an overlay takes from elsewhere: docs/install.md makes it by hand, the chart by itself.
 BY_HAND = {"Secret"}
-
-
-@pytest.fixture(scope="module")
-def library():
-    """Helm; in CI it must be there."""
-    try:
-        return helm()
-    except NoHelmError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +53,9 @@ def test_the_admission_policy_is_refused_where_the_cluster_cannot_have_it(
     values = {"admissionPolicy": {"enabled": is_on}}
     if is_refused:
         with pytest.raises(library.HelmError, match=r"set admissionPolicy\.enabled=false"):
-            every(chart, **values)
+            helm.objects(chart, values)
     else:
-        assert every(chart, **values)
+        assert helm.objects(chart, values)
 
 
 def beside(name, **more):
@@ -80,22 +68,10 @@ def over_tcp(name, **more):
     return {"name": name, "endpoint": f"{name}.svc:10443", "insecure": "true", **more}
 
 
-def every(chart, namespace="csi-fleet", **values):
-    """All objects."""
-    texts = chart.render(values, name="fleet", namespace=namespace)
-    return [
-        one
-        for name, text in texts.items()
-        if name.endswith(".yaml")
-        for one in yaml.safe_load_all(text)
-        if one
-    ]
-
-
 def rendered(chart, namespace="csi-fleet", **values):
     """Objects by kind and name, without those in namespaces of drivers."""
     own = {None, namespace, f"{namespace}-records"}
-    objects = every(chart, namespace, **values)
+    objects = helm.objects(chart, values, namespace)
     objects = [one for one in objects if one["metadata"].get("namespace") in own]
     found = {(one["kind"], one["metadata"]["name"]): one for one in objects}
     assert len(found) == len(objects), "an object came twice"
@@ -236,7 +212,7 @@ def test_a_driver_gets_what_the_overlay_gives_it(chart):
     features = yaml.safe_load((K8S / "chart/values.yaml").read_text())["features"]
     values = {"mode": "sidecar", "features": [*features, "leader-election"]}
     drivers = [beside("csi.example.org"), beside("other.example.org", secret="second")]
-    objects = every(chart, **values, drivers=drivers)
+    objects = helm.objects(chart, {**values, "drivers": drivers})
     mine, theirs = (
         {one for one in rights(side) if one.account == "driver" and one.verb != "serve"}
         for side in (objects, render(K8S / "overlays/prod-sidecar"))
@@ -277,7 +253,7 @@ def test_each_driver_may_have_a_mode_of_its_own(chart, mode):
     """Whatever the installation's is: both kinds at once, each with what its own kind gets."""
     central = [over_tcp(name, mode="central") for name in ("a", "c")]
     drivers = [central[0], beside("b", mode="worker"), central[1]]
-    found = placed(every(chart, mode=mode, drivers=drivers))
+    found = placed(helm.objects(chart, {"mode": mode, "drivers": drivers}))
     served = {
         name: (one["subjects"][0]["name"], found["ClusterRole", None, name]["rules"])
         for (kind, _, name), one in found.items()
@@ -299,7 +275,7 @@ def test_each_driver_may_have_a_mode_of_its_own(chart, mode):
 def test_a_driver_with_another_mode_changes_nothing_for_the_others(chart):
     one = [over_tcp("a")]
     before, after = (
-        placed(every(chart, drivers=drivers))
+        placed(helm.objects(chart, {"drivers": drivers}))
         for drivers in (one, [*one, beside("b", mode="worker")])
     )
     assert before.keys() <= after.keys()
@@ -443,7 +419,7 @@ def test_helm_finds_nothing_to_complain_of(library):
 )
 def test_a_value_that_nothing_would_read_is_refused(library, chart, values, said):
     with pytest.raises(library.HelmError, match=said):
-        every(chart, **values)
+        helm.objects(chart, values)
 
 
 def test_the_schema_knows_all_values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -105,7 +104,7 @@ class Player:
         metadata = pod["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
         body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
-        self.api.request("PATCH", path, body, content_type="application/merge-patch+json")
+        self.api.patch(path, body)
 
     def _hold(self, program: str, go: list[JsonObject], ours: list[JsonObject]) -> None:
         spec = catalogue.program(program)
@@ -237,8 +236,3 @@ def played(plane: ControlPlane, player: Player) -> Iterator[Cluster]:
         for one in api.items(LEASES):
             api.delete(f"{LEASES}/{one['metadata']['name']}")
     assert player.errors == []
-
-
-def spec_of(workload: JsonObject) -> JsonObject:
-    found: JsonObject = json.loads(json.dumps(workload["spec"]))
-    return found

@@ -79,26 +79,23 @@ class Actions:
 
     def have_counted(self, *series: tuple[str, str]) -> bool:
         """Whether every worker has counted a first of each: no rate shows how a series begins."""
-
-        def counted(name: str, metric: str, role: str) -> bool:
-            wanted = {self.world.driver(role), self.world.classes[role]}
-            found = self.world.scrape(name).get(metric, ())
-            return any(wanted & set(labels.values()) and value for labels, value in found)
-
-        return all(counted(name, *one) for name in WORKERS for one in series)
+        return all(self._has_counted(name, *one) for name in WORKERS for one in series)
 
     def wait_counted(self, *series: tuple[str, str]) -> None:
         wait_until(lambda: self.have_counted(*series), PATIENCE, "every worker failed once")
 
     def wait_counted_once(self, metric: str, role: str) -> None:
         """Until some worker has counted one."""
+        wait_until(
+            lambda: any(self._has_counted(name, metric, role) for name in WORKERS),
+            PATIENCE,
+            f"{role} failed once",
+        )
+
+    def _has_counted(self, name: str, metric: str, role: str) -> bool:
         wanted = {self.world.driver(role), self.world.classes[role]}
-
-        def counted() -> bool:
-            found = [one for name in WORKERS for one in self.world.scrape(name).get(metric, ())]
-            return any(wanted & set(labels.values()) and value for labels, value in found)
-
-        wait_until(counted, PATIENCE, f"{role} failed once")
+        found = self.world.scrape(name).get(metric, ())
+        return any(wanted & set(labels.values()) and value for labels, value in found)
 
     def warm_up(self) -> None:
         claimed = "csi_fleet_claim_to_volume_seconds_count"

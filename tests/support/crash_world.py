@@ -260,8 +260,6 @@ class CrashWorld:
         """FLUSHALL."""
         self.client.flushall()
         self.messages.clear()
-        for flag in self.client.scan_iter(f"{PREFIX}woken:*"):
-            self.client.delete(flag)  # its time is this machine's
 
     def hide_class(self) -> None:
         """Its chart is uninstalled."""

@@ -13,8 +13,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from tests.support.controlplane_binaries import cache_root
 
@@ -44,6 +47,20 @@ def helm() -> Any:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     return importlib.import_module("helm_python")
+
+
+def objects(
+    chart: Any, values: Mapping[str, Any], namespace: str = "csi-fleet"
+) -> list[dict[str, Any]]:
+    """All objects of a chart that the library loaded."""
+    texts = chart.render(values, name="fleet", namespace=namespace)
+    return [
+        one
+        for name, text in texts.items()
+        if name.endswith(".yaml")
+        for one in yaml.safe_load_all(text)
+        if one
+    ]
 
 
 def _install(folder: Path) -> None:
