@@ -1,1 +1,1 @@
-"""The work queue, leases, intents, catalog and driver registry kept in Redis."""
+"""The work queue, leases, intents, catalog and driver registry, all of them kept in Redis."""

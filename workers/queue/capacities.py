@@ -1,8 +1,8 @@
 """Stores a driver's CSIStorageCapacity objects in Redis, so that no worker has to watch them.
 
-Each create and update stores the API server's answer at once (CAP-041); each plan replaces all of
-it. If Redis loses the data, `noticed` is None, items wait, and the next plan lists the objects
-again.
+After each create and update, the API server's answer is stored at once (CAP-041). Each plan
+replaces all stored objects. If Redis loses the data, `noticed` returns None, the items wait, and
+the next plan lists the objects again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from workers.queue.keys import Key
 
-# Fields per command, a few hundred KiB.
+# Number of fields per command; they add up to a few hundred KiB.
 _BATCH: Final = 250
 
 
 class CapacityStore:
-    """The known objects of each driver, by item text. Methods raise QueueUnavailable."""
+    """The known objects of each driver, by their item's text. Methods raise QueueUnavailable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -38,14 +38,15 @@ class CapacityStore:
         self._scripts = Scripts(client)
 
     def turn(self, driver: str, *, qps: float, burst: int) -> float:
-        """Reserve the driver's next write; returns the seconds to wait before it (CAP-071).
+        """Reserve the driver's next write; return the seconds to wait before it (CAP-071).
 
-        One token bucket for all processes: `qps` writes per second after a first `burst`.
+        All processes share one token bucket: it allows a first `burst`, then `qps` writes per
+        second.
         """
         return int(self._scripts.run("turn", driver, 1000 / qps, max(1, burst))) / 1000
 
     def known(self, driver: str, item: str) -> tuple[bool, dict[str, Any] | None]:
-        """Return whether a plan was made since Redis lost its data, and the item's object."""
+        """Return whether a plan was stored since Redis lost its data, and the item's object."""
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             pipe.exists(self._planned + driver)
@@ -54,7 +55,7 @@ class CapacityStore:
             return bool(is_planned), self._decode(driver, item, raw)
 
     def all(self, driver: str) -> dict[str, dict[str, Any]]:
-        """Return every known object by item."""
+        """Return every known object of the driver, by item."""
         with reading(self._client):
             found = {}
             for field, raw in self._client.hscan_iter(self._objects + driver, count=200):
@@ -64,7 +65,7 @@ class CapacityStore:
             return found
 
     def put(self, driver: str, objects: Mapping[str, Mapping[str, Any]]) -> None:
-        """Store the objects of these items."""
+        """Store the objects of the given items."""
         entries = list(objects.items())
         for start in range(0, len(entries), _BATCH):
             batch = entries[start : start + _BATCH]
@@ -79,7 +80,7 @@ class CapacityStore:
                 pipe.execute()
 
     def drop(self, driver: str, objects: Mapping[str, Mapping[str, Any]]) -> None:
-        """Forget deleted objects; an item keeps an object that replaced the deleted one."""
+        """Forget deleted objects; if another object has replaced a deleted one, it is kept."""
         current = self._current(driver, list(objects))
         gone = [item for item, one in objects.items() if _uid(current.get(item)) in {"", _uid(one)}]
         uids = [_uid(one) for one in objects.values()]
@@ -92,7 +93,7 @@ class CapacityStore:
             pipe.execute()
 
     def item_of(self, driver: str, uid: str) -> str | None:
-        """Return the item of an object; None if the object is not assigned to an item."""
+        """Return the item to which an object is assigned; None if it is assigned to no item."""
         with reading(self._client):
             raw = self._client.hget(self._items + driver, uid)
         if raw is None:
@@ -107,13 +108,13 @@ class CapacityStore:
         assigned: Mapping[str, Mapping[str, Any]],
         obsolete: Mapping[str, str],
     ) -> None:
-        """Store a plan; objects that workers stored since the plan's list began are newer and stay.
+        """Store a plan; objects that workers stored after the plan's LIST request began are kept.
 
         Args:
-            driver: queue name.
-            before: the result of `all` before the list.
-            assigned: item -> object, as listed.
-            obsolete: name -> uid of the objects to delete.
+            driver: the driver's queue name.
+            before: the result of `all`, read before the LIST request.
+            assigned: maps each item to its object from the LIST response.
+            obsolete: maps the name of each object to be deleted to its uid.
         """
         current = self._current(driver, list(assigned))
         self.put(
@@ -141,7 +142,7 @@ class CapacityStore:
         return None if raw is None else text(raw)
 
     def deleted(self, driver: str, name: str) -> None:
-        """Forget an obsolete object: it is deleted, or no longer obsolete."""
+        """Forget an obsolete object, because it was deleted or is no longer obsolete."""
         with reading(self._client):
             self._client.hdel(self._obsolete + driver, name)
 
@@ -155,7 +156,7 @@ class CapacityStore:
         return int(objects), int(obsolete)
 
     def noticed(self, driver: str) -> dict[str, Any] | None:
-        """Return the input of the last plan; None if no plan was made."""
+        """Return the input of the last plan; None if no plan is stored."""
         with reading(self._client):
             raw = self._client.get(self._planned + driver)
         return None if raw is None else peek(raw)
@@ -166,11 +167,11 @@ class CapacityStore:
             self._client.set(self._planned + driver, encode(record))
 
     def postponed(self, keys: Sequence[Key]) -> set[Key]:
-        """Return the keys that wait for a retry or a delayed refresh; a poll does not add them."""
+        """Return the keys that wait for a retry or a delayed refresh; a poll must not add these."""
         return self._having(keys, lambda pipe, texts: pipe.zmscore(self._delayed, texts))
 
     def failing(self, keys: Sequence[Key]) -> set[Key]:
-        """Return the keys in back-off, which no refresh shortens (S-008)."""
+        """Return the keys that are in back-off; no refresh shortens their back-off (S-008)."""
         return self._having(keys, lambda pipe, texts: pipe.hmget(self._fails, texts))
 
     def _having(self, keys: Sequence[Key], ask: Any) -> set[Key]:
@@ -210,11 +211,12 @@ def _uid(one: Mapping[str, Any] | None) -> str:
 def _is_newer(
     known: Mapping[str, Any] | None, listed: Mapping[str, Any], before: Mapping[str, Any] | None
 ) -> bool:
-    """Return True if the known object was stored after the list; versions grow as numbers."""
+    """Return True if the known object was stored after the LIST; compares versions as numbers."""
     if known is None:
         return False
     if _uid(known) != _uid(listed):
-        # The plan chose between two objects, unless the known one appeared after its list.
+        # The plan chose between two objects, unless the known object appeared after the plan's
+        # LIST.
         return _uid(known) != _uid(before)
     versions = [whole(one["metadata"].get("resourceVersion")) for one in (known, listed)]
     return None not in versions and (versions[0] or 0) >= (versions[1] or 0)

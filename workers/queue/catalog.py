@@ -1,9 +1,9 @@
 """Shares classes, nodes and attachments through Redis, so that no worker has to watch them.
 
-The watcher writes objects with their resourceVersion and the newer version wins, so two watchers
-can write at the same time. Each change gets a number; a reader keeps a copy per process and fetches
-only the changes. Until the watcher has declared a kind complete in the present epoch, a missing
-object means nothing (M-017): CatalogIncomplete.
+The watcher writes each object with its resourceVersion. A newer version always wins, so two
+watchers can write at the same time. Each change gets a number; each reader process keeps a copy and
+fetches only the changes. Until the watcher has declared a kind complete in the current epoch, a
+missing object proves nothing (M-017), and reading it raises CatalogIncomplete.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 CACHED_KINDS: Final = (KIND_CLASSES, KIND_CSINODES, KIND_NODES)
 KINDS: Final = (*CACHED_KINDS, KIND_ATTACHMENTS)
 
-# Objects per script call, a few hundred KiB.
+# Number of objects per script call; they add up to a few hundred KiB.
 _BATCH = 200
 
 
 class CatalogWriter:
-    """The watcher's side. All methods are safe to repeat and raise QueueUnavailable."""
+    """The watcher's side of the catalog. All methods may be repeated and raise QueueUnavailable."""
 
     def __init__(self, client: redis.Redis, *, now_ms: Callable[[], int] | None = None) -> None:
         self._client = client
@@ -50,18 +50,18 @@ class CatalogWriter:
         self._epoch = ""
 
     def epoch(self) -> str:
-        """Return the present epoch. If it changed, list, replace and add everything again.
+        """Return the current epoch. If it has changed, list, replace and add everything again.
 
-        Read it before a list and pass it to `mark_complete` afterwards.
+        Read the epoch before the LIST request and pass it to `mark_complete` afterwards.
         """
         candidate, ttl_ms = self._scripts.new_life(), round(TTL_SECONDS * 1000)
         self._epoch = text(self._scripts.run("epoch", candidate, self._epoch, ttl_ms))
         return self._epoch
 
     def write(self, kind: str, entries: Iterable[tuple[str, str, Mapping[str, Any] | None]]) -> int:
-        """Write objects (name, resourceVersion, value); value None: deleted at that version.
+        """Write entries (name, resourceVersion, value); value None means deleted at that version.
 
-        An older version never replaces a newer one. Returns how many entries changed.
+        An older version never replaces a newer one. Returns the number of entries that changed.
         """
         remaining = iter(entries)
         changed = 0
@@ -81,14 +81,16 @@ class CatalogWriter:
         items: Iterable[tuple[str, str, Mapping[str, Any]]],
         list_resource_version: str,
     ) -> str:
-        """Write a whole list (name, resourceVersion, value) and remove objects missing from it.
+        """Write a complete list (name, resourceVersion, value) and remove all other objects.
 
-        An object newer than the list stays: another watcher wrote it. Tombstones older than the
-        list are dropped; newer ones stay, because this watch still brings older events.
+        An object that is newer than the list is kept, because another watcher wrote it. Tombstones
+        older than the list are dropped. Newer tombstones are kept, because this watch will still
+        deliver older events.
 
         Returns:
-            The newest version of the entries that are newer than the list, "" for none. Another
-            watcher wrote them, or they are of a history that etcd no longer has (`end_history`).
+            The newest version among the entries that are newer than the list, "" if there are
+            none. Another watcher wrote these entries, or they belong to a history that etcd no
+            longer has (`end_history`).
         """
         listed: set[str] = set()
 
@@ -112,45 +114,46 @@ class CatalogWriter:
     def prune(self, kind: str, resource_version: str) -> None:
         """Drop the tombstones that are not newer than this version.
 
-        A tombstone blocks older events of its object that a slow watcher still brings. No watcher
-        is an hour behind, so the caller passes the version of an hour ago.
+        A tombstone rejects older events for its object that a slow watcher may still deliver. No
+        watcher is an hour behind, so the caller passes the version from an hour ago.
         """
         gone = [name for name, _, is_tombstone in self._stored(kind) if is_tombstone]
         self._drop(kind, gone, resource_version)
 
     def mark_complete(self, kinds: Iterable[str], epoch: str) -> bool:
-        """Declare kinds complete: all their objects are written; False if `epoch` has ended."""
+        """Declare that all objects of these kinds are written; False if `epoch` has ended."""
         return bool(self._scripts.run("catalog_complete", epoch, *kinds))
 
     def keep_fresh(self, kinds: Iterable[str], epoch: str) -> None:
         """Declare that a watch over these kinds is open and that all its events are written.
 
-        A kind that is not complete in this epoch is left out. Call it every few seconds: readers
-        do not trust the attachments of a kind that no watcher follows.
+        Kinds that are not complete in this epoch are skipped. Call this every few seconds: readers
+        do not trust the attachments unless a watcher is following them.
         """
         self._scripts.run("catalog_fresh", epoch, *kinds)
 
     def end_history(self, epoch: str) -> bool:
         """Drop all entries that have a resourceVersion, and end this epoch.
 
-        For a cluster whose etcd was restored from a backup: the stored versions are higher than the
-        present ones and would win for hours.
+        Used for a cluster whose etcd was restored from a backup: the stored versions are higher
+        than the cluster's current ones and would win for hours.
 
         Returns:
-            False if that epoch has already ended.
+            False if that epoch had already ended.
         """
         return bool(self._scripts.run("end_history", epoch, *KINDS))
 
     def mark_incomplete(self, kinds: Iterable[str]) -> None:
-        """Declare that changes of these kinds were lost: readers must wait for the next list."""
+        """Declare that changes to these kinds were lost; readers must wait for the next list."""
         if wanted := list(kinds):
             with reading(self._client):
                 self._client.hdel(self._complete, *wanted)
 
     def incomplete(self, kinds: Iterable[str], epoch: str) -> set[str]:
-        """Return the kinds that must be listed and replaced; call it every few seconds.
+        """Return the kinds that must be listed and replaced; call this every few seconds.
 
-        Not empty after Redis lost its data, or after a reader met an unreadable entry.
+        The result is not empty after Redis has lost its data, or after a reader found an unreadable
+        entry.
         """
         wanted = list(kinds)
         with reading(self._client):
@@ -160,7 +163,7 @@ class CatalogWriter:
         return {kind for kind, mark in zip(wanted, marks, strict=True) if text(mark) != epoch}
 
     def _set_aside(self, kind: str) -> None:
-        """Quarantine a kind's unreadable entries; the kind is listed again, as they may exist."""
+        """Quarantine a kind's unreadable entries; their objects are recovered by a new list."""
         self.mark_incomplete([kind])
         key = self._entries + kind
         for name, entry in self._client.hscan_iter(key, count=500):
@@ -178,7 +181,7 @@ class CatalogWriter:
             self._scripts.run("catalog_prune", kind, version, *names)
 
     def _stored(self, kind: str) -> Iterator[tuple[str, int, bool]]:
-        """Yield every entry of a kind as (name, version, True for a tombstone)."""
+        """Yield every entry of a kind as (name, version, whether it is a tombstone)."""
         with reading(self._client):
             for raw_name, entry in self._client.hscan_iter(self._entries + kind, count=500):
                 version, _, value = entry.partition(b" ")
@@ -187,7 +190,7 @@ class CatalogWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """This process's copy of one kind; replaced as a whole, so readers need no lock."""
+    """This process's copy of one kind; it is replaced as a whole, so readers need no lock."""
 
     epoch: str = ""
     version: int = 0
@@ -201,10 +204,11 @@ class _Copy:
 
 
 class CatalogReader:
-    """The worker's side: a copy per process, refreshed by version; thread-safe.
+    """The worker's side of the catalog: one copy per process, refreshed by version; thread-safe.
 
-    Pass the lease's `catalog` as `state`: then Redis is asked only if the kind changed since the
-    copy. Without it every call costs one small round trip. Never change the shared objects.
+    Pass the lease's `catalog` as `state`: Redis is then asked only if the kind has changed since
+    the copy was read. Without `state`, every call costs one small round trip. Never modify the
+    returned objects, which all callers share.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -217,13 +221,13 @@ class CatalogReader:
         """Return one object; None if it does not exist.
 
         Raises:
-            CatalogIncomplete: the kind is not complete, so absence means nothing.
+            CatalogIncomplete: the kind is not complete, so a missing object proves nothing.
             QueueUnavailable: Redis does not answer.
         """
         return self.all(kind, state).get(name)
 
     def all(self, kind: str, state: CatalogState | None = None) -> dict[str, dict[str, Any]]:
-        """Return every object of a kind by name; raises as `get`."""
+        """Return every object of a kind, by name; raises the same errors as `get`."""
         copy = self._copies.get(kind, _Copy())
         if not copy.is_current(kind, state):
             self.refresh((kind,))
@@ -233,7 +237,7 @@ class CatalogReader:
         return copy.objects
 
     def refresh(self, kinds: Iterable[str] = CACHED_KINDS) -> None:
-        """Fetch the changes of several kinds, in one round trip if the copies are of one epoch."""
+        """Fetch the changes to several kinds, in one round trip if their copies share an epoch."""
         wanted = list(kinds)
         known = {kind: self._copies.get(kind, _Copy()) for kind in wanted}
         for epoch in {copy.epoch for copy in known.values()}:
@@ -253,8 +257,8 @@ class CatalogReader:
         """Return the attachment record of one PV, read directly from Redis.
 
         Raises:
-            CatalogIncomplete: attachments are not complete, or no watcher has watched them in the
-                last half minute, so None would not prove that the volume is detached.
+            CatalogIncomplete: the attachments are not complete, or no watcher has watched them
+                in the last half minute. None would then not prove that the volume is detached.
         """
         is_complete, entry = self._scripts.run("catalog_entry", KIND_ATTACHMENTS, pv_name)
         if not is_complete:
@@ -272,7 +276,8 @@ class CatalogReader:
                 continue
             objects.pop(name, None)
             if is_broken(entry):
-                # Only the watcher may write the catalog: it quarantines the entry and lists again.
+                # Only the watcher may write the catalog: the watcher quarantines this entry and
+                # lists the kind again.
                 with reading(self._client):
                     self._client.hset(self._doubts, kind, name)
                 raise CatalogIncomplete(f"the entry {name} of {kind} is unreadable")

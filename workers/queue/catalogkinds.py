@@ -1,4 +1,4 @@
-"""Names the kinds of the catalog that watcher and workers share, in a module light to import."""
+"""Names the catalog's kinds for both watcher and workers, in a module that is cheap to import."""
 
 from __future__ import annotations
 

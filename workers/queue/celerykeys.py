@@ -1,8 +1,8 @@
-"""Deletes keys that fill Redis under Celery's names: lists without a reader, and oversized keys.
+"""Deletes keys that fill up Redis under Celery's names: lists without a reader, oversized keys.
 
 Redis has no quota per user, so a user that may send messages could fill it. No driver would then
-get new work until an operator deletes them. Deleting is harmless: the queue sends lost messages
-again, and beat writes its schedule again when it is restarted.
+get new work until an operator deleted these keys. Deleting them is harmless: the queue sends lost
+messages again, and beat rewrites its schedule when it is restarted.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ STEP_SECONDS: Final = 5.0
 PAGES: Final = 40
 PAGE: Final = 500
 LIST_BYTES: Final = 4 * 1024 * 1024
-"""Several thousand messages: more than a list gets while all its workers are away."""
+"""Several thousand messages: more than a list receives while all of its workers are unavailable."""
 SCHEDULE_BYTES: Final = 64 * 1024
 SCHEDULE: Final = frozenset(
     {"redbeat:tick", "redbeat::schedule", "redbeat::statics", "redbeat::lock"}
 )
 _ANSWERS: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.reply\.celery\.pidbox")
-# Prefixes that an earlier release used, or that another program uses as Celery's usual names.
+# Key prefixes that an earlier release used, or that another program uses because they are Celery's
+# default names.
 _STRANGE: Final = ("redbeat:", "_kombu.", "unacked")
 
 
 class CeleryKeys:
-    """Checks a part of the keys in each step.
+    """Checks a share of the keys in each step.
 
     Args:
-        client: reads csi-fleet's own keys, from which the expected lists follow.
-        celery: is allowed to read and delete Celery's keys.
-        system: the list of beat's ticks.
+        client: reads csi-fleet's own keys, which determine the expected lists.
+        celery: a client that is allowed to read and delete Celery's keys.
+        system: the name of the list for beat's ticks.
         drivers: returns the names under which drivers are registered.
     """
 
@@ -62,7 +63,7 @@ class CeleryKeys:
         self._cursor = 0
 
     def step(self) -> float | None:
-        """Check the next keys; returns the seconds until the next step, None for never.
+        """Check the next keys; return the seconds until the next step, None for no further step.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -88,7 +89,7 @@ class CeleryKeys:
                 break
 
     def _lists(self) -> set[str]:
-        """Return the lists that have a reader, or that announce waiting keys."""
+        """Return the names of the lists that have a reader or that announce waiting keys."""
         found: Any = self._client.smembers(redis_key(self._client, "lanes"))
         lanes = {tuple(reversed(text(lane).split("|", 1))) for lane in found if b"|" in lane}
         drivers = {"", *self._drivers()}
@@ -97,7 +98,7 @@ class CeleryKeys:
         return {names.celery_queue(kinds.place_of(*place)) for place in places}
 
     def _most_bytes(self, name: str, lists: set[str]) -> int | None:
-        """Return a key's largest allowed size: 0 without a reader, None if it is not Celery's."""
+        """Return a key's maximum size: 0 without a reader, None if the key is not Celery's."""
         if name in lists or name == self._system:
             return LIST_BYTES
         if name in SCHEDULE:

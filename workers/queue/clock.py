@@ -1,8 +1,9 @@
-"""Reads the queue's clock, and converts its times for people.
+"""Reads the queue's clock and converts its times for display.
 
-All times in Redis are of one clock, which `lua/lib.lua` keeps: it runs at the pace of Redis' host
-clock and never steps, even if that clock is set. So no time here is compared with another machine's
-clock. Times that outlive Redis or are shown to people are by the clock of Redis' host.
+All times in Redis come from one clock, which `lua/lib.lua` maintains. This clock runs at the rate
+of the Redis host's clock but never jumps, even if the host's clock is set. So times are never
+compared across the clocks of different machines. Times that outlive Redis or are shown to people
+come from the Redis host's clock.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _KEPT: Final = re.compile(r"\d{1,16} (-?\d{1,16})")
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """One moment by two clocks.
+    """One moment as two clocks show it.
 
     Args:
-        now_ms: by the queue's clock.
-        host_ms: by the clock of Redis' host.
+        now_ms: the time on the queue's clock.
+        host_ms: the time on the Redis host's clock.
     """
 
     now_ms: int
@@ -34,16 +35,16 @@ class Clock:
 
     @property
     def shown_now(self) -> float:
-        """The moment in seconds since 1970, by the clock of Redis' host."""
+        """The current time in seconds since 1970, by the Redis host's clock."""
         return self.host_ms / 1000
 
     def shown(self, stamp_ms: float) -> float:
-        """Convert a time of the queue to seconds since 1970, by the clock of Redis' host."""
+        """Convert a time on the queue's clock to seconds since 1970, by the Redis host's clock."""
         return (stamp_ms - self.now_ms + self.host_ms) / 1000
 
 
 def read_clock(client: redis.Redis) -> Clock:
-    """Return the present moment.
+    """Return the current time on both clocks.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -56,13 +57,13 @@ def read_clock(client: redis.Redis) -> Clock:
 
 
 def ask_clock(client: redis.Redis, pipe: Any) -> None:
-    """Add the two commands to a pipeline whose replies `clock_of` takes."""
+    """Add two commands to a pipeline; pass their replies to `clock_of`."""
     pipe.time()
     pipe.get(redis_key(client, "clock"))
 
 
 def clock_of(time: tuple[int, int], kept: bytes | str | None) -> Clock:
-    """Return the moment from the two replies."""
+    """Compute the current time from the replies to the two commands that `ask_clock` adds."""
     host_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     found = _KEPT.fullmatch(text(kept))
     return Clock(host_ms + int(found[1]) if found else host_ms, host_ms)

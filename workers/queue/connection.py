@@ -1,12 +1,12 @@
 """Makes Redis clients with timeouts, retries and logins, and converts redis-py's errors.
 
-Every command of this package may be repeated (a script answers a repeated request the same way or
-does nothing), so the client repeats a command whose reply was lost. With sentinels, redis-py asks
-them for the master at each new connection. A connection to a former master ends with the first
-refused write; the caller's next command reaches the new master.
+Every command of this package may be repeated: a script returns the same reply to a repeated call,
+or does nothing. So the client repeats a command whose reply was lost. With Sentinel, redis-py asks
+the sentinels for the master at each new connection. A connection to a former master is closed at
+the first refused write, and the caller's next command reaches the new master.
 
-Each new connection reads the password file and the TLS files, so both may change while csi-fleet
-runs.
+Each new connection reads the password file and the TLS files, so both may change while csi-fleet is
+running.
 """
 
 from __future__ import annotations
@@ -34,43 +34,44 @@ if TYPE_CHECKING:
     from workers.config.redisurl import SentinelUrl
     from workers.queue.names import Names
 
-# For modules that only pass a client on.
+# A name for the type, for modules that only pass a client along.
 RedisClient = redis.Redis
 RedisError = redis.RedisError
 ResponseError = redis.ResponseError
 WatchError = redis.WatchError
 NoPermissionError = redis.exceptions.NoPermissionError
 
-# The timeout detects a half-open connection. Each repeated command also connects again: with a host
-# that drops packets a command ends after 5 + 2 * 3 * 2 s, and about 2 s between the attempts.
+# This timeout detects a half-open connection. Each retry of a command also reconnects. If a host
+# drops packets, a command fails after 5 + 2 * 3 * 2 s plus about 2 s of pauses between the
+# attempts.
 SOCKET_TIMEOUT_SECONDS = 5.0
 CONNECT_TIMEOUT_SECONDS = 2.0
 RETRIES = 2
-# For the client that renews the leases: it must detect a dead connection, and ask again over a new
-# one, before a lease of 4 s ends.
+# Timeout for the client that renews the leases: it must detect a dead connection, and retry over a
+# new connection, before a lease of 4 s expires.
 HEARTBEAT_TIMEOUT_SECONDS = 1.0
 HEARTBEAT_RETRIES = 1
-# A sentinel answers from memory; a silent sentinel is skipped.
+# A sentinel answers from memory, so a sentinel that is silent for this long is skipped.
 SENTINEL_TIMEOUT_SECONDS: Final = 1.0
 
 
 class Client(redis.Redis):
-    """A thread-safe client of one cluster's Redis.
+    """A thread-safe client for one cluster's Redis.
 
     Attributes:
-        names: of that cluster's keys.
+        names: the names of that cluster's keys.
     """
 
     names = USUAL
 
 
 class FileLogin(CredentialProvider):
-    """A user, and the password that a file has when a connection is made.
+    """A user name, and the password that a file contains when a connection is opened.
 
     Args:
-        username: "" for the default user.
-        password: used while the file cannot be read.
-        file: its first line is the password.
+        username: the user name, "" for the default user.
+        password: the password to use while the file cannot be read.
+        file: the file whose first line is the password.
     """
 
     def __init__(self, username: str, password: str, file: str) -> None:
@@ -79,21 +80,21 @@ class FileLogin(CredentialProvider):
         self._file = file
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Return user and password; redis-py calls it for each connection."""
+        """Return the user name and the password; redis-py calls this for each connection."""
         password = first_line(self._file) or self._password
         return (self._username, password) if self._username else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """Return the same to Flower's client."""
+        """Return the same as `get_credentials`, for Flower's asynchronous client."""
         return self.get_credentials()
 
     def __json__(self) -> str:
-        """Return the text that Flower gets: kombu sends connection options as JSON."""
+        """Return the text that Flower receives: kombu sends the connection options as JSON."""
         return type(self).__name__
 
 
 def first_line(path: str) -> str:
-    """Return a password file's first line; "" without a path, or while the file is replaced."""
+    """Return the first line of a password file; "" without a path or while it is being replaced."""
     try:
         text = Path(path).read_text(encoding="utf-8") if path else ""
     except (OSError, UnicodeDecodeError):
@@ -102,7 +103,7 @@ def first_line(path: str) -> str:
 
 
 def split_login(url: str) -> tuple[str, str, str]:
-    """Split a `redis://`, `rediss://` or `unix://` URL into URL without login, user, password."""
+    """Split a Redis URL into the URL without its login, the user name and the password."""
     scheme, separator, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     login, _, host = authority.rpartition("@")
@@ -119,25 +120,26 @@ def connect(
     max_connections: int | None = None,
     names: Names = USUAL,
 ) -> Client:
-    """Return a thread-safe client; it sends nothing before the first command.
+    """Return a thread-safe client, which sends nothing before the first command.
 
     Args:
-        url: `redis://`, `rediss://`, `unix://` or `sentinel://`, with the database that the Celery
-            broker uses.
-        password_file: path of the file with its password; "" for none.
-        socket_timeout_seconds: bound of one command; a retry starts after it.
-        retries: of one command.
-        max_connections: bound of the pool, None for none.
-        names: of the keys, one prefix per cluster.
+        url: a `redis://`, `rediss://`, `unix://` or `sentinel://` URL, with the database that
+            the Celery broker uses.
+        password_file: path of the file that contains the password; "" for no file.
+        socket_timeout_seconds: timeout for one command, after which the command is retried.
+        retries: how many times a command is retried.
+        max_connections: maximum size of the connection pool, None for no limit.
+        names: the names of the cluster's keys; each cluster has its own prefix.
     """
     options: dict[str, Any] = {
         "socket_timeout": socket_timeout_seconds,
         "socket_connect_timeout": min(socket_timeout_seconds, CONNECT_TIMEOUT_SECONDS),
         "max_connections": max_connections,
         "retry": Retry(ExponentialWithJitterBackoff(cap=1, base=0.05), retries),
-        # If the address leads to another server now, the repeated command reaches the new master.
+        # If the address now leads to another server, the repeated command reaches the new master.
         "retry_on_error": [ReadOnlyError, MasterDownError],
-        # With RESP3 the pool returns connections that still hold an interrupted command's reply.
+        # With RESP3, the pool would return connections that still hold the reply to an interrupted
+        # command.
         "protocol": 2,
     }
     if is_sentinel(url):
@@ -154,7 +156,7 @@ def connect(
 
 
 def connect_heartbeat(url: str, *, password_file: str = "") -> Client:
-    """Return the client for the thread that renews the leases: no other command delays it."""
+    """Return the client for the thread that renews the leases; no other command can delay it."""
     return connect(
         url,
         password_file=password_file,
@@ -164,12 +166,12 @@ def connect_heartbeat(url: str, *, password_file: str = "") -> Client:
 
 
 def sentinel_options(url: SentinelUrl) -> dict[str, Any]:
-    """Return redis-py's options (sync and asyncio) for connections to the sentinels themselves."""
+    """Return redis-py's options, sync or asyncio, for connections to the sentinels themselves."""
     login = FileLogin(url.sentinel_username, url.sentinel_password, url.sentinel_password_file)
     return {
         "socket_timeout": SENTINEL_TIMEOUT_SECONDS,
         "socket_connect_timeout": SENTINEL_TIMEOUT_SECONDS,
-        # The client asks the next sentinel instead.
+        # Without a retry, the client asks the next sentinel instead.
         "retry": None,
         "decode_responses": True,
         **({"ssl": True} if url.tls else {}),
@@ -197,10 +199,11 @@ def _client_of_master(url: SentinelUrl, password_file: str, options: dict[str, A
 
 @contextmanager
 def redis_errors() -> Iterator[None]:
-    """Convert every error of the redis library.
+    """Convert every error of the redis library to QueueUnavailable.
 
     Raises:
-        QueueUnavailable: Redis does not answer, is full, read-only or loading, or refuses.
+        QueueUnavailable: Redis does not answer, is full, is read-only, is loading its data, or
+            refuses the command.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""Names the ConfigMaps that copy the record of an attempt, and their fields.
+"""Names the ConfigMaps that hold copies of attempt records, and the fields of these ConfigMaps.
 
-A ConfigMap's name contains the record's name. Nodes that share a namespace have a ConfigMap each,
-because each node may have an attempt for the same claim.
+The name of a ConfigMap contains the name of the record. If several nodes share a namespace, each
+node has its own ConfigMap, because each node may have an attempt for the same claim.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"
-# The part in front of the record in Redis: signature and tenant.
+# The part that precedes the record in Redis: its signature and tenant.
 FIELD_SEAL: Final = "seal"
 
 
 def copy_name(key: Key) -> str:
-    """Return the name of the ConfigMap that copies a claim's record."""
+    """Return the name of the ConfigMap that holds the copy of a claim's record."""
     name = f"{NAME_PREFIX}{key.record_name.partition('@')[0]}"
     return f"{name}.{sha256(key.node.encode()).hexdigest()[:10]}" if key.node else name

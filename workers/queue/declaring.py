@@ -1,7 +1,7 @@
-"""Declares this process's limits to Redis, and declares them again after Redis lost its data.
+"""Declares this process's limits to Redis, and declares them again after Redis has lost its data.
 
-A lane without limits admits no key. So an operator's pause of a lane is restored before its limits
-are declared, each time that Redis may have lost its data.
+A lane without limits admits no key. So whenever Redis may have lost its data, an operator's pause
+of a lane is restored before the lane's limits are declared.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _log = get_logger(__name__)
 
 
 class Declared:
-    """The limits of one process.
+    """The limits that one process declares.
 
     Args:
-        scripts: of the queue's Redis.
-        heartbeats: the same for the thread of the heartbeat.
-        wakeups: takes the lists that a declaration wakes.
-        before: called with each lane before its limits are declared. It may raise ApiError and may
-            be slow, so after a loss of Redis' data `declare` calls it, not `again`. None: no call.
+        scripts: the scripts of the queue's Redis.
+        heartbeats: the same scripts, over the client of the heartbeat's thread.
+        wakeups: receives the lists that a declaration wakes.
+        before: called with each lane before its limits are declared; None for no call. It may
+            raise ApiError and may be slow, so after Redis has lost its data it is called from
+            `declare`, not from `again`.
     """
 
     def __init__(
@@ -45,36 +46,39 @@ class Declared:
         self._before = before
         self._limits: dict[str, LaneLimits] = {}
         self._undeclared: set[str] = set()
-        # Lanes whose next declaration says that Redis may have forgotten calls of dead processes.
+        # Lanes whose next declaration reports that Redis may have forgotten calls of dead
+        # processes.
         self._in_new_life: set[str] = set()
 
     def set(self, lane: str, limits: LaneLimits) -> None:
-        """Declare a lane's limits now, or in a later `declare` if that fails."""
+        """Declare a lane's limits now, or in a later call of `declare` if this fails."""
         self._limits[lane] = limits
         self._undeclared.add(lane)
         self.declare()
 
     def again(self, *, is_new_life: bool) -> None:
-        """Declare all limits again, after a loss or as a refresh. Called by the heartbeat."""
+        """Declare all limits again, on a loss of data or a refresh; called by the heartbeat."""
         lanes = self._limits.copy()
         if is_new_life:
             self._in_new_life.update(lanes)
             if self._before is not None:
                 self._undeclared.update(lanes)
-        # Sent together: no lease is renewed meanwhile, and there may be thousands of lanes.
+        # All limits are sent together: no lease is renewed meanwhile, and there may be thousands of
+        # lanes.
         rows = [self._row(lane, lanes[lane]) for lane in lanes if lane not in self._undeclared]
         for lists in self._heartbeats.run_each("limits", rows):
             self._wakeups.hold(lists)
         self._in_new_life.difference_update(row[0] for row in rows)
 
     def declare(self) -> None:
-        """Declare the limits that could not be declared so far.
+        """Declare the limits that could not be declared earlier.
 
         Raises:
-            QueueUnavailable: Redis does not answer; call again.
+            QueueUnavailable: Redis does not answer; call this method again later.
         """
         for lane in self._undeclared.copy():
-            # Removed first: another loss of Redis' data may add it again meanwhile.
+            # The lane is removed first: if Redis loses its data again meanwhile, the lane may be
+            # added again.
             self._undeclared.discard(lane)
             try:
                 if self._before is not None:

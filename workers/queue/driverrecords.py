@@ -1,4 +1,4 @@
-"""Adds the fields that every record of a served driver has."""
+"""Adds the fields that the record of every served driver has."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ if TYPE_CHECKING:
 
 
 def complete(place: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record with the driver's `name` and `queue_name`, the driver part of its keys.
+    """Return the record with the driver's `name` and its `queue_name`, the driver part of its keys.
 
     Args:
         place: the record's name in the registry.
-        record: kept as it is where it has both names; work without a driver has two empty names.
+        record: returned unchanged if it has both names. For work without a driver, both names
+            are empty.
     """
     return {"name": place.partition("@")[0], "queue_name": place, **record}

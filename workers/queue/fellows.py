@@ -1,12 +1,13 @@
-"""Records which workers of one Redis work under a Lease, so that only the last gives it back.
+"""Records which workers run under a Lease, so that only the last of them releases the Lease.
 
-Fellows are the workers of one Redis. The first worker gives that Redis a name. After a loss of data
-a worker writes the name that it still knows, or a new name, and all workers take it.
+Fellows are the workers that share one Redis. The first worker gives that Redis a name. After a loss
+of data, a worker writes the name that it still knows, or a new name, and all other workers accept
+it.
 
-Each worker that may work records until when, whenever it has read the Lease. After Redis lost data
-these records may be incomplete: a promoted replica may have this worker's entry and not a fellow's.
-So no worker counts as the last if its entry is missing, if the server is another one, or before
-every worker had time to write its entry again.
+Whenever a worker has read the Lease, it records until when it may work under the Lease. After Redis
+has lost data, these records may be incomplete: a promoted replica may have this worker's entry but
+not the entry of another worker. So no worker counts as the last one if its entry is missing, if the
+Redis server has changed, or before every worker has had time to write its entry again.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ if TYPE_CHECKING:
     import redis
 
 _log = get_logger(__name__)
-# For cleaning only: Redis expires keys by its host's clock, which may step.
+# Used only for cleaning up: Redis expires keys by its host's clock, which may jump.
 _CLEANED_SECONDS: Final = 7 * 24 * 3600
 _NAME: Final = re.compile("[0-9a-f]{16}")
 
 INSTALLATION_VARIABLE: Final = "CSI_FLEET_INSTALLATION"
-"""Variable in which `csi-fleet run` passes the name of its own Redis to its parts."""
+"""The environment variable in which `csi-fleet run` passes the name of its own Redis to its parts.
+"""
 
 
 class LeaseFellows:
-    """The workers that work under each Lease. Methods raise QueueUnavailable.
+    """The workers that run under each Lease. Methods raise QueueUnavailable.
 
     Args:
-        client: of the queue's Redis.
-        settle_seconds: time in which every worker calls `works` at least once.
-        given: the name for a Redis without a name; "" for a new one.
-        clock: local seconds.
+        client: the client for the queue's Redis.
+        settle_seconds: time within which every worker calls `works` at least once.
+        given: the name to give to a Redis that has no name; "" for a random name.
+        clock: returns local seconds.
     """
 
     def __init__(
@@ -62,11 +64,12 @@ class LeaseFellows:
         self._settle_seconds = settle_seconds
         self._given = given if _NAME.fullmatch(given) else ""
         self._clock = clock
-        # By Lease: the server's run id, and when it first had this process's entry.
+        # Per Lease: the server's run id, and the time when that server first had this process's
+        # entry.
         self._known: dict[str, tuple[str, float]] = {}
 
     def installation(self, known: str) -> str:
-        """Return this Redis' name; without a name it gets `known`, the given one or a new one."""
+        """Return this Redis' name; without one, give it `known`, the given or a random name."""
         own = known or self._given or uuid.uuid4().hex[:16]
         with reading(self._client):
             while not _NAME.fullmatch(found := text(self._client.get(self._name))):
@@ -76,7 +79,7 @@ class LeaseFellows:
         return found
 
     def _give(self, name: str, instead_of: str) -> None:
-        """Write the name unless another process was faster."""
+        """Write the name unless another process has already written one."""
         untyped: Any = self._client.pipeline(transaction=True)
         with untyped as pipe:
             pipe.watch(self._name)
@@ -88,7 +91,7 @@ class LeaseFellows:
                 pipe.execute()
 
     def works(self, lease: str, worker: str, seconds: float) -> None:
-        """Record that this worker may work under the Lease for `seconds`."""
+        """Record that this worker may work under the Lease for the next `seconds`."""
         with reading(self._client):
             now = read_clock(self._client).now_ms
             name = self._family + lease

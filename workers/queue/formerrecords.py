@@ -1,7 +1,7 @@
-"""Moves the previous release's records into the keys of their drivers.
+"""Moves the records of the previous release into the keys of their drivers.
 
-That release kept the records of all drivers in one hash per family. The next release removes this
-module and `FORMER`.
+The previous release kept the records of all drivers in one hash per family. The next release
+removes this module and `FORMER`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _TRIES: Final = 5
 
 
 def adopt(client: redis.Redis) -> list[Key]:
-    """Move what is left there; overwrites nothing, and may be repeated.
+    """Move the remaining records of the previous release; overwrites nothing and may be repeated.
 
-    A record whose newer one is here already stays where it is until that one has ended: its call
-    may still run. A watcher must not write unsaved PVs (users.acl), so it leaves them. Their
-    intents move, and the driver is asked for each volume again, by its name.
+    If a newer record already exists under the new key, the old record is kept where it is until the
+    newer attempt has ended, because its call may still be running. A watcher is not allowed to
+    write unsaved PVs (users.acl), so it leaves them in place. Their intents are moved, and the
+    driver is asked for each volume again, by the volume's name.
 
     Returns:
         The keys whose marks were moved.
@@ -38,7 +39,7 @@ def adopt(client: redis.Redis) -> list[Key]:
         QueueUnavailable: Redis does not answer.
     """
     moved = []
-    # Unsaved PVs first: the intent beside one names its driver.
+    # Unsaved PVs are moved first: the intent that is stored with an unsaved PV names its driver.
     for name in sorted(FORMER, reverse=True):
         place = proof_place(client, name)
         with reading(client):
@@ -75,7 +76,7 @@ def _move(client: redis.Redis, name: str, field: str, raw: bytes) -> bool:
 
 
 def _driver_of(client: redis.Redis, name: str, field: str, raw: bytes) -> str | None:
-    """Return the driver part of the record's key; None if no record names it."""
+    """Return the driver part of the record's key; None if no record contains the key."""
     key: Any = field
     if name in {"intents", "unsaved"}:
         beside = raw if name == "intents" else client.hget(proof_place(client, "intents"), field)

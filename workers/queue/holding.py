@@ -1,8 +1,9 @@
-"""Keeps the leases of this process, and restores them after Redis lost data.
+"""Keeps the leases of this process, and restores them after Redis has lost data.
 
-One heartbeat per second names them all. In the same epoch it moves their deadlines; in a new epoch
-(a restart, a fail-over, a flush) it restores the leases and the records written under them. A lease
-whose end Redis has not confirmed stays here until the end is written.
+One heartbeat per second names all leases of the process. In the same epoch, the heartbeat extends
+their deadlines. In a new epoch (after a restart, a fail-over or a flush), it restores the leases
+and the records that were written under them. If Redis has not confirmed the end of a lease, the
+lease is kept here until its end has been written.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Share of the TTL that is not used: the time that a write needs after its check.
+# Share of the TTL that is left unused: the time that a write needs after its check.
 _MARGIN: Final = 1 / 8
 
 
@@ -35,21 +36,21 @@ class Declare(Protocol):
     """Declares the limits to Redis again."""
 
     def __call__(self, *, is_new_life: bool) -> None:
-        """`is_new_life`: Redis may have forgotten calls of dead processes."""
+        """Declare all limits; `is_new_life`: Redis may have forgotten calls of dead processes."""
 
 
 class HeldLeases:
     """The leases of one process; thread-safe.
 
     Args:
-        scripts: takes, enters and ends leases.
-        heartbeats: of a separate client, for the heartbeat's thread.
-        wakeups: takes the lists that an end wakes.
+        scripts: runs the scripts that take, enter and end leases.
+        heartbeats: the scripts over a separate client, for the heartbeat's thread.
+        wakeups: receives the lists that the end of a lease wakes.
         ttl_ms: how long Redis keeps a lease that is not renewed.
-        clock: local seconds that also count while the process is stopped.
-        on_lost: called after leases were lost, or when Redis began a new epoch.
+        clock: returns local seconds, which also count while the process is stopped.
+        on_lost: called after leases were lost, or when Redis has begun a new epoch.
         remembered: reads marks and memos.
-        caller: of the session.
+        caller: the `caller` of the session.
     """
 
     def __init__(
@@ -72,14 +73,14 @@ class HeldLeases:
         self._on_lost = on_lost
         self._remembered = remembered
         self.session = Session(clock=clock, caller=caller)
-        # By token, from `take` until Redis confirms the end.
+        # The leases by token, from `take` until Redis confirms their end.
         self.held: dict[str, Lease] = {}
         self._owed: deque[tuple[str, Lease, tuple[str | bytes | float, ...]]] = deque()
 
     def take(self, driver: str, kinds: Sequence[str], *, is_woken: bool) -> Lease | None:
         """See `WorkQueue.take`."""
         token, started = uuid4().hex, self._clock()
-        # If only the reply is lost, no heartbeat names the lease and it expires.
+        # If only the reply is lost, no heartbeat names this lease, so it expires.
         owner = (self.session.process_id, token, self._ttl_ms)
         reply = self._scripts.run("take", *owner, int(is_woken), driver, *kinds)
         status, lists, state = text(reply[0]), reply[1], reply[2]
@@ -122,8 +123,9 @@ class HeldLeases:
         """See `WorkQueue.enter`."""
         lists, status = self._scripts.run("enter", *owner_of(lease), *(lock.text for lock in locks))
         if status == 1:
-            # Before `publish`, which may take long: the heartbeat gives a new life of Redis what
-            # stands here. Not before the script: a lease that only asks must win no lock there.
+            # The locks are set before `publish`, which may take long: if Redis begins a new life
+            # meanwhile, the heartbeat restores the locks that are set here. They are not set before
+            # the script runs: a lease that has only requested locks must not be given them there.
             lease.locks = tuple(locks)
         else:
             lease.is_released = True
@@ -132,7 +134,7 @@ class HeldLeases:
         return bool(status == 1)
 
     def drop_all(self) -> None:
-        """Mark all leases as lost: the process ends and may write nothing more."""
+        """Mark all leases as lost: the process is ending and must write nothing more."""
         for lease in list(self.held.values()):
             lease.is_lost = True
         self.held.clear()
@@ -144,7 +146,8 @@ class HeldLeases:
             QueueUnavailable: Redis does not answer.
         """
         session, started, held = self.session, self._clock(), list(self.held.values())
-        # A lease with an unconfirmed end may have ended: only a Redis that lost data gets it back.
+        # A lease whose end is unconfirmed may already have ended, so it is restored only in a Redis
+        # that has lost its data.
         running = [lease for lease in held if not lease.is_released]
         names = [part for lease in running for part in (lease.key.text, lease.token)]
         process, epoch = session.process_id, session.epoch
@@ -162,7 +165,7 @@ class HeldLeases:
         return has_lost
 
     def _restore(self, held: list[Lease], declare: Declare) -> set[str]:
-        """Restore what Redis may have lost, in its new epoch; returns the tokens of lost leases."""
+        """Restore in the new epoch what Redis may have lost; return the tokens of lost leases."""
         session, known = self.session, self.session.epoch
         candidate = self._heartbeats.new_life()
         leases: list[str | bytes | int] = []
@@ -180,7 +183,7 @@ class HeldLeases:
         if known:
             _log.warning("Redis began a new life", leases=len(held), lost=len(lost))
         declare(is_new_life=bool(known))
-        # Last: if an earlier step fails, the next heartbeat repeats all of them.
+        # The epoch is set last: if an earlier step fails, the next heartbeat repeats all of them.
         session.epoch = text(epoch)
         return set(map(text, lost))
 
@@ -188,7 +191,7 @@ class HeldLeases:
         has_lost = False
         for token in lost:
             lease = self.held.get(token)
-            # A lease with an unconfirmed end stays: it may still have to restore its records.
+            # A lease whose end is unconfirmed is kept: its records may still have to be restored.
             if lease is not None and not lease.is_released:
                 self.held.pop(token, None)
                 lease.is_lost = has_lost = True
@@ -198,10 +201,11 @@ class HeldLeases:
         return has_lost
 
     def end(self, script: str, lease: Lease, *args: str | bytes | float) -> list[int]:
-        """Run a script that ends a lease; returns its reply without the lists.
+        """Run a script that ends a lease; return its reply without the lists to wake.
 
         Raises:
-            QueueUnavailable: the heartbeat repeats it until Redis confirms it.
+            QueueUnavailable: Redis does not answer; the heartbeat repeats the call until Redis
+                confirms it.
         """
         lease.is_released = True
         owner, args = owner_of(lease), (*args, *trail.collected())
@@ -209,7 +213,8 @@ class HeldLeases:
         try:
             return self._settle(self._scripts, script, lease, (*owner, stays, *args))
         except QueueUnavailable:
-            # The heartbeat repeats it, with `stays` 0: its thread takes no further key.
+            # The heartbeat repeats the call with `stays` set to 0, because its thread takes no
+            # further key.
             self._owed.append((script, lease, (*owner, 0, *args)))
             raise
 
@@ -222,8 +227,8 @@ class HeldLeases:
     ) -> list[int]:
         """Write the end of a lease; safe to repeat.
 
-        The end of a lost lease only adds its key again, and restores its records unless a newer
-        owner's records are there: no other process may know of the attempt.
+        If the lease was lost, this only adds its key again and restores its records, because no
+        other process may know of the attempt. The records of a newer owner are never replaced.
         """
         publish = self._wakeups.publish if scripts is self._scripts else self._wakeups.hold
         lists, is_owner, *reply = scripts.run(script, *args)
@@ -235,14 +240,14 @@ class HeldLeases:
         return [int(value) for value in (is_owner, *reply)]
 
     def _pay(self) -> None:
-        """Repeat the ends that Redis did not confirm; no effect if another worker has the lease."""
+        """Repeat the unconfirmed ends of leases; no effect if another worker has the lease."""
         while self._owed:
             self._settle(self._heartbeats, *self._owed[0])
             self._owed.popleft()
 
 
 def _parsed(key: bytes) -> Key | None:
-    """Parse a key stored in Redis; None if the text is no key, for instance written by hand."""
+    """Parse a key stored in Redis; None if the text is not a key, for example a manual edit."""
     try:
         return Key.parse(text(key))
     except ValueError as error:
@@ -251,15 +256,15 @@ def _parsed(key: bytes) -> Key | None:
 
 
 def usable_seconds(ttl_ms: int) -> float:
-    """Return how long a lease may be used, counted from when it was asked for."""
+    """Return how long a lease may be used, counted from the moment when it was requested."""
     return ttl_ms / 1000 * (1 - _MARGIN)
 
 
 def owner_of(lease: Lease) -> tuple[str, str, str, str]:
-    """Return what proves a lease to a script: key, process, token, epoch.
+    """Return the values that prove a lease to a script: key, process, token, epoch.
 
-    A lost lease has no epoch: a Redis that lost its data since then does not know of the loss, and
-    would take the lease's end for a repeated call.
+    The epoch of a lost lease is empty. A Redis that has lost its data since then does not know of
+    the loss, and would mistake the end of the lease for a repeated call.
     """
     session = lease.session
     epoch = "" if lease.is_lost else session.epoch

@@ -1,7 +1,7 @@
-"""Reads the state of keys, and counts, from Redis; writes nothing but quarantined records.
+"""Reads counts and the state of keys from Redis; writes only to quarantine broken records.
 
-For `explain`, `status` and the metrics: a few round trips whatever the number of keys (ranks, not
-scans), so that reading is cheap while ten thousand claims wait.
+Used by `explain`, `status` and the metrics. It needs only a few round trips however many keys there
+are (it reads ranks instead of scanning), so reading stays cheap while ten thousand claims wait.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     import redis
 
-# The year 3000: the largest time shown, because a broken score may be any number.
+# The year 3000: the latest time that is shown, because a broken score may be any number.
 _LATEST_MS = 32_503_680_000_000.0
 _KEYS_PER_READ = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Why no key of a lane is taken; `until` in seconds since 1970, 0 = until resumed."""
+    """Why no key of a lane is taken; `until` is in seconds since 1970, 0 until it is resumed."""
 
     kind: str
     reason: str
@@ -48,7 +48,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One note of a key's history; `at` in seconds since 1970."""
+    """One note in a key's history; `at` is in seconds since 1970."""
 
     at: float
     event: str
@@ -57,18 +57,20 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """Everything Redis knows about one key. Times are seconds since 1970, 0 = none.
+    """Everything that Redis knows about one key. Times are in seconds since 1970, 0 for none.
 
     Attributes:
-        now: the present time; like all times here by the clock of Redis' host.
-        position: rank in its waiting order (first attempts or retries), from 1; 0 = not waiting.
+        now: the current time; like all times here, it is by the Redis host's clock.
+        position: the key's rank in its waiting order (first attempts or retries), from 1; 0 if
+            it does not wait.
         waiting: number of keys in the same waiting order.
-        is_retry: the key waits among the retries.
-        lease: (process, start) while a worker has the key.
-        blocked_by: a key that holds the lock it waits for, or the lock's name.
-        due: time of its next attempt.
-        in_use: leases of its lane, plus calls of dead processes that may still run.
-        limits: None if no worker declared limits for the lane.
+        is_retry: True if the key waits among the retries.
+        lease: (process, start) while a worker is working on the key.
+        blocked_by: a key that holds the lock that this key waits for, or the lock's name.
+        due: time of the key's next attempt.
+        in_use: number of leases in the key's lane, plus calls of dead processes that may still
+            be running.
+        limits: the limits of the lane, None if no worker has declared any.
     """
 
     key: Key
@@ -93,18 +95,18 @@ class KeyState:
 
     @property
     def is_known(self) -> bool:
-        """True if the key waits, runs or has a planned retry."""
+        """True if the key is waiting, is running or has a scheduled retry."""
         return bool(self.position or self.lease or self.blocked_by or self.due)
 
 
 class KnownKeys:
-    """The states of many keys, read together; `read_key` accepts it instead of a client.
+    """The states of many keys, read together; `read_key` accepts this instead of a client.
 
-    A caller with thousands of objects asks twice. The first round notes the keys and returns empty
-    states, `load` reads them all, and the second round returns the states.
+    A caller with thousands of objects asks for their states twice. The first round records the keys
+    and returns empty states, `load` reads all these keys, and the second round returns the states.
 
     Args:
-        client: the Redis that is read.
+        client: the Redis client to read from.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -113,14 +115,14 @@ class KnownKeys:
         self._states: dict[Key, KeyState] = {}
 
     def state(self, key: Key) -> KeyState:
-        """Return the state of a key; an empty one before it is loaded."""
+        """Return the state of a key; the state is empty until `load` has read it."""
         if (found := self._states.get(key)) is not None:
             return found
         self._wanted[key] = None
         return KeyState(key, 0.0)
 
     def load(self) -> None:
-        """Read the keys that were asked for.
+        """Read the keys that `state` was asked for.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -136,8 +138,8 @@ def read_key(client: redis.Redis | KnownKeys, key: Key) -> KeyState:
     """Read one key's state in at most two round trips, however many keys wait.
 
     Args:
-        client: Redis, or `KnownKeys`.
-        key: of any kind.
+        client: a Redis client, or `KnownKeys`.
+        key: the key to read, of any kind.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -148,7 +150,7 @@ def read_key(client: redis.Redis | KnownKeys, key: Key) -> KeyState:
 
 
 def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
-    """Read the states of several keys: one round trip, and one for each lock they wait for.
+    """Read the states of several keys in one round trip, plus one per lock that they wait for.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -199,7 +201,7 @@ def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
 
 
 def _records(key: Key) -> dict[str, str]:
-    """Return the field of each of a key's records, by family."""
+    """Return, for each family with a record of this key, the hash field of that record."""
     return {"memos": key.text, "intents": key.record_name, "unsaved": key.record_name}
 
 
@@ -210,7 +212,7 @@ def _state_of(
     row: tuple[Any, ...],
     holders: dict[str, str],
 ) -> KeyState:
-    """Build one key's state from the replies for its lane and for the key."""
+    """Build one key's state from the replies for its lane and for the key itself."""
     ready_count, retry_count, running, ghosts, limits, pauses, operators = shared
     lease, news, blocked, since, fails, memo, intent, unsaved = row[:8]
     ready, retry, dirty, due, abandoned, notes = row[8:]
@@ -246,7 +248,7 @@ def _holder(client: redis.Redis, lock: str) -> str:
 
 
 def waiting_keys(client: redis.Redis, lane: str, start: int, count: int) -> list[Key]:
-    """Return keys that wait in a lane: first attempts, then retries, each in order.
+    """Return the keys that wait in a lane: first attempts, then retries, each in their order.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -272,7 +274,7 @@ class FailedKey:
 
 
 def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
-    """Return keys with failures or past their retry limit, most failures first; reads in pieces.
+    """Return keys with failures or at their retry limit, most failures first; reads in batches.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -292,7 +294,7 @@ def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
 
 
 def failing_counts(client: redis.Redis) -> dict[str, int]:
-    """Count the keys that fail or reached their retry limit, by the driver part of the key.
+    """Count the keys that are failing or at their retry limit, by the driver part of the key.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -333,10 +335,10 @@ def _read_failed(
 
 
 def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) -> list[Key]:
-    """Return the keys of an object by its name: waiting, running, failing or with a history.
+    """Return an object's keys by its name: those waiting, running, failing or with a history.
 
-    The history of an ended key names no driver, so that key has driver "". For a deleted object
-    whose uid is unknown: it scans the lists of all keys, in pieces.
+    The history of an ended key names no driver, so the returned key has an empty driver. Use this
+    for a deleted object whose uid is unknown: it scans the lists of all keys, in batches.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -360,7 +362,7 @@ def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) ->
 
 
 def _about(name: str, kinds: Collection[str], object_: str) -> dict[Key, None]:
-    """Return the key in that text if it is of the object, whose name may lack its namespace."""
+    """Parse a key; keep it only if it is for the object, which may be named without a namespace."""
     key = _parse(name)
     if key is None or key.kind not in kinds:
         return {}
@@ -369,9 +371,10 @@ def _about(name: str, kinds: Collection[str], object_: str) -> dict[Key, None]:
 
 
 def read_sizes(client: redis.Redis) -> dict[str, int]:
-    """Return the counts that belong to no lane, for metrics and `status`."""
+    """Return the counts that belong to no lane, for the metrics and `status`."""
     with reading(client):
-        # Workers remove dead processes from this list; if all workers died, it is not cleaned.
+        # Workers remove dead processes from this list, so it is not cleaned up while no worker is
+        # alive.
         now = read_clock(client).now_ms
         pipe = client.pipeline(transaction=False)
         pipe.hlen(redis_key(client, "fails"))
@@ -394,7 +397,7 @@ def read_sizes(client: redis.Redis) -> dict[str, int]:
 
 
 def _count(client: redis.Redis, name: str) -> int:
-    """Count the records of a family over all drivers."""
+    """Count the records of a family for all drivers together."""
     pipe = client.pipeline(transaction=False)
     for driver in drivers_with(client, name):
         pipe.hlen(driver_key(client, name, driver))
@@ -428,7 +431,7 @@ def _seconds(milliseconds: bytes | str | float | None) -> float:
 
 
 def _shown(clock: Clock, stamp_ms: bytes | str | float | None) -> float:
-    """Convert a time of the queue to the clock of Redis' host; 0 for none."""
+    """Convert a time on the queue's clock to the Redis host's clock; 0 if there is none."""
     seconds = _seconds(stamp_ms)
     return clock.shown(seconds * 1000) if seconds else 0.0
 
@@ -446,7 +449,7 @@ def _pauses(clock: Clock, mirrored: bytes | None, values: list[bytes | None]) ->
 
 
 def memory_ratio(facts: Mapping[str, Any]) -> float | None:
-    """Return the used share of `maxmemory` from Redis' INFO; None without such a limit."""
+    """Return the used fraction of `maxmemory`, from Redis' INFO; None if no such limit is set."""
     used, uncounted, most = (
         whole(str(facts.get(name))) or 0
         for name in ("used_memory", "mem_not_counted_for_evict", "maxmemory")
@@ -463,7 +466,7 @@ def read_memory(client: redis.Redis) -> dict[str, float]:
 
 
 def read_redis(client: redis.Redis) -> dict[str, str]:
-    """Return Redis' own state and settings from INFO; "?" for a missing text or number."""
+    """Return Redis' state and settings from INFO; "?" stands for a missing text or number."""
     with reading(client):
         facts: dict[str, Any] = client.info()
     ratio = memory_ratio(facts)
@@ -482,7 +485,7 @@ def read_redis(client: redis.Redis) -> dict[str, str]:
 
 
 def read_life(client: redis.Redis) -> tuple[str, str]:
-    """Return the epoch and run id of Redis, which change when it loses data. Writes nothing."""
+    """Return Redis' epoch and run id, which change when Redis loses data. Writes nothing."""
     with reading(client):
         epoch = client.get(redis_key(client, "epoch"))
         facts: dict[str, Any] = client.info("server")
@@ -490,7 +493,7 @@ def read_life(client: redis.Redis) -> tuple[str, str]:
 
 
 def read_age(client: redis.Redis) -> float:
-    """Return the seconds since Redis started or lost its data: it has no older announcements."""
+    """Return the seconds since Redis started or lost data; older announcements are gone."""
     epoch, run = read_life(client)
     _, birth, of_run = [*epoch.split(":"), "", ""][:3]
     born_ms = whole(birth)
@@ -504,7 +507,7 @@ def read_age(client: redis.Redis) -> float:
 def marks_of_driver(
     client: redis.Redis, kinds: Iterable[str], driver: str
 ) -> dict[str, dict[str, Any]]:
-    """Return the marks of a driver's keys of these kinds, by the key's text; not verified.
+    """Return the marks of a driver's keys of these kinds, by key text; signatures are not checked.
 
     Raises:
         QueueUnavailable: Redis does not answer.

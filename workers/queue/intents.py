@@ -1,11 +1,12 @@
-"""Stores what may exist in a storage system without a PersistentVolume.
+"""Records volumes that may exist in a storage system without a PersistentVolume.
 
-An intent is written before CreateVolume (M-010), and a created volume's full PV before the first
-attempt to save it (M-011). A claim has one record of each, under its domain: its uid, plus the
-node's name if each node has a storage of its own. No flag changes the domain, so each worker that
-gets the claim finds the record, which names the requested volume. Records hold no secret. They
-outlive leases and processes, and are lost only with Redis' data; then the API server still has the
-ConfigMaps of longer attempts. Each driver has its own keys in Redis for its records.
+An intent is written before CreateVolume is called (M-010). The full PV of a created volume is
+written before the first attempt to save it (M-011). A claim has one record of each sort, stored
+under the claim's domain. The domain is the claim's uid, plus the node's name if each node has its
+own storage. No flag changes the domain, so every worker that gets the claim finds the record, which
+names the requested volume. The records contain no secrets. They outlive leases and processes, and
+are lost only with Redis' data; the API server then still has the ConfigMaps of longer attempts. In
+Redis, each driver's records are stored under the driver's own keys.
 """
 
 from __future__ import annotations
@@ -28,22 +29,23 @@ if TYPE_CHECKING:
     from workers.queue.leases import Lease
     from workers.queue.seal import Seal
 
-# A 20th of the shipped Redis' memory: the failing claims of one namespace must not fill Redis.
+# One twentieth of the memory of the Redis that is shipped: the failing claims of one namespace must
+# not fill Redis.
 NAMESPACE_BYTES: Final = 16 * 1024 * 1024
 _FULL: Final = 2
 
 
 class IntentStore:
-    """Intents and unsaved PVs; every method is one round trip and safe to repeat.
+    """Intents and unsaved PVs; every method needs one round trip and may be repeated.
 
-    All raise QueueUnavailable when Redis does not answer. A record that no worker signed counts as
-    absent: otherwise any user of Redis could have a volume made or deleted.
+    All methods raise QueueUnavailable when Redis does not answer. A record that no worker signed
+    counts as absent; otherwise any user of Redis could cause a volume to be created or deleted.
 
     Args:
-        client: of the queue's Redis.
-        seal: the workers' signing keys; a reader without effects needs none.
+        client: the client for the queue's Redis.
+        seal: the workers' signing keys; a reader that causes no effects needs none.
         driver: the driver part of the claims' keys, for calls without a lease.
-        namespace_bytes: limit of the intents of one namespace at a time, over all drivers.
+        namespace_bytes: maximum size of all current intents of one namespace, over all drivers.
     """
 
     def __init__(
@@ -62,15 +64,15 @@ class IntentStore:
         self._seal = seal
 
     def of(self, driver: str) -> IntentStore:
-        """Return the store of another driver."""
+        """Return the store of the given driver."""
         return IntentStore(
             self._client, self._seal, driver=driver, namespace_bytes=self._namespace_bytes
         )
 
     def begin(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
-        """Record that CreateVolume is about to be called; call it before that (M-010).
+        """Record that CreateVolume is about to be called; call this method first (M-010).
 
-        With a lease, Redis itself confirms that this process still has it.
+        With a lease, Redis itself confirms that this process still has the lease.
 
         Raises:
             LeaseLost: nothing was written.
@@ -104,10 +106,10 @@ class IntentStore:
         pv: Mapping[str, Any],
         lease: Lease | None = None,
     ) -> None:
-        """Record that the volume exists, and keep its PV until it is saved.
+        """Record that the volume exists, and keep its PV until the PV is saved.
 
         Raises:
-            LeaseLost: nothing was written; the queue restores the records at the lease's end.
+            LeaseLost: nothing was written; the queue restores the records when the lease ends.
         """
         closed = self._closed(domain, lease, intents=intent, unsaved=pv)
         _remember(lease, domain, **closed)
@@ -122,52 +124,52 @@ class IntentStore:
         return bool(self._scripts.run("finish", *self._at(domain, lease), *_owner(lease)))
 
     def put(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
-        """Replace an intent, for example with its new stage; raises as `begin`.
+        """Replace an intent, for example to record its new stage; raises the errors of `begin`.
 
-        It begins no call, so the key's history gets no note.
+        No call begins here, so no note is added to the key's history.
         """
         self._write(domain, intent, lease, note="")
 
     def sealed(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> bytes:
-        """Return the intent as it is stored in Redis and copied to a ConfigMap."""
+        """Return the intent in the form that is stored in Redis and copied to a ConfigMap."""
         return self._closed(domain, lease, intents=intent)["intents"]
 
     def is_our_copy(self, domain: str, sealed: bytes, key: Key, uid: str) -> bool:
-        """Return True if a worker signed the copy of an intent for this key and ConfigMap."""
+        """Return True if a worker signed this copy of an intent for this key and ConfigMap."""
         record = peek(sealed) or {}
         is_meant = (record.get("key"), record.get("copy_uid")) == (key.text, uid)
         return is_meant and self._seal.is_ours(self._places["intents"], domain, sealed)
 
     def restore(self, domain: str, sealed: bytes) -> bool:
-        """Write a copied intent unless Redis has one, which is newer; True if written.
+        """Write a copied intent unless Redis has an intent, which is newer; True if it was written.
 
-        The caller need not verify the signature: the worker that reads the intent does.
+        The caller need not verify the signature: the worker that reads the intent does so.
         """
         with reading(self._client):
             return bool(self._client.hsetnx(self._hash("intents"), domain, sealed))
 
     def get(self, domain: str) -> dict[str, Any] | None:
-        """Return the intent of a domain; None without one."""
+        """Return the intent of a domain; None if there is none."""
         with reading(self._client):
             return self._decode("intents", domain, self._client.hget(self._hash("intents"), domain))
 
     def delete(self, domain: str) -> None:
-        """Drop the intent and keep an unsaved PV."""
+        """Drop the intent but keep an unsaved PV."""
         self._drop("intents", domain)
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """Return every intent by domain; reads in pieces, so entries may change meanwhile."""
+        """Return every intent by domain; reads in batches, so entries may change meanwhile."""
         return self._read_all("intents")
 
     def everywhere(self) -> Iterator[IntentStore]:
-        """Yield the store of each driver that has a record."""
+        """Yield the store of each driver that has any record."""
         with reading(self._client):
             found = {*drivers_with(self._client, "intents"), *drivers_with(self._client, "unsaved")}
         for driver in sorted(found):
             yield self.of(driver)
 
     def all_of(self, driver_name: str) -> dict[str, dict[str, Any]]:
-        """Return every intent of a driver by domain, over all nodes."""
+        """Return every intent of a driver on all nodes, by domain."""
         with reading(self._client):
             drivers = drivers_with(self._client, "intents")
         found: dict[str, dict[str, Any]] = {}
@@ -177,7 +179,7 @@ class IntentStore:
         return found
 
     def keys_of(self, object_: str) -> list[Key]:
-        """Return the keys of attempts for objects of this name, of every kind and driver."""
+        """Return the keys of attempts for objects with this name, of every kind and driver."""
         found = []
         for record in (one for store in self.everywhere() for one in store.all().values()):
             with suppress(ValueError):
@@ -186,7 +188,7 @@ class IntentStore:
         return found
 
     def delete_pv(self, domain: str) -> None:
-        """Drop an unsaved PV, after it was saved."""
+        """Drop an unsaved PV after it has been saved."""
         self._drop("unsaved", domain)
 
     def all_pvs(self) -> dict[str, dict[str, Any]]:
@@ -194,11 +196,12 @@ class IntentStore:
         return self._read_all("unsaved")
 
     def opened(self, lease: Lease) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
-        """Return intent, unsaved PV, and True if the PV was saved in the last minutes.
+        """Return the intent, the unsaved PV, and True if the PV was saved in the last few minutes.
 
-        The flag makes a pass before the claim is bound look for the PV first (L-040 step 1).
-        Without it the driver is called again, which is idempotent. All three came with the lease,
-        under which no other process writes them, so this costs no round trip.
+        If the flag is set, a reconcile that runs before the claim is bound first looks for the PV
+        (L-040 step 1). If it is not set, the driver is called again, which is idempotent. All three
+        values were read with the lease, under which no other process writes them, so this method
+        costs no round trip.
         """
         intent, pv, was_saved = lease.records
         if intent is None and pv is None:
@@ -212,7 +215,7 @@ class IntentStore:
     def _closed(
         self, domain: str, lease: Lease | None, **records: Mapping[str, Any]
     ) -> dict[str, bytes]:
-        """Return an intent, and its PV if given, as they are stored in Redis, by family."""
+        """Return an intent, and its PV if given, in their stored form, by family."""
         tenant = _tenant(records["intents"], lease)
         return {
             name: self._seal.close(self._places[name], domain, tenant, encode(record))
@@ -250,13 +253,13 @@ class IntentStore:
 
 
 def _remember(lease: Lease | None, domain: str, **records: bytes) -> None:
-    """Note a record before it is sent: if Redis loses it, the heartbeat writes it again."""
+    """Note a record before it is sent; if Redis loses the record, the heartbeat writes it again."""
     if lease is not None:
         lease.written.update({slot: (domain, record) for slot, record in records.items()})
 
 
 def _tenant(intent: Mapping[str, Any], lease: Lease | None) -> str:
-    """Return the namespace in the key, which the record counts for."""
+    """Return the namespace to whose size limit the record counts, from the key."""
     if lease is not None:
         return lease.key.tenant
     try:

@@ -1,7 +1,8 @@
-"""Declares keys, the names of units of work.
+"""Declares keys, which name units of work.
 
-A key is `<kind>|<driver>|<object>|<uid>`, readable in Flower and in Redis. `|`, `%` and control
-characters inside a part are percent-encoded, so that each key has one text and can be parsed back.
+A key is `<kind>|<driver>|<object>|<uid>` and can be read in Flower and in Redis. `|`, `%` and
+control characters inside a part are percent-encoded, so that each key has exactly one text and can
+be parsed back.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ KIND_VOLUMES: Final = "volumes"
 KIND_CAPACITY: Final = "capacity"
 KIND_CLONING: Final = "cloning"
 KIND_SWEEP: Final = "sweep"
-# The default prefix of PV names, so that people find the record of a PV.
+# The default prefix of PV names, used so that people can find the record for a PV.
 RECORD_PREFIX: Final = "pvc-"
 
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")
@@ -24,7 +25,7 @@ _PARTS: Final = 4
 
 
 def spelled(part: str) -> str:
-    """Return one part of a key as it is spelled in Redis."""
+    """Return one part of a key in the spelling that is used in Redis."""
     return _UNSAFE.sub(lambda match: f"%{ord(match.group()):02X}", part)
 
 
@@ -33,11 +34,12 @@ class Key:
     """One thing to reconcile.
 
     Args:
-        kind: `claims`, `volumes`, `capacity`, `cloning`, ...; also the Celery task's family.
-        driver: CSI driver name, "" for work that belongs to no driver.
+        kind: `claims`, `volumes`, `capacity`, `cloning`, ...; also the family of the Celery task.
+        driver: the CSI driver's name, "" for work that belongs to no driver.
         object: `<namespace>/<name>` for claims, the PV name for volumes, the item for capacity.
-        uid: the object's UID (a re-created claim is a different key, L-011); `@<namespace>`, its
-            tenant, for a cluster-scoped object of a namespace's claim; else "".
+        uid: the object's UID (a re-created claim has a different key, L-011). For a
+            cluster-scoped object that belongs to a namespace's claim, `@<namespace>`, the
+            object's tenant. Otherwise "".
 
     Attributes:
         text: the spelling of this key in Redis and in messages; stored because it is used often.
@@ -55,20 +57,20 @@ class Key:
 
     @property
     def driver_name(self) -> str:
-        """The CSI driver's name, without the node of a driver with a controller on each node."""
+        """The CSI driver's name, without the node if each node has its own controller."""
         return self.driver.partition("@")[0]
 
     @property
     def node(self) -> str:
-        """The node of a driver with a controller on each node; "" for any other driver."""
+        """The key's node, for a driver with a controller on each node; "" for other drivers."""
         return self.driver.partition("@")[2]
 
     @property
     def record_name(self) -> str:
         """The name of a claim's record, which no flag changes; "" for other kinds.
 
-        In Lua it is `record_name`. With a controller on each node every node has a storage of its
-        own, and therefore a record of its own.
+        The Lua function `record_name` computes the same name. If a driver has a controller on each
+        node, every node has its own storage, and therefore its own record.
         """
         if self.kind != KIND_CLAIMS:
             return ""
@@ -77,12 +79,12 @@ class Key:
 
     @property
     def lane(self) -> str:
-        """The key's lane: keys of one lane share a concurrency limit, a rate and an order (G11)."""
+        """The key's lane: keys in a lane share a concurrency limit, a rate and an order (G11)."""
         return f"{spelled(self.kind)}|{spelled(self.driver)}"
 
     @property
     def tenant(self) -> str:
-        """The namespace among which turns are shared fairly; "" if none is known."""
+        """The namespace to which the key's turns are charged for fairness; "" if none is known."""
         namespace, slash, _ = self.object.partition("/")
         if slash:
             return namespace
@@ -93,7 +95,7 @@ class Key:
         """Parse the text of a key.
 
         Raises:
-            ValueError: the text is no key; the message has the expected form.
+            ValueError: the text is not a key; the message shows the expected form.
         """
         parts = text.split("|")
         if len(parts) != _PARTS or not parts[0]:
@@ -112,15 +114,15 @@ def volume_key(driver: str, name: str, namespace: str = "") -> Key:
 
 
 def capacity_key(driver: str, item: str) -> Key:
-    """Return the key of a unit of capacity work, by its text."""
+    """Return the key of a unit of capacity work, named by the text of its item."""
     return Key(KIND_CAPACITY, driver, item)
 
 
 def sweep_key(driver: str) -> Key:
-    """Return the key of the snapshot finalizer sweep."""
+    """Return the key of the sweep that removes snapshot finalizers."""
     return Key(KIND_SWEEP, driver, "snapshots")
 
 
 def lane_name(kind: str, driver: str) -> str:
-    """Return the lane of all keys of a kind and driver."""
+    """Return the lane of all keys with this kind and driver."""
     return Key(kind, driver, "").lane

@@ -1,7 +1,8 @@
 """Lists the kinds of keys, with the properties that the queue needs.
 
-The queue treats all kinds alike except for this table. The scripts get it as a prefix, so no Lua
-file names a kind. Only this module below the controllers reads their catalogue, which is pure data.
+Except for the properties in this table, the queue treats all kinds alike. The table is prepended to
+the scripts, so no Lua file names a kind. Among the modules below the controllers, only this one
+reads the catalogue of controllers, which is pure data.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ class QueueKind:
     """One kind of key.
 
     Args:
-        name: first part of its keys.
-        calls_driver: its keys count towards a driver's limit over all calls.
-        has_trail: its keys have a history for `explain`.
-        apart: suffix of the driver's name in the name of the kind's Celery list; "" for none.
+        name: the first part of the kind's keys.
+        calls_driver: True if its keys count towards a driver's limit on all calls.
+        has_trail: True if its keys have a history for `explain`.
+        apart: suffix that is added to the driver's name in the name of the kind's Celery list;
+            "" for none.
     """
 
     name: str
@@ -35,21 +37,21 @@ class QueueKind:
 
 
 APART: Final = "#"
-"""Separates a driver's queue name from a controller; no driver name contains it."""
+"""Separates a driver's queue name from a controller's name; no driver name contains it."""
 
 
 def apart(spec: Spec) -> str:
     """Return the suffix of a controller's list and record; "" for the catalogue's first controller.
 
-    Two workers of one driver may run different controllers, each in its own container like the
-    sidecars. Neither may be woken for the other's keys, or overwrite the other's record.
+    Two workers for one driver may run different controllers, each in its own container like the
+    sidecars. Neither worker may be woken for the other's keys or overwrite the other's record.
     """
     whole = spec.part_of or spec.name
     return "" if whole == catalogue.SPECS[0].name else f"{APART}{whole}"
 
 
 def place_of(driver: str, kind: str) -> str:
-    """Return the place whose workers are woken for a key: its driver's, with its controller.
+    """Return the place whose workers are woken for a key: the driver's, for the kind's controller.
 
     A kind without a driver has one place for all workers.
     """
@@ -57,7 +59,7 @@ def place_of(driver: str, kind: str) -> str:
 
 
 def kinds_of(place: str, kinds: Iterable[Kind]) -> tuple[str, tuple[str, ...]]:
-    """Return the driver of a place ("" for none), and those of `kinds` that belong there."""
+    """Return a place's driver ("" for none), and those of `kinds` that belong to the place."""
     driver = place.partition(APART)[0]
     found: list[str] = []
     for kind in kinds:
@@ -69,7 +71,7 @@ def kinds_of(place: str, kinds: Iterable[Kind]) -> tuple[str, tuple[str, ...]]:
 
 
 def places(driver: str, specs: Iterable[Spec]) -> set[str]:
-    """Return the places of a driver's keys ("": keys without a driver) for these controllers."""
+    """Return the places of a driver's keys for these controllers; driver "" is for other keys."""
     return {
         place_of(driver, kind.name)
         for spec in specs
@@ -85,11 +87,11 @@ KINDS: Final = tuple(
 )
 _APART: Final = {kind.name: kind.apart for kind in KINDS}
 DRIVER_KINDS: Final = catalogue.driver_kinds()
-"""Kinds whose lanes are paused with their driver: by an operator or a lost connection."""
+"""Kinds whose lanes are paused together with their driver, by an operator or a lost connection."""
 
 
 def lua_tables(kinds: Iterable[QueueKind]) -> str:
-    """Return the table as Lua: KINDS in order of turns, CALL_KINDS, set TRAILED, APART by kind."""
+    """Return Lua tables: KINDS in order of turns, CALL_KINDS, the set TRAILED, APART by kind."""
     known = tuple(kinds)
     names = ", ".join(f"'{kind.name}'" for kind in known)
     calling = ", ".join(f"'{kind.name}'" for kind in known if kind.calls_driver)

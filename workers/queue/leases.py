@@ -1,9 +1,9 @@
-"""Declares key leases, and renews those of this process.
+"""Declares leases on keys, and renews the leases of this process.
 
-Each lease has a deadline in Redis and an earlier one by the local clock. The heartbeat names every
-lease that the process holds and moves both deadlines. A lease that it does not name, or that Redis
-gave to another process, ends. After a stop (SIGSTOP, a paused virtual machine) the local clock
-forbids a process to write, before Redis has answered (G9).
+Each lease has a deadline in Redis, and an earlier deadline by the local clock. The heartbeat names
+every lease that the process holds, and extends both deadlines. A lease ends if the heartbeat does
+not name it, or if Redis has given it to another process. If the process was stopped (SIGSTOP, a
+paused virtual machine), the local clock keeps it from writing even before Redis answers (G9).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from workers.queue.locks import Lock
 
 
-# A process that is silent for this long counts as dead, and its keys are handed over.
+# A process that is silent for this long counts as dead, and its keys are given to other processes.
 TTL_SECONDS: Final = 4.0
-# Ended processes that are remembered; beyond that all are forgotten and checked again.
+# How many ended processes are remembered; beyond that, all of them are forgotten and checked again.
 _ENDED_KEPT: Final = 1000
 
 
@@ -43,53 +43,56 @@ def suspend_aware_clock() -> float:
 
 
 def process_name() -> str:
-    """Return a new process id that shows where it runs: `<host>:<pid>:<random>`, no blanks."""
+    """Return a new process id that shows its host, `<host>:<pid>:<random>`, without blanks."""
     host = "".join(socket.gethostname().split())
     return f"{host}:{os.getpid()}:{uuid.uuid4().hex[:16]}"
 
 
 @dataclass(slots=True)
 class Session:
-    """This process's identity for Redis, and its estimate of the queue's clock.
+    """This process's identity in Redis, and its estimate of the queue's clock.
 
     Args:
         epoch: the last known epoch of Redis, "" for none.
-        clock: local seconds that also count while the process is stopped.
-        caller: `Lifeline.caller` of this process if its death ends all its calls, else empty.
+        clock: returns local seconds, which also count while the process is stopped.
+        caller: the `Lifeline.caller` of this process if the process's death ends all its calls,
+            else empty.
     """
 
     epoch: str = ""
     clock: Callable[[], float] = suspend_aware_clock
     process_id: str = field(default_factory=process_name)
     caller: str = ""
-    # By caller: local seconds when this process found out that the caller had ended.
+    # Maps each caller to the local time in seconds when this process found out that the caller had
+    # ended.
     _ended: dict[str, float] = field(default_factory=dict)
-    # The queue's clock in seconds, and the local clock before and after it was read.
+    # The time on the queue's clock in seconds, and the local times before and after it was read.
     _heard: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def hear(self, now_ms: int, asked_at: float) -> None:
-        """Note the time of the queue's clock from a reply of Redis."""
+        """Note the time on the queue's clock from a reply of Redis."""
         self._heard = now_ms / 1000, asked_at, self.clock()
 
     def now(self) -> float:
-        """Return the queue's clock in seconds, never ahead of it: a wait never ends too early."""
+        """Return the queue's time in seconds, never ahead of its clock: no wait ends too early."""
         heard, _, heard_at = self._heard
         return heard + self.clock() - heard_at
 
     def deadline(self, timeout_seconds: float) -> Deadline:
-        """Return the time at which a call that begins now has certainly ended."""
+        """Return the deadline by which a call that begins now will certainly have ended."""
         return replace(self.later(timeout_seconds + MARGIN_SECONDS), caller=self.caller)
 
     def later(self, seconds: float) -> Deadline:
-        """Return the deadline `seconds` from now, never too early."""
+        """Return the deadline that is `seconds` from now; it is never too early."""
         heard, asked_at, _ = self._heard
         return Deadline(heard + self.clock() - asked_at + seconds, seconds, self._life)
 
     def seconds_left(self, *deadlines: Deadline) -> float:
-        """Return the seconds until the last of these deadlines; 0 for none.
+        """Return the seconds until the last of these deadlines; 0 without deadlines.
 
-        A call whose caller has certainly ended is over `MARGIN_SECONDS` after this process found
-        out: the time that the driver needs to notice it, as after a deadline.
+        If a caller has certainly ended, its call counts as over `MARGIN_SECONDS` after this process
+        found out. That is the time that the driver needs to notice the end, as it does after a
+        deadline.
         """
         return max(map(self._seconds_left, deadlines), default=0.0)
 
@@ -103,10 +106,10 @@ class Session:
         return min(left, max(0.0, found_out + MARGIN_SECONDS - self.clock()))
 
     def latest(self, *deadlines: Deadline) -> Deadline:
-        """Return the deadline that is furthest away; an empty one if all are over.
+        """Return the latest of these deadlines; an empty deadline if all of them have passed.
 
-        It replaces all open deadlines, so it has a caller only if they all have the same: the death
-        of one of several callers does not end the calls of the others.
+        The result replaces all open deadlines, so it has a caller only if they all have the same
+        caller: the death of one of several callers does not end the calls of the others.
         """
         waited = [(left, one) for one in deadlines if (left := self.seconds_left(one)) > 0]
         if not waited:
@@ -117,14 +120,14 @@ class Session:
 
     @property
     def _life(self) -> float:
-        """The start of the epoch, in seconds of the queue's clock."""
+        """The start of the epoch, in seconds on the queue's clock."""
         birth = self.epoch.split(":")[1:2]
         return int(birth[0]) / 1000 if birth and birth[0].isdigit() else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogState:
-    """The catalog's versions when the lease was taken; saves the reader a round trip."""
+    """The catalog's versions when the lease was taken; they save the reader a round trip."""
 
     epoch: str
     versions: dict[str, int]
@@ -136,28 +139,29 @@ class Lease:
     """The permission to work on one key.
 
     Args:
-        key: the work.
-        locks: the locks held with it.
-        token: unique for each lease.
-        fence: grows with every lease ever given; the owner with the higher one is newer.
-        fails: consecutive counted failures so far (0 = first attempt).
-        memo: text of the key's last `fail(memo=...)`, "" without one.
-        mark: record of the key's last `WorkQueue.mark`, {} without one.
-        permit: returns True if this process may work on such keys now (it depends on the Lease of
-            a Go sidecar); None: always.
-        waited_seconds: time from the first add to this lease.
-        catalog: versions of the catalog at the moment of the lease.
-        valid_until: local time until which the lease may be used; moved by the heartbeat.
-        is_lost: another process owns the key.
-        records: the claim's intent and unsaved PV as stored, and True if its PV was saved in the
-            last minutes; for `IntentStore.opened`.
-        written: records of this lease's open attempt, by slot: name and record. They are restored
-            after Redis lost data.
-        started_ms: start of the lease, by the queue's clock.
-        asked_at: local time just before.
-        seen: newest resourceVersion of the key's object in an event, or read or written by a
-            pass, in the last minutes; 0 for none.
-        takes_next: the caller takes the next key of the list itself; no wake-up is needed.
+        key: the key to work on.
+        locks: the locks that are held with the lease.
+        token: a text that is unique for each lease.
+        fence: a number that grows with every new lease; the owner with the higher number is newer.
+        fails: number of consecutive counted failures so far (0 for the first attempt).
+        memo: the text of the key's last `fail(memo=...)`, "" if there is none.
+        mark: the record of the key's last `WorkQueue.mark`, {} if there is none.
+        permit: returns True if this process may work on such keys now, which depends on the
+            Lease of a Go sidecar; None if it always may.
+        waited_seconds: time from when the key was first added until this lease.
+        catalog: the catalog's versions at the moment of the lease.
+        valid_until: local time until which the lease may be used; the heartbeat extends it.
+        is_lost: True if another process owns the key.
+        records: the claim's intent and unsaved PV as stored, and True if its PV was saved in
+            the last few minutes; for `IntentStore.opened`.
+        written: the records of this lease's open attempt: slot -> (name, record). They are
+            restored after Redis has lost data.
+        started_ms: the start of the lease, on the queue's clock.
+        asked_at: the local time just before the lease was requested.
+        seen: the newest resourceVersion of the key's object that an event reported, or that a
+            reconcile read or wrote, in the last few minutes; 0 for none.
+        takes_next: True if the caller itself takes the next key of the list, so that no wake-up
+            is needed.
         domain: the name of the key's record, see `Key.record_name`.
     """
 
@@ -188,7 +192,7 @@ class Lease:
 
     @property
     def volume(self) -> str:
-        """The name of the first lock, "" without locks; for claims and volumes the PV's name."""
+        """The first lock's name, "" without locks; for claims and volumes, the PV's name."""
         return self.locks[0].name if self.locks else ""
 
     def is_held(self) -> bool:
@@ -196,32 +200,34 @@ class Lease:
         return self.is_ours() and self.is_permitted()
 
     def is_ours(self) -> bool:
-        """Return True if no other worker can have the key, permitted or not."""
+        """Return True if no other worker can have the key, whatever `is_permitted` returns."""
         is_over = self.is_released or self.is_lost
         return not is_over and self.session.clock() < self.valid_until
 
     def is_permitted(self) -> bool:
-        """Return True if this process may work on such keys, whether it has the lease or not."""
+        """Return True if this process may work on such keys, whether or not it holds the lease."""
         return self.permit is None or self.permit()
 
     def check(self) -> None:
-        """Call before each write.
+        """Check that the lease is still held; call this before each write.
 
         Raises:
-            LeaseLost: the lease is over; write nothing, another worker may have the key.
+            LeaseLost: the lease is over; write nothing, because another worker may have the key.
         """
         if not self.is_held():
             raise LeaseLost(f"lease {self.fence} of {self.key.text} is lost, nothing is written")
 
 
 CURRENT: ContextVar[Lease | None] = ContextVar("lease", default=None)
-"""The lease of this thread's pass: code that waits between a check and its effect checks again."""
+"""The lease of the reconcile that runs in this thread. Code that waits between a check and its
+effect uses it to check again.
+"""
 
 
 def guard_of_lease() -> Callable[[], None] | None:
     """Return the check of this thread's lease, for a write that may have to wait.
 
-    None without a lease, or if the lease is already over: such a write needs no lease.
+    Returns None without a lease, or if the lease is already over: such a write needs no lease.
     """
     lease = CURRENT.get()
     return lease.check if lease is not None and lease.is_held() else None
@@ -232,8 +238,8 @@ class FailOutcome:
     """The result of `WorkQueue.fail`.
 
     Args:
-        is_owner: False if the lease was lost; then no failure was counted.
-        fails: consecutive failures including this one.
+        is_owner: False if the lease was lost; no failure was then counted.
+        fails: number of consecutive failures, including this one.
         delay_seconds: time until the retry; 0 if the key was added meanwhile, None for no retry.
     """
 
@@ -243,28 +249,28 @@ class FailOutcome:
 
 
 class Renewable(Protocol):
-    """The part of the queue a heartbeat needs."""
+    """The part of the queue that a heartbeat needs."""
 
     def heartbeat(self) -> bool:
-        """Renew all leases of the process; True if one was lost."""
+        """Renew all leases of the process; True if any lease was lost."""
 
 
 class Heartbeat:
     """The thread that renews the leases of this process.
 
-    It never runs gRPC or Kubernetes calls, so a slow driver cannot cost a lease.
+    It never makes gRPC or Kubernetes calls, so a slow driver cannot cause a lease to be lost.
     """
 
     def __init__(self, queue: Renewable, *, interval_seconds: float = 1.0) -> None:
         self._queue = queue
         self._interval_seconds = interval_seconds
-        # After an error it retries as soon as after an outage of Redis: otherwise the process would
-        # take keys and lose each of them.
+        # After an error the thread retries as quickly as after an outage of Redis; otherwise the
+        # process would take keys and lose each of them.
         backoff = Backoff(interval_seconds / 2, interval_seconds)
         self._loop = Loop("lease-heartbeat", self._step, limit_seconds=60.0, backoff=backoff)
 
     def start(self) -> None:
-        """Start renewing; call once."""
+        """Start the thread; call this once."""
         self._loop.start()
 
     def wake(self) -> None:

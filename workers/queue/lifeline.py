@@ -1,13 +1,14 @@
 """Proves that a process is alive, so that others need not wait for a dead process's calls.
 
-A driver on a unix socket sees the connection end when the caller's process dies, and cancels the
-call as it does at the call's deadline. So no worker has to wait for that deadline once the caller
-is certainly dead. Silence in Redis is no proof: a frozen or disconnected process still has its
-connection to the driver.
+When the process that called a driver on a unix socket dies, the driver sees the connection end, and
+cancels the call as it would at the call's deadline. So no worker has to wait for that deadline once
+the caller is certainly dead. Silence in Redis proves nothing: a frozen or disconnected process
+still has its connection to the driver.
 
-Each worker holds a socket in Linux' abstract namespace under a name of its own. The kernel removes
-the name when the process ends, and not before. The names belong to a network namespace, so only
-processes of the same pod or host can check; for all others the process counts as alive.
+Each worker holds a socket with its own name in Linux' abstract namespace. The kernel removes this
+name when the process ends, and no earlier. The names belong to a network namespace, so only
+processes in the same pod or on the same host can check them; all other processes treat the worker
+as alive.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NAME: Final = re.compile(r"[0-9a-f]{16}")
 
 @cache
 def _place() -> str:
-    """Return the machine's boot id and the network namespace; empty if they are not readable."""
+    """Return the machine's boot id and the network namespace; empty if they cannot be read."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
@@ -40,7 +41,7 @@ class Lifeline:
     """The proof that this process is alive; it ends with the process, or with `close`.
 
     Attributes:
-        caller: this process's name in a `Deadline`; empty if the system has no such proof.
+        caller: this process's name in a `Deadline`; empty if the system offers no such proof.
     """
 
     def __init__(self) -> None:
@@ -55,15 +56,15 @@ class Lifeline:
             self.caller = f"{_place()}/{name}"
 
     def close(self) -> None:
-        """Remove the name; tests only."""
+        """Remove the name; used only by tests."""
         self._socket.close()
 
 
 def is_gone(caller: str) -> bool:
-    """Return True if the process has certainly ended; False if that cannot be known here.
+    """Return True if the process has certainly ended; False if this cannot be determined here.
 
     Args:
-        caller: from a record, so not trusted.
+        caller: the name of the process; it comes from a record, so it is not trusted.
     """
     place, _, name = caller.rpartition("/")
     if not place or place != _place() or not _NAME.fullmatch(name):

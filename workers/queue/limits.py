@@ -1,7 +1,7 @@
 """Reads the limits, pauses and counts of lanes.
 
 Limits are global: every script that could start a key reads the same numbers in Redis. A lane
-without declared limits admits no key, so keys of a driver without workers wait in Redis, not in
+without declared limits admits no key. So the keys of a driver without workers wait in Redis, not in
 Celery.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import redis
 
 PauseKind = Literal["driver", "lease"]
-# Lanes read in one pipeline.
+# Number of lanes that one pipeline reads.
 _LANES_PER_READ: Final = 100
 
 PAUSE_KINDS: Final[tuple[PauseKind, ...]] = ("driver", "lease")
@@ -33,14 +33,16 @@ OPERATOR: Final = "operator"
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """Limits of one lane.
+    """The limits of one lane.
 
     Args:
-        concurrency: leases, over all workers.
-        rate_per_second: admissions per second, 0 for no limit.
-        burst: size of the token bucket, at least 1 when there is a rate.
-        total: keys over all kinds that call the driver, 0 for no such limit.
-        hold_seconds: for a driver with one call at a time: how long a dead process's call may run.
+        concurrency: maximum number of leases, over all workers.
+        rate_per_second: maximum number of keys admitted per second, 0 for no limit.
+        burst: size of the token bucket, at least 1 if there is a rate.
+        total: maximum number of running keys of all kinds that call the driver, 0 for no such
+            limit.
+        hold_seconds: how long a dead process's call may still run, for a driver that takes one
+            call at a time.
     """
 
     concurrency: int
@@ -50,22 +52,23 @@ class LaneLimits:
     hold_seconds: float = 0.0
 
     def args(self) -> tuple[float, ...]:
-        """Return the arguments of the script."""
+        """Return the limits as arguments for the script."""
         hold_ms = round(self.hold_seconds * 1000)
         return self.concurrency, self.rate_per_second, self.burst, self.total, hold_ms
 
 
 @dataclass(frozen=True, slots=True)
 class LaneStats:
-    """The waiting and running keys of one lane, for metrics and `status`.
+    """The waiting and running keys of one lane, for the metrics and `status`.
 
     Args:
-        ready: waiting first attempts; `retry`: waiting later attempts.
-        running: leased keys; `delayed`: keys that are due later.
+        ready: number of waiting first attempts; `retry`: number of waiting later attempts.
+        running: number of leased keys; `delayed`: number of keys that are due later.
         head_age_seconds: how long the next key has been waiting.
-        paused: reason by pause kind, empty if the lane is not paused.
-        paused_until: end by pause kind, in seconds since 1970; missing for a pause without an end.
-        limits: None if no worker declared limits, so that no key is taken.
+        paused: the reason for each kind of pause, empty if the lane is not paused.
+        paused_until: the end of each kind of pause, in seconds since 1970; a pause without an
+            end has no entry.
+        limits: the lane's limits; None if no worker declared any, so that no key is taken.
     """
 
     lane: str
@@ -81,9 +84,9 @@ class LaneStats:
 
     @property
     def untaken_seconds(self) -> float:
-        """How long the next key has been waiting although the limits of its lane allow it; else 0.
+        """How long the next key has been waiting although its lane's limits would allow it; else 0.
 
-        It is 0 for a lane with a rate or a shared limit of calls, which may rightly wait.
+        It is 0 for a lane with a rate or with a shared limit on calls, where keys may have to wait.
         """
         limits = self.limits
         if limits is None or self.paused or limits.rate_per_second or limits.total:
@@ -111,7 +114,7 @@ def _count_by_lane(members: Iterable[bytes | str]) -> dict[str, int]:
 def _paused(
     client: redis.Redis, lanes: Collection[str], clock: Clock
 ) -> dict[str, dict[str, tuple[str, float]]]:
-    """Return reason and end (see `read_pause`) by lane and pause kind."""
+    """Return the reason and end (see `read_pause`) of each pause, by lane and kind of pause."""
     pauses: dict[str, dict[str, tuple[str, float]]] = {}
     for name, value in client.hgetall(redis_key(client, "paused")).items():
         kind, _, lane = text(name).partition(" ")
@@ -129,14 +132,14 @@ def _paused(
 
 
 def driver_of(lane: str) -> str:
-    """Return the driver's own name; with a controller on each node a lane has `driver@node`."""
+    """Return the driver's name; with a controller on each node, the lane contains `driver@node`."""
     return lane.partition("|")[2].partition("@")[0]
 
 
 def read_pause(value: bytes | str | None, clock: Clock) -> tuple[str, float] | None:
-    """Return reason and end of a stored pause; None if it is over or unreadable.
+    """Return the reason and end of a stored pause; None if it is over or unreadable.
 
-    The end is in seconds since 1970, by the clock of Redis' host; 0 for none.
+    The end is in seconds since 1970, by the Redis host's clock; 0 for a pause without an end.
     """
     word, _, reason = text(value).partition(" ")
     until = whole(word)
@@ -146,13 +149,13 @@ def read_pause(value: bytes | str | None, clock: Clock) -> tuple[str, float] | N
 
 
 def read_mirrored(value: bytes | str | None, clock: Clock) -> tuple[str, float] | None:
-    """Do the same for an operator's pause, `end_ms until_ms reason`; the first end counts."""
+    """Parse an operator's pause, `end_ms until_ms reason`, like `read_pause`; `end_ms` counts."""
     end, _, said = text(value).partition(" ")
     return read_pause(f"{end} {said.partition(' ')[2]}", clock)
 
 
 def read_limits(raw: list[bytes | None]) -> LaneLimits | None:
-    """Return limits from the fields concurrency, rate and burst; None if one is missing."""
+    """Return the limits from the fields concurrency, rate and burst; None if a field is missing."""
     try:
         concurrency, rate, burst = (float(value or "nan") for value in raw)
     except ValueError:
@@ -163,7 +166,7 @@ def read_limits(raw: list[bytes | None]) -> LaneLimits | None:
 
 
 def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, LaneStats]:
-    """Return counts and ages of every lane with keys, limits or a pause; a few round trips.
+    """Return counts and ages for every lane with keys, limits or a pause, in a few round trips.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -194,7 +197,7 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
 
 
 def chunks(names: list[str], size: int) -> Iterable[list[str]]:
-    """Split names into pieces, for one round trip each."""
+    """Split the names into pieces that are each read in one round trip."""
     return (names[start : start + size] for start in range(0, len(names), size))
 
 

@@ -1,10 +1,10 @@
 """Reports connections to drivers, and lowers the limits of overloaded drivers.
 
-If no worker is connected to a driver, its lanes are paused (kind `driver`): keys wait without
+If no worker is connected to a driver, its lanes are paused (kind `driver`). Their keys wait without
 events and without back-off steps, and continue once a worker is connected and knows the driver. A
-driver that answers is never paused, even if it answers with errors: one of its storages may work
-while others do not. `throttle` halves a lane's limit after "too much" answers; the limit recovers
-slowly.
+driver that answers is never paused, even if it answers with errors, because only some of its
+storage systems may be failing. `throttle` halves a lane's limit after the driver has answered "too
+much"; the limit recovers slowly.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     import redis
 
 RECOVERY_SECONDS: Final = 5.0
-"""Interval at which a lowered lane gets 2 % of its declared limit back, at least 1."""
+"""Interval after which a throttled lane regains 2 % of its declared limit, at least 1."""
 COOL_DOWN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A process's connection to a driver of which all workers must call the same replica.
+    """A process's connection to a driver, where all workers must call the same replica.
 
     Attributes:
-        address: of the replica; "" for a driver of which any replica may be called.
-        open_seconds: how long the process's calls there may still run.
-        longest_seconds: longest time of any call.
+        address: the replica's address; "" for a driver of which any replica may be called.
+        open_seconds: how long the process's calls to the replica may still run.
+        longest_seconds: the longest time that any call may take.
     """
 
     address: str = ""
@@ -49,11 +49,11 @@ ANYWHERE: Final = Place()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer of Redis to a report about a connection.
+    """Redis' answer to a report about a connection.
 
     Attributes:
-        is_ours: this process may call the driver over the connection.
-        hold_seconds: time until its first call there may begin.
+        is_ours: True if this process may call the driver over the connection.
+        hold_seconds: time until the process may begin its first call there.
         chosen: the replica that all workers call, "" for none.
     """
 
@@ -63,7 +63,7 @@ class Verdict:
 
 
 def record_text(record: Mapping[str, Any]) -> str | bytes:
-    """Encode a driver's record for `Links.keep`; once, because it is sent every few seconds."""
+    """Encode a driver's record for `Links.keep`, once, because it is sent every few seconds."""
     return encode(record)
 
 
@@ -71,9 +71,9 @@ class Links:
     """One process's connections to drivers. Methods raise QueueUnavailable.
 
     Args:
-        client: of the queue's Redis.
+        client: the client for the queue's Redis.
         publish: sends one message to each list that a change wakes.
-        now_ms: tests only.
+        now_ms: returns the time instead of Redis; used only by tests.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Links:
         self.process_id = uuid.uuid4().hex
 
     def lost(self, driver: str, reason: str, place: Place = ANYWHERE) -> None:
-        """Report a lost connection; when no process is connected, the driver's lanes are paused."""
+        """Report a lost connection; without any other one, the driver's lanes are paused."""
         self._event("lost", driver, place, reason)
 
     def back(
@@ -103,21 +103,22 @@ class Links:
         """Report that this process is connected and knows the driver's name and capabilities.
 
         Args:
-            driver: its queue name.
+            driver: the driver's queue name.
             ttl_seconds: how long the report counts if it is not repeated.
             place: the replica that the process is connected to.
-            is_serving: the process already serves this replica; informs a Redis that lost its data.
+            is_serving: True if the process already serves this replica, which a Redis that has
+                lost its data does not know.
         """
         ttl_ms = round(ttl_seconds * 1000)
         return self._event("back", driver, place, ttl_ms, place.address, int(is_serving))
 
     def throttle(self, lane: str) -> int:
-        """Halve a lane's limit after the driver answered "too much"; returns the new limit."""
+        """Halve a lane's limit after the driver answered "too much"; return the new limit."""
         step, cool_down = round(RECOVERY_SECONDS * 1000), round(COOL_DOWN_SECONDS * 1000)
         return int(self._scripts.run("throttle", lane, step, cool_down))
 
     def pace(self, lane: str) -> float:
-        """Return how long a call has to wait for its lane's rate; the call counts as begun."""
+        """Return how long a call must wait because of its lane's rate; the call counts as begun."""
         return int(self._scripts.run("pace", lane)) / 1000
 
     def keep(
@@ -129,13 +130,13 @@ class Links:
     ) -> dict[str, Verdict]:
         """Announce all drivers that this process serves, in one call.
 
-        A connected driver must not count as lost, even after Redis lost its data. So `back` is
-        repeated for each driver that counts as lost, or as called at another replica, and its
-        answers are returned.
+        A connected driver must not count as lost, even after Redis has lost its data. So `back` is
+        repeated for each driver that counts as lost, or for which another replica was chosen, and
+        the answers to these calls are returned.
 
         Args:
-            records: each driver's record for other processes, by queue name; from `record_text`.
-            connected: the drivers this process is connected to, each with its replica.
+            records: each driver's record for other processes, by queue name; see `record_text`.
+            connected: the drivers that this process is connected to, each with its replica.
             ttl_seconds: how long the announcement counts.
         """
         flat: list[str | bytes | int] = []

@@ -1,8 +1,8 @@
 """Declares the locks that a reconcile takes.
 
-A lock has a name and a mode. Any number of shared holders can have it at the same time; an
-exclusive holder has it alone. Names: the PV's name for all work on one volume, and
-`<driver>#<handle>` where static PVs may share a volume of the storage.
+A lock has a name and a mode. Any number of shared holders can hold a lock at the same time; an
+exclusive holder is always the only one. The name is the PV's name for all work on one volume, and
+`<driver>#<handle>` where several static PVs may refer to the same volume in the storage system.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNSAFE = re.compile(r"[%\s\x00-\x20\x7f]")
 
 
 class Mode(Enum):
-    """Shared or exclusive; the value is the mode's letter in Redis."""
+    """Shared or exclusive; the value is the letter for the mode in Redis."""
 
     SHARED = "s"
     EXCLUSIVE = "x"
@@ -25,14 +25,14 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """One lock that a reconcile asks for."""
+    """One lock that a reconcile requests."""
 
     name: str
     mode: Mode = Mode.EXCLUSIVE
 
     @property
     def text(self) -> str:
-        """The lock's text in Redis: `x:<name>` or `s:<name>`, blanks and controls encoded."""
+        """The lock's text in Redis, `x:<name>` or `s:<name>`, with blanks and controls encoded."""
         return f"{self.mode.value}:{lock_name(self.name)}"
 
     @classmethod
@@ -43,15 +43,15 @@ class Lock:
 
 
 def lock_name(name: str) -> str:
-    """Return a lock's name as stored in Redis: without blanks, because they separate names."""
+    """Return a lock's name as stored in Redis, without blanks because blanks separate names."""
     return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
 
 
 def snapshot_content(name: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
-    """Return a content's lock: exclusive to delete its snapshot, shared to make a volume of it."""
+    """Return a snapshot content's lock: exclusive to delete the snapshot, shared to restore it."""
     return Lock(f"snapshot-content:{name}", mode)
 
 
 def stored_volume(driver: str, handle: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
-    """Return a stored volume's lock, whatever its PV: exclusive to delete, shared to snapshot."""
+    """Return the lock of a stored volume, under any PV: exclusive to delete, shared to snapshot."""
     return Lock(f"{driver}#{handle}", mode)

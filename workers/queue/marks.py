@@ -1,6 +1,6 @@
-"""Signs and reads the stored state of a key: a controller's mark, and its last failure's memo.
+"""Signs and reads the stored state of a key: a controller's mark, and the last failure's memo.
 
-Both lead to effects, so they are signed (`workers.queue.seal`).
+Both are signed, because they lead to effects (`workers.queue.seal`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from workers.queue.seal import Seal
 
-# Bytes of one mark: the mark of a group has the handles of its volumes, some hundred of them.
+# Maximum size of one mark in bytes: the mark of a group contains the handles of its volumes, which
+# may be some hundreds.
 LONGEST_MARK: Final = 64 * 1024
 
 
@@ -29,7 +30,7 @@ class Remembered:
     """Converts marks and memos to and from their stored form.
 
     Args:
-        client: of the queue's Redis.
+        client: the client for the queue's Redis.
         seal: the workers' signing keys.
     """
 
@@ -40,7 +41,7 @@ class Remembered:
         self._seal = seal
 
     def mark_of(self, key: Key, raw: bytes | str | None) -> dict[str, Any]:
-        """Return the mark of a key; {} without one, or if no worker signed it."""
+        """Return the mark of a key; {} if there is none or no worker signed it."""
         if not raw:
             return {}
         hash_ = driver_key(self._client, "marks", key.driver)
@@ -77,15 +78,15 @@ class Remembered:
         return self.sealed_copy(key, raw)
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:
-        """Return a key's record with its signature, to be stored outside Redis too."""
+        """Return a key's record with its signature, to be stored outside Redis as well."""
         return self._seal.close(self._marks, key.text, key.tenant, record)
 
     def is_our_copy(self, key: Key, stored: bytes) -> bool:
-        """Return True if a worker signed it for this key."""
+        """Return True if a worker signed this copy for this key."""
         return self._seal.is_ours(self._marks, key.text, stored)
 
     def memo_of(self, key: Key, raw: bytes | None) -> str:
-        """Return the memo of a key; "" without one, or if no worker signed it."""
+        """Return the memo of a key; "" if there is none or no worker signed it."""
         if not raw:
             return ""
         if self._seal.is_ours(self._memos, key.text, raw):

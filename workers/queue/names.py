@@ -1,14 +1,15 @@
-"""Declares csi-fleet's keys in Redis, with type, owner and lifetime.
+"""Declares csi-fleet's keys in Redis, with their type, owner and lifetime.
 
-This file is the only declaration: `lua/lib.lua` gets its names from here, the repair of wrong-typed
-keys reads the types, and a test fails on a key in Redis that is not listed. `Names` has the names
-of one cluster's keys; the client of that cluster's Redis carries it.
+This file is the only declaration. `lua/lib.lua` gets its names from here, the repair of keys with a
+wrong type reads the types, and a test fails if Redis contains a key that is not listed. `Names` has
+the names of one cluster's keys; the client for that cluster's Redis carries it.
 
-All data can be lost at any moment: the API server is the truth, and the watcher adds every
-undecided object again. Only `intents`, `unsaved` and some `marks` hold more (M-010, M-011).
+All data can be lost at any moment: the API server is the source of truth, and the watcher adds
+every undecided object again. Only `intents`, `unsaved` and some `marks` contain more than the API
+server (M-010, M-011).
 
-A record that leads to an effect is in a key named after its driver (`driver_key`). So Redis' ACL
-keeps a worker in one driver's pod away from the records of all other drivers.
+A record that leads to an effect is stored in a key named after its driver (`driver_key`). So Redis'
+ACL keeps a worker in one driver's pod away from the records of all other drivers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import redis
 
 PREFIX: Final = "csifleet:"
-# Characters with a meaning in Redis' patterns.
+# The characters that have a special meaning in Redis' patterns.
 _GLOB: Final = re.compile(r"[*?\[\]\\^]")
 CELERY_QUEUE_PREFIX: Final = "drv."
 
@@ -47,14 +48,15 @@ Owner = Literal[
 
 @dataclass(frozen=True, slots=True)
 class RedisName:
-    """One declared key, or a family of keys when `is_family` (the name is then a prefix).
+    """One declared key, or a family of keys if `is_family` is set; the name is then a prefix.
 
     Args:
         type: the Redis type.
-        owner: `queue` keys are rebuilt from the API server and dropped together on a repair.
-        life: its content, and when it is removed.
-        by_driver: the driver part of a key (`Key.driver`), node included, follows the prefix. A
-            worker in a driver's pod can reach only that driver's keys.
+        owner: the part of csi-fleet that the key belongs to. `queue` keys are rebuilt from the
+            API server and dropped together on a repair.
+        life: what the key contains, and when it is removed.
+        by_driver: True if the prefix is followed by the driver part of a key (`Key.driver`),
+            including the node. A worker in a driver's pod can reach only that driver's keys.
     """
 
     name: str
@@ -66,7 +68,7 @@ class RedisName:
 
     @property
     def full(self) -> str:
-        """The default cluster's key, or the prefix of the family's keys."""
+        """The key in the default cluster, or the prefix of the family's keys."""
         return USUAL.full(self.name)
 
 
@@ -81,7 +83,7 @@ def _by_driver(name: str, type_: RedisType, owner: Owner, life: str) -> RedisNam
 NAMES: Final = {
     entry.name: entry
     for entry in (
-        # Queue: which process works on which key. Dropped and rebuilt as a whole.
+        # Queue: which process works on which key. These keys are dropped and rebuilt as a whole.
         RedisName("epoch", "string", "queue", "'random:birth_ms:run_id'; changed = may lack data"),
         RedisName("quiet", "string", "queue", "ms until which a new life admits nothing"),
         RedisName("procs", "zset", "queue", "process id -> deadline ms; for people"),
@@ -107,7 +109,7 @@ NAMES: Final = {
         _family("share", "hash", "queue", "lane: virtual times of tenants; gone when idle"),
         _family("share_retry", "hash", "queue", "lane: the same for retries"),
         RedisName("tight", "string", "queue", "ms until which Redis has little room: no trails"),
-        # Counters and settings: kept through a repair.
+        # Counters and settings: these keys are kept through a repair.
         RedisName("clock", "string", "counters", "'ms difference': the queue's clock (lib.lua)"),
         RedisName("fence", "string", "counters", "last fence number; never removed"),
         RedisName("fails", "hash", "counters", "key -> consecutive failures; until done/forget"),
@@ -126,14 +128,14 @@ NAMES: Final = {
         _by_driver("unsaved", "hash", "intents", "domain -> full PV; until saved"),
         RedisName("held", "hash", "intents", "namespace -> bytes of its intents; each minute anew"),
         _by_driver("saved", "string", "intents", "then '|domain': PV saved a moment ago; 10 min"),
-        # Catalog, written by the watcher.
+        # Catalog: these keys are written by the watcher.
         _family("catalog", "hash", "catalog", "kind: name -> 'rv json', no json = tombstone"),
         _family("changes", "zset", "catalog", "kind: name -> version of its last change"),
         RedisName("versions", "hash", "catalog", "kind -> last version, grows within an epoch"),
         RedisName("floors", "hash", "catalog", "kind -> version below which readers reload"),
         RedisName("complete", "hash", "catalog", "kind -> epoch in which it was filled"),
         RedisName("fresh", "hash", "catalog", "kind -> ms until which its watch is believed"),
-        # Registry, written by workers.
+        # Registry: these keys are written by workers.
         RedisName("drivers", "hash", "registry", "driver -> record json; dropped when expired"),
         RedisName("drivers_until", "zset", "registry", "driver -> ms until it counts as served"),
         _by_driver("links", "zset", "registry", "process connected to it -> ms; PX"),
@@ -144,7 +146,7 @@ NAMES: Final = {
             "doubts", "hash", "registry", "kind -> unreadable catalog entry; until listed anew"
         ),
         RedisName("presence", "zset", "registry", "'role host pid' of a watcher -> when it ends"),
-        # Capacity objects, rebuilt by the next plan.
+        # Capacity objects: the next plan rebuilds these keys.
         _by_driver("capacity", "hash", "capacity", "item -> its object; until it is gone"),
         _by_driver("capacity_uids", "hash", "capacity", "uid -> item, as `capacity`"),
         _by_driver("capacity_obsolete", "hash", "capacity", "name -> uid; until deleted"),
@@ -168,12 +170,12 @@ NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The keys of one cluster: those declared above, under a prefix of its own."""
+    """The names of one cluster's keys: those declared above, under the cluster's own prefix."""
 
     prefix: str = PREFIX
 
     def full(self, name: str) -> str:
-        """Return the key, or the prefix of the family's keys."""
+        """Return the declared key, or the prefix of the family's keys."""
         return self.prefix + name + (":" if NAMES[name].is_family else "")
 
     def declared(self, full_name: str) -> RedisName | None:
@@ -190,18 +192,19 @@ class Names:
 
     @property
     def celery_lists(self) -> str:
-        """The prefix of the names of Celery lists; shorter for the default cluster."""
+        """The prefix of the names of all Celery lists; it is shorter for the default cluster."""
         return ("" if self.prefix == PREFIX else self.prefix) + CELERY_QUEUE_PREFIX
 
     def celery_queue(self, place: str) -> str:
-        """Return the Celery queue, a list in Redis, that announces work of a place (`place_of`).
+        """Return the name of the Celery queue, a list in Redis, for a place's work (`place_of`).
 
-        The list must be in the same Redis database as csi-fleet's keys: scripts read its length.
+        The list must be in the same Redis database as csi-fleet's keys, because the scripts read
+        its length.
         """
         return self.celery_lists + place
 
     def lua_table(self) -> str:
-        """Return the names as a Lua table `K`, the prefix of the scripts."""
+        """Return the names as a Lua table `K`, which is prepended to the scripts."""
         fields = ", ".join(f"{name} = '{self.full(name)}'" for name in NAMES)
         return f"local K = {{ {fields}, celery = '{self.celery_lists}' }}\n"
 
@@ -210,7 +213,7 @@ USUAL: Final = Names()
 
 
 def names_of(client: redis.Redis) -> Names:
-    """Return the names that a client carries (`connection.connect`)."""
+    """Return the names that a client carries (see `connection.connect`)."""
     names: Names = getattr(client, "names", USUAL)
     return names
 
@@ -221,15 +224,15 @@ def redis_key(client: redis.Redis, name: str) -> str:
 
 
 def driver_key(client: redis.Redis, name: str, driver: str) -> str:
-    """Return the key in which a family `by_driver` keeps one driver's part."""
+    """Return the key that holds one driver's part of a `by_driver` family."""
     return redis_key(client, name) + spelled(driver)
 
 
 def proof_place(client: redis.Redis, name: str) -> str:
-    """Return the place that a record's signature covers: its family, not the driver.
+    """Return the place that a record's signature covers: the record's family, without the driver.
 
-    The previous release kept the records of all drivers in one hash of that name. So its signatures
-    there and in ConfigMaps are still valid.
+    The previous release kept the records of all drivers in one hash with that name. So its
+    signatures, there and in ConfigMaps, are still valid.
     """
     return redis_key(client, name).removesuffix(":")
 
@@ -240,5 +243,5 @@ def literal(text: str) -> str:
 
 
 def celery_queue(place: str) -> str:
-    """Return the default cluster's list for a place."""
+    """Return the name of a place's Celery list in the default cluster."""
     return USUAL.celery_queue(place)

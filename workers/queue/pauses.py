@@ -1,12 +1,13 @@
-"""Mirrors in Redis which drivers and storage classes an operator paused, why and until when.
+"""Mirrors in Redis which drivers and storage classes an operator has paused, why and until when.
 
-The API server has the truth (`workers.kube.pauserecord`). The command that changes a pause mirrors
-it at once, and the watcher every few seconds and in each new epoch of Redis. A worker mirrors it
-before it declares limits to a Redis without a mirror: without limits no key is admitted.
+The API server has the authoritative state (`workers.kube.pauserecord`). The command that changes a
+pause mirrors the change at once. The watcher mirrors the state every few seconds and in each new
+epoch of Redis. A worker mirrors the state before it declares limits to a Redis that has no mirror:
+without limits, no key is admitted.
 
-A paused driver admits no key; a paused class returns its claims and volumes to the queue with a
-delay and a reason. Running work finishes: `draining` counts it. A pause ends by the queue's clock,
-with its remaining time computed when it was mirrored.
+While a driver is paused, none of its keys is admitted. While a class is paused, its claims and
+volumes are returned to the queue with a delay and a reason. Running work finishes; `draining`
+counts it. A pause ends by the queue's clock, after the time that remained when it was mirrored.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _CLASS: Final = "class "
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One pause in force.
+    """One pause that is in force.
 
     Args:
-        reason: the operator's text.
-        until_ms: its end by the clock of Redis' host, 0 for none.
+        reason: the text that the operator gave.
+        until_ms: the end of the pause by the Redis host's clock, 0 for none.
     """
 
     reason: str
@@ -61,12 +62,12 @@ class Pause:
 
 
 class Pauses:
-    """The mirror in Redis. Methods raise QueueUnavailable.
+    """The mirror of the pauses in Redis. Methods raise QueueUnavailable.
 
     Args:
-        client: of the queue's Redis.
-        queue: admits a resumed driver's keys; None if pauses are only read.
-        clock: local seconds, for the cache of class pauses.
+        client: the client for the queue's Redis.
+        queue: admits the keys of a resumed driver; None if pauses are only read.
+        clock: returns local seconds, for the cache of class pauses.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Pauses:
         self._queue = queue
 
     def mirror(self, state: State) -> bool:
-        """Replace Redis' pauses by the API server's; False if Redis has a newer state."""
+        """Replace Redis' pauses with the API server's; False if Redis has a newer state."""
         if self._queue is None:
             raise ValueError("to mirror pauses needs the queue")
         is_taken = self._queue.mirror_pauses(state.version, state.pauses)
@@ -104,7 +105,7 @@ class Pauses:
             return bool(self._client.exists(redis_key(self._client, "pauses_version")))
 
     def draining(self, driver: str) -> int:
-        """Count the driver's running keys over all workers; after a pause this falls to 0."""
+        """Count the driver's running keys over all workers; after a pause, the count falls to 0."""
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             for kind in DRIVER_KINDS:
@@ -112,7 +113,7 @@ class Pauses:
             return sum(pipe.execute())
 
     def classes(self) -> dict[str, Pause]:
-        """Return paused classes by name; no attempt is started for their claims and volumes."""
+        """Return the paused classes by name; no attempt begins for their claims and volumes."""
         with reading(self._client):
             raw = self._client.hgetall(self._name)
             if not raw:
@@ -126,11 +127,12 @@ class Pauses:
         }
 
     def of_class(self, name: str) -> Pause | None:
-        """Return the pause of a class, at most a second old; reads Redis once a second at most."""
+        """Return the pause of a class, read at most a second ago; Redis is read once a second."""
         with self._lock:
             epoch = "" if self._queue is None else self._queue.epoch
             if self._clock() - self._read_at >= CLASS_CACHE_SECONDS or epoch != self._read_in:
-                # In a new epoch of Redis the pauses may just have been mirrored.
+                # The epoch is compared too, because in a new epoch of Redis the pauses may just
+                # have been mirrored.
                 self._known, self._read_in = self.classes(), epoch
                 self._read_at = self._clock()
             return self._known.get(name)

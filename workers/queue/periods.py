@@ -1,7 +1,8 @@
-"""Times periodic work over all processes, level-triggered (M-004).
+"""Times periodic work across all processes, level-triggered (M-004).
 
 Redis keeps the end of each period. The first process that asks after the end begins the next period
-and does the work. So a late, doubled or dead clock (beat, a worker's own thread) does no harm.
+and does the work. So a timer that is late, runs twice or has died (beat, a worker's own thread)
+does no harm.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Periods:
-    """The periods, by name. Methods raise QueueUnavailable."""
+    """The periods, each with a name. Methods raise QueueUnavailable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -24,11 +25,11 @@ class Periods:
         self._mark = redis_key(client, "period")
 
     def is_due(self, name: str, period_seconds: float) -> bool:
-        """Return True if the period is over, and then begin the next one."""
+        """Return True if the period is over, and in that case begin the next period."""
         return bool(self._scripts.run("period", name, max(1, round(period_seconds * 1000))))
 
     def restart(self, name: str, period_seconds: float) -> None:
-        """Begin a period now, because the caller does the work for another reason."""
+        """Begin a new period now, because the caller does the work for another reason."""
         with reading(self._client):
             self._client.delete(self._mark + name)
         self.is_due(name, period_seconds)

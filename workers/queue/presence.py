@@ -1,8 +1,8 @@
-"""Records which watchers and whether a beat are alive, and what keeps processes from their work.
+"""Records which watchers are alive, whether a beat is, and what keeps processes from working.
 
-Each watcher announces itself every few seconds. The worker that gets beat's tick announces beat,
-which is not allowed to write here. The records are for people only: no decision depends on them.
-Workers need no entry, because they are in `procs`.
+Each watcher announces itself every few seconds. Beat is not allowed to write here, so the worker
+that gets beat's tick announces it. The records are for people only: no decision depends on them.
+Workers need no entry, because they are registered in `procs`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _text(name: Any) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Process:
-    """One living process."""
+    """One process that is alive."""
 
     role: str
     host: str
@@ -42,7 +42,7 @@ class Process:
 
 
 class Presence:
-    """The list of living processes. Methods raise QueueUnavailable."""
+    """The list of processes that are alive. Methods raise QueueUnavailable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -54,7 +54,7 @@ class Presence:
         self._add(role, socket.gethostname(), str(os.getpid()))
 
     def ticked(self) -> None:
-        """Record that a beat is alive: its tick arrived. A tick does not name its process."""
+        """Record that a beat is alive because its tick arrived; a tick names no process."""
         self._add(BEAT, "-", "-")
 
     def _add(self, role: str, host: str, pid: str) -> None:
@@ -70,8 +70,9 @@ class Presence:
             pipe.execute()
 
     def complain(self, role: str, troubles: Iterable[str]) -> None:
-        """Record for the next 15 s what keeps this process from its work."""
-        # Four parts: a release that does not know troubles does not take them for processes.
+        """Record, for the next 15 s, what keeps this process from working."""
+        # An entry for a trouble has four parts, so an older release, which does not know such
+        # entries, does not mistake them for processes.
         marks = [f"! {role} {os.getpid()} {quote(one[:MAX_TROUBLE])}" for one in troubles]
         if marks:
             with reading(self._client):
@@ -79,7 +80,7 @@ class Presence:
                 self._client.zadd(self._name, dict.fromkeys(marks, until))
 
     def troubles(self) -> list[str]:
-        """Return the troubles of living processes, without duplicates."""
+        """Return the troubles that processes recorded in the last 15 s, without duplicates."""
         with reading(self._client):
             names = self._client.zrangebyscore(self._name, self._now(), "+inf")
         parts = [_text(name).split(" ") for name in names]
@@ -87,11 +88,11 @@ class Presence:
         return sorted({f"{part[1]}: {unquote(part[3])}" for part in found})
 
     def alive(self) -> list[Process]:
-        """Return the living watchers."""
+        """Return the watchers that are alive."""
         return [one for one in self._all() if one.role != BEAT]
 
     def has_beat(self) -> bool:
-        """Return True if a tick of beat arrived within the last 15 s."""
+        """Return True if a tick from beat arrived within the last 15 s."""
         return any(one.role == BEAT for one in self._all())
 
     def _all(self) -> list[Process]:
@@ -101,7 +102,7 @@ class Presence:
         return sorted(Process(*part) for part in parts if len(part) == _PARTS)
 
     def workers(self) -> list[Process]:
-        """Return the living worker processes, from their registration in the queue."""
+        """Return the worker processes that are alive, from their registration in the queue."""
         with reading(self._client):
             now = self._now() * 1000
             names = self._client.zrangebyscore(self._procs, now, "+inf")

@@ -1,7 +1,7 @@
-"""Reads and writes JSON records in Redis hashes, and quarantines broken ones.
+"""Reads and writes JSON records in Redis hashes, and quarantines broken records.
 
-A record that does not decode, or that no worker signed, is moved to the quarantine hash and logged
-once. Then it counts as absent, so that one bad value cannot stop a worker twice.
+A record that cannot be decoded, or that no worker signed, is moved to the quarantine hash and
+logged once. From then on it counts as absent, so that one bad value cannot stop a worker twice.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ _FORGED = (
     "not by a worker with our key. Who else writes to Redis? After a change of key keep the old "
     "one as a further line of --records-key-file for a while (docs/security.md)"
 )
-# Errors from decoding untrusted bytes: no JSON, no UTF-8 within it, too deep.
+# Errors from decoding untrusted bytes: invalid JSON, invalid UTF-8 inside it, or nesting that is
+# too deep.
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
-    """Encode a record as compact JSON; equal records with another key order give other bytes."""
+    """Encode a record as compact JSON; a different key order gives different bytes."""
     return _encoder.encode(record)
 
 
 def decode(client: redis.Redis, key: str, field: str, raw: bytes | str) -> dict[str, Any] | None:
-    """Decode a record; None after quarantining an unreadable one."""
+    """Decode a record; quarantine it and return None if it is unreadable."""
     found = peek(raw)
     if found is None:
         quarantine(client, key, field, raw)
@@ -55,14 +56,14 @@ def decode(client: redis.Redis, key: str, field: str, raw: bytes | str) -> dict[
 def unseal(
     client: redis.Redis, seal: Seal, place: str, key: str, *, field: str, raw: bytes | str
 ) -> dict[str, Any] | None:
-    """Verify and decode a worker's record; None after quarantining a forged or unreadable one.
+    """Verify and decode a worker's record; quarantine a forged or unreadable one and return None.
 
     Args:
         client: the Redis client.
         seal: the workers' signing keys.
         place: the place that the signature covers, see `proof_place`.
-        key: the hash.
-        field: of the hash.
+        key: the Redis key of the hash.
+        field: the field of the hash.
         raw: the field's value.
     """
     raw = _bytes(raw)
@@ -73,7 +74,7 @@ def unseal(
 
 
 def drivers_with(client: redis.Redis, name: str) -> list[str]:
-    """Return drivers for which a family `by_driver` has a key that this user may read."""
+    """Return the drivers for which a `by_driver` family has a key that this user may read."""
     prefix = redis_key(client, name)
     keys = sorted({text(one) for one in client.scan_iter(match=f"{literal(prefix)}*", count=1000)})
     pipe = client.pipeline(transaction=False)
@@ -86,7 +87,7 @@ def drivers_with(client: redis.Redis, name: str) -> list[str]:
 
 
 def allowed(pipe: Pipeline) -> list[Any]:
-    """Return a pipeline's replies; None where this user is not allowed to read (other drivers)."""
+    """Return a pipeline's replies; None where this user may not read another driver's key."""
     answers = []
     for one in pipe.execute(raise_on_error=False):
         if isinstance(one, Exception) and not isinstance(one, NoPermissionError):
@@ -96,7 +97,7 @@ def allowed(pipe: Pipeline) -> list[Any]:
 
 
 def peek(raw: bytes | str) -> dict[str, Any] | None:
-    """Decode a record without verifying its signature, if any; None if it is unreadable."""
+    """Decode a record without verifying any signature; None if it is unreadable."""
     try:
         return _decoder.decode(sealing.content(_bytes(raw)))
     except UNREADABLE:
@@ -108,8 +109,9 @@ def quarantine(
 ) -> None:
     """Move an unusable field of a hash to the quarantine; safe to repeat.
 
-    Moves it only if the value is still the one read: its owner may have written a good record. If
-    the hash changed meanwhile the next reader moves it; without permission here, its owner.
+    The field is moved only if its value is still the one that was read: its owner may have written
+    a good record since. If the hash has changed meanwhile, the next reader moves the field. If this
+    user has no permission to do so, the field's owner moves it.
     """
     aside = redis_key(client, "quarantine")
     untyped: Any = client.pipeline(transaction=True)

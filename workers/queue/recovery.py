@@ -1,8 +1,9 @@
-"""Adds the keys of attempts whose record exists while their key is nowhere in the queue.
+"""Adds the keys of attempts that have a record but no key anywhere in the queue.
 
-An intent or an unsaved PV normally has its key in the queue. A Redis that lost its data between two
-writes, or a key deleted by hand, can leave the record alone. If the claim is deleted, no event ever
-adds its key again (M-010 step 6). So one process looks every minute.
+The key of an intent or unsaved PV is normally in the queue. If Redis lost its data between two
+writes, or if a key was deleted by hand, a record may be left without its key. If the claim is
+deleted, no event ever adds its key again (M-010 step 6). So once a minute, one process searches for
+such records.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ KeysOfVolume: TypeAlias = "Callable[[dict[str, Any]], Iterable[Key]]"
 _log = get_logger(__name__)
 
 PERIOD_SECONDS = 60.0
-# Written by workers.controllers.provisioner.intent: an operator must act, see `csi-fleet audit`.
+# The stage that workers.controllers.provisioner.intent writes when an operator must act, see
+# `csi-fleet audit`.
 _STAGE_STRANDED = "stranded"
-# Records read per round trip.
+# Number of records that are read per round trip.
 _CHUNK = 200
 
 
@@ -54,8 +56,8 @@ class Recovery:
 
     Args:
         client: the Redis client.
-        queue: gets the keys.
-        period_seconds: one of all calling processes looks per period.
+        queue: the queue to which the keys are added.
+        period_seconds: the period in which one of all calling processes searches.
     """
 
     def __init__(
@@ -68,28 +70,28 @@ class Recovery:
         self._period_seconds = period_seconds
 
     def run(self, keys_of_volume: KeysOfVolume) -> bool:
-        """Look now unless a process did within the period; returns True if it looked.
+        """Search now unless a process has done so within the period; True if this call searched.
 
-        Reads in pieces and adds only keys that are nowhere in the queue. If a record is finished
-        meanwhile, its key causes one pass without work.
+        Reads the records in batches and adds only keys that are nowhere in the queue. If a record
+        is finished meanwhile, its key causes one reconcile that has nothing to do.
 
         Args:
-            keys_of_volume: returns the keys of an unsaved PV's claim, none while no worker serves
-                its driver; raises ProvisionerError for a PV without a claim.
+            keys_of_volume: returns the keys of an unsaved PV's claim, or none while no worker
+                serves the PV's driver; raises ProvisionerError for a PV without a claim.
 
         Raises:
-            QueueUnavailable: Redis does not answer; the next period repeats all of it.
+            QueueUnavailable: Redis does not answer; the next period repeats the whole search.
         """
         if not self._periods.is_due("recovery", self._period_seconds):
             return False
-        # A mark may come long after its key's last pass, see `formerrecords.adopt`.
+        # A mark may be moved long after its key was last reconciled, see `formerrecords.adopt`.
         self._queue.ensure(self.adopt())
         for keys in self._chunks(keys_of_volume):
             self._queue.ensure(keys)
         return True
 
     def adopt(self) -> list[Key]:
-        """Move the records of the release before; needed once before the first key is sent.
+        """Move the previous release's records; call this once before the first key is sent.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -111,7 +113,7 @@ class Recovery:
             yield [key for raw in alone for key in _keys_of_unsaved(raw, keys_of_volume)]
 
     def _weigh(self, held: Counter[str]) -> None:
-        """Store the counted bytes by namespace: records removed in other ways leave them wrong."""
+        """Store the recounted bytes by namespace: records that were dropped elsewhere skew them."""
         counts: Any = {name: count for name, count in held.items() if name}
         with reading(self._client):
             pipe = self._client.pipeline(transaction=True)
@@ -121,7 +123,7 @@ class Recovery:
             pipe.execute()
 
     def _scan(self, name: str) -> Iterator[tuple[str, dict[Any, Any]]]:
-        """Yield a family's records in pieces, each piece with its driver."""
+        """Yield a family's records in batches, each batch with its driver."""
         with reading(self._client):
             drivers = drivers_with(self._client, name)
         for driver in drivers:
@@ -140,7 +142,7 @@ def _key_of_intent(raw: bytes) -> Key | None:
         intent = _decode_intent(content(raw))
         return None if intent.stage == _STAGE_STRANDED else Key.parse(intent.key)
     except UNREADABLE as error:
-        # Only skipped here: the next reader of the record quarantines it.
+        # The record is only skipped here: its next reader quarantines it.
         _log.warning("intent without a readable key", err=error)
         return None
 

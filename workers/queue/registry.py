@@ -1,9 +1,9 @@
 """Registers the drivers that workers serve, with their capabilities.
 
-Each worker registers its drivers every few seconds; a driver that is not renewed expires after its
-time to live. The version grows when a driver appears, changes or expires.
+Each worker registers its drivers every few seconds. A driver whose registration is not renewed
+expires after its time to live. The version number grows when a driver appears, changes or expires.
 
-The watcher relies on these records, so a record with wrong field types is quarantined.
+The watcher relies on these records, so a record whose fields have wrong types is quarantined.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ class _Record(msgspec.Struct):
 
 
 class DriverRegistry:
-    """Drivers with a living worker. Methods raise QueueUnavailable.
+    """The drivers that have a live worker. Methods raise QueueUnavailable.
 
     Args:
-        client: of the queue's Redis.
-        now_ms: returns the queue's time for a read-only process; None: the scripts keep its clock.
+        client: the client for the queue's Redis.
+        now_ms: returns the queue's time, for a read-only process; if None, the Lua scripts read
+            and maintain the queue's clock.
     """
 
     def __init__(self, client: redis.Redis, *, now_ms: Callable[[], int] | None = None) -> None:
@@ -66,17 +67,17 @@ class DriverRegistry:
         self.version = 0
 
     def register(self, name: str, record: Mapping[str, Any], *, ttl_seconds: float) -> bool:
-        """Announce or renew a driver; True if the registry changed."""
+        """Announce a driver or renew its announcement; True if the registry changed."""
         ttl_ms = round(ttl_seconds * 1000)
-        # Without a process: the next heartbeat reports which process has a connection.
+        # The call names no process: the next heartbeat reports which process has a connection.
         changed, _ = self._scripts.run("drivers_keep", "", ttl_ms, name, encode(record), 0)
         return bool(changed)
 
     def alive(self) -> dict[str, dict[str, Any]]:
-        """Return the records of the served drivers by name; also updates `version`.
+        """Return the records of all served drivers by name; also updates `version`.
 
-        The records of workers with different controllers for one driver are merged into one record
-        with the fields of all of them, and all their controllers.
+        If workers with different controllers serve one driver, their records are merged into one
+        record that has the fields of all of them and names all their controllers.
         """
         version, *flat = self._scripts.run("drivers_alive")
         found: dict[str, dict[str, Any]] = {}

@@ -1,10 +1,10 @@
-"""Explains a failed connection to Redis and its remedy in one line."""
+"""Explains in one line why a connection to Redis failed and what to do about it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Texts of Redis or its client, and the text that replaces the error.
+# Error texts of Redis or its client, each with the text that replaces the error.
 _INSTEAD: Final = (
     (
         ("HELLO must be called", "Authentication required", "NOAUTH"),
@@ -23,7 +23,7 @@ _INSTEAD: Final = (
     ),
 )
 _TLS: Final = "does that Redis have TLS, as rediss:// in --redis-url says?"
-# Texts, and the question that is appended to the error.
+# Error texts, each with the question that is appended to the error.
 _AFTER: Final = (
     (("[SSL",), _TLS),
     (("Timeout connecting",), f"is --redis-url right? With rediss://: {_TLS}"),
@@ -32,7 +32,7 @@ _AFTER: Final = (
 
 
 def told(error: BaseException) -> str:
-    """Return the text of an error for a log or a person."""
+    """Return the text of an error for a log or a user."""
     text = " ".join(str(error).split()) or type(error).__name__
     for words, instead in _INSTEAD:
         if any(word in text for word in words):

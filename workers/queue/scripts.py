@@ -1,14 +1,15 @@
-"""Runs Lua scripts on Redis, and repairs keys of a wrong type.
+"""Runs Lua scripts on Redis, and repairs keys that have a wrong type.
 
-All scripts are one function library, named by its digest. In an installation with Redis users the
-Redis container loads it (k8s/base/redis/functions.lua): a user that may send code of its own could
-stop Redis for good, so no component is allowed to. Into a Redis without users the first process
-that needs it loads it. A Redis before 7 has no functions and is refused.
+All scripts are in one function library, which is named by its digest. In an installation with Redis
+users, the Redis container loads the library (k8s/base/redis/functions.lua). No component is allowed
+to load it, because a user that may send its own code could stop Redis for good. In a Redis without
+users, the first process that needs the library loads it. Redis versions before 7 have no functions
+and are refused.
 
-A declared key of a wrong type (written by hand or by another program) stops a script half-way. Then
-the key is renamed, the whole queue state is dropped as if Redis had lost it, and the script runs
-once more. The watcher notices the new epoch and adds everything again. A Celery list of a wrong
-type is only deleted: the sweep wakes its workers again.
+A declared key of a wrong type (written by hand or by another program) makes a script fail half-way.
+The key is then renamed, the whole queue state is dropped as if Redis had lost it, and the script
+runs once more. The watcher notices the new epoch and adds everything again. A Celery list of a
+wrong type is only deleted: the sweep wakes its workers again.
 """
 
 from __future__ import annotations
@@ -40,22 +41,24 @@ _log = get_logger(__name__)
 
 _QUARANTINE_SECONDS = 7 * 24 * 3600
 _LUA = resources.files("workers.queue") / "lua"
-# Digits of a 64 bit number; csi-fleet writes no longer one.
+# Number of digits in a 64-bit number; csi-fleet writes no longer number.
 _LONGEST_NUMBER = 19
-# A master that is cut off from its replicas refuses writes; there may already be a new master.
+# The error code of a master that refuses writes because it is cut off from its replicas; there may
+# already be a new master.
 _NO_REPLICAS = "NOREPLICAS"
 _TOO_OLD = (
     "redis: this server has no functions. csi-fleet needs Redis 7 or newer, or Valkey: upgrade the "
     "server (docs/support.md)"
 )
 _HIDDEN = frozenset({"__pycache__"})
-# Parts of the library, in the order in which they use each other.
+# The shared parts of the library; each part uses only the parts before it.
 _SHARED = ("lib", "lib_leases", "lib_taking")
-# Calls sent together: other clients wait for them, some ms.
+# Number of calls that are sent together: other clients wait for them, for a few milliseconds.
 _TOGETHER = 250
-# Scripts that add new work, and the share of memory (lib.lua) beyond which they are refused. The
-# rest serves Celery's lists and the scripts that finish work, so a full Redis drains. A script that
-# writes a record may finish work; it checks itself whether the record is new.
+# Scripts that add new work, and the fraction of memory in use (lib.lua) beyond which they are
+# refused. The rest of the memory is for Celery's lists and for the scripts that finish work, so a
+# full Redis can drain. A script that writes a record may finish work, so it checks itself whether
+# the record is new.
 GROWING = {
     "add": "FULL_SHARE",
     "add_events": "FULL_SHARE",
@@ -64,7 +67,7 @@ GROWING = {
 
 
 def text(value: bytes | str | None) -> str:
-    """Return a reply as text, with broken UTF-8 escaped; "" for None."""
+    """Return a reply as text, with invalid UTF-8 escaped; "" for None."""
     if value is None:
         return ""
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
@@ -79,10 +82,10 @@ def whole(value: bytes | str | None) -> int | None:
 
 @cache
 def library(names: Names = USUAL) -> tuple[str, str]:
-    """Return the function's name, and the library for FUNCTION LOAD; one function runs all scripts.
+    """Return the name of the function that runs all scripts, and its library for FUNCTION LOAD.
 
-    The shared parts are evaluated once, when the library is loaded. A second function also runs
-    when memory is full, see `GROWING`.
+    The shared parts are evaluated once, when the library is loaded. The library has a second
+    function, which also runs when memory is full, see `GROWING`.
     """
     bodies = "".join(
         f"scripts['{name}'] = function()\n{_guarded(name)}end\n" for name in script_names()
@@ -103,7 +106,7 @@ def library(names: Names = USUAL) -> tuple[str, str]:
 
 @cache
 def script_names() -> tuple[str, ...]:
-    """Return the names of all scripts, without the parts of the library that they share."""
+    """Return the names of all scripts, without the shared parts of the library."""
     found = (path.name.removesuffix(".lua") for path in _LUA.iterdir())
     return tuple(sorted(name for name in found if name not in {*_SHARED, "__init__.py"} | _HIDDEN))
 
@@ -127,7 +130,7 @@ class Scripts:
 
     Args:
         client: the Redis client.
-        now_ms: tests only; returns the time instead of Redis TIME.
+        now_ms: returns the time instead of Redis' TIME; used only by tests.
     """
 
     def __init__(self, client: redis.Redis, now_ms: Callable[[], int] | None = None) -> None:
@@ -136,10 +139,10 @@ class Scripts:
         self._now_ms = now_ms
 
     def run(self, name: str, *args: str | bytes | float) -> Any:
-        """Run one script; the first argument it sees is the time ("" = ask Redis).
+        """Run one script; its first argument is the time ("" makes the script ask Redis).
 
         Raises:
-            QueueUnavailable: Redis does not answer or refuses.
+            QueueUnavailable: Redis does not answer, or refuses the call.
         """
         now = self._now()
         with redis_errors():
@@ -153,16 +156,16 @@ class Scripts:
                 return self._evaluate(name, now, *args)
 
     def new_life(self) -> str:
-        """Return a name for the epoch that may begin with the next call."""
+        """Return a new name for the epoch that the next call may begin."""
         return uuid.uuid4().hex
 
     def run_each(self, name: str, rows: Sequence[Sequence[str | bytes | float]]) -> list[Any]:
-        """Run one script per row of arguments, in few round trips; returns the replies in order.
+        """Run one script per row of arguments, in few round trips; return the replies in order.
 
-        Only for scripts whose repeated call returns the same reply, or whose reply may be lost.
+        Only for scripts that return the same reply to a repeated call, or whose reply may be lost.
 
         Raises:
-            QueueUnavailable: Redis does not answer or refuses.
+            QueueUnavailable: Redis does not answer, or refuses a call.
         """
         parts = (rows[start : start + _TOGETHER] for start in range(0, len(rows), _TOGETHER))
         return [reply for part in parts for reply in self._run_together(name, part)]
@@ -175,7 +178,8 @@ class Scripts:
             pipe.fcall(self._function(name), 0, name, self._now(), *row)
         with redis_errors():
             replies = pipe.execute(raise_on_error=False)
-        # A failed call is repeated alone, which loads the library and repairs wrong types.
+        # Each failed call is repeated alone, which loads the library and repairs keys of a wrong
+        # type.
         return [
             self.run(name, *row) if isinstance(reply, Exception) else reply
             for row, reply in zip(rows, replies, strict=True)
@@ -201,7 +205,7 @@ class Scripts:
         return call(self._function(name), 0, name, *args)
 
     def _load(self) -> None:
-        """Load the library into a Redis without users; a Redis with users loads it at its start."""
+        """Load the library; a Redis with users refuses this and loads it when it starts."""
         name, code = library(self._names)
         try:
             self.client.function_load(code, replace=True)
@@ -215,11 +219,11 @@ class Scripts:
 
 @contextmanager
 def reading(client: redis.Redis) -> Iterator[None]:
-    """Convert the errors of plain commands, and set keys of a wrong type aside.
+    """Convert the errors of plain commands, and set aside keys that have a wrong type.
 
     Raises:
-        QueueUnavailable: Redis does not answer or refuses, or a key had a wrong type: then a
-            repeated call finds the key absent.
+        QueueUnavailable: Redis does not answer or refuses the command, or a key had a wrong
+            type; a repeated call then finds the key absent.
     """
     with redis_errors():
         try:
@@ -231,9 +235,9 @@ def reading(client: redis.Redis) -> Iterator[None]:
 
 
 def repair(client: redis.Redis) -> bool:
-    """Set declared keys of a wrong type aside and drop the queue state; False if all types fit.
+    """Set aside declared keys of a wrong type and drop the queue state; False if all types fit.
 
-    Safe to run twice and in several processes at once. Intents, counters and limits stay.
+    Safe to run twice, and in several processes at once. Intents, counters and limits are kept.
     """
     names = names_of(client)
     has_list = _drop_wrong_lists(client, names.celery_lists)
@@ -261,7 +265,7 @@ def repair(client: redis.Redis) -> bool:
 
 
 def _drop_wrong_lists(client: redis.Redis, prefix: str) -> bool:
-    """Delete Celery lists of a wrong type; not renamed, as other drivers' are not readable here."""
+    """Delete Celery lists of a wrong type; other drivers' lists could not be renamed from here."""
     found = [text(key) for key in client.scan_iter(match=prefix + "*", count=500)]
     wrong = [key for key in found if text(client.type(key)) not in {"list", "none"}]
     for key in wrong:

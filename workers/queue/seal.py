@@ -1,13 +1,14 @@
 """Signs records in Redis, and verifies that a worker wrote them.
 
-Redis is never an authority: an intruder in Redis, or in a process that may write there, could have
-a volume made or deleted by writing a record of an attempt. So records that lead to an effect
-(intents, unsaved PVs, marks, memos) carry a MAC over their place, name, tenant and text, made with
-a key that only workers have. Text: `<mac>:<tenant>:<record>`; mac is `-` without a key. The tenant,
-a namespace, is outside the record so that the scripts can count bytes by it.
+Redis is never an authority: somebody who controls Redis, or a process that may write there, could
+have a volume created or deleted by writing the record of an attempt. So records that lead to an
+effect (intents, unsaved PVs, marks, memos) carry a MAC over their place, name, tenant and text,
+made with a key that only workers have. The stored text is `<mac>:<tenant>:<record>`; without a key,
+the MAC is `-`. The tenant, a namespace, is outside the record so that the scripts can count bytes
+per tenant.
 
-A record without a valid signature is quarantined and counts as absent. docs/security.md says what
-an old valid record can do when it is written back.
+A record without a valid signature is quarantined and counts as absent. docs/security.md describes
+what an old valid record can do when it is written back.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from typing import TYPE_CHECKING, Final, Self
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Hex digits of the MAC: 128 bits.
+# Number of hex digits in the MAC, which has 128 bits.
 _DIGITS: Final = 32
 _UNSIGNED: Final = b"-"
 UNSIGNED_LINE: Final = "unsigned"
-"""Line instead of a key: records without a MAC are valid too, for workers without a key."""
+"""A line that stands for a key: records without a MAC are then valid too, for workers without a
+key.
+"""
 
 
 def new_key() -> str:
-    """Return a new key in the form of `openssl rand -hex 32`."""
+    """Return a new key in the format that `openssl rand -hex 32` prints."""
     return secrets.token_hex(32)
 
 
@@ -39,7 +42,7 @@ class Seal:
 
     Args:
         keys: the first key signs, and every key verifies.
-        is_strict: records without a MAC are not valid.
+        is_strict: True if records without a MAC are invalid.
     """
 
     keys: tuple[bytes, ...] = field(default=(), repr=False)
@@ -47,7 +50,7 @@ class Seal:
 
     @classmethod
     def of_lines(cls, lines: Iterable[str]) -> Self:
-        """Read the lines of a key file; without a line nothing is signed or refused."""
+        """Read the lines of a key file; without any line, nothing is signed or refused."""
         found = [line.strip() for line in lines if line.strip()]
         keys = tuple(line.encode() for line in found if line != UNSIGNED_LINE)
         return cls(keys, bool(keys) and UNSIGNED_LINE not in found)
@@ -57,7 +60,7 @@ class Seal:
 
         Args:
             place: the family of the record, see `names.proof_place`.
-            name: the field.
+            name: the record's field in the hash.
             tenant: the namespace of the record, "" for none.
             record: a JSON object, or the text of a memo.
         """
@@ -66,7 +69,7 @@ class Seal:
         return b":".join((mac, owner, record))
 
     def is_ours(self, place: str, name: str, stored: bytes) -> bool:
-        """Return True if a worker signed it for this name; always True without a key."""
+        """Return True if a worker signed the record for this name; always True without a key."""
         if not self.keys or (not self.is_strict and not _is_signed(stored)):
             return True
         mac, owner, record = _parts(stored)
@@ -80,17 +83,17 @@ UNCHECKED: Final = Seal()
 
 
 def content(stored: bytes) -> bytes:
-    """Return the record itself; verifies nothing."""
+    """Return the record from its stored form; verifies nothing."""
     return _parts(stored)[2]
 
 
 def tenant_of(stored: bytes) -> str:
-    """Return the namespace that the record claims, "" for none; verifies nothing."""
+    """Return the namespace that the record claims to have, "" for none; verifies nothing."""
     return _parts(stored)[1].decode("utf-8", "backslashreplace")
 
 
 def _parts(stored: bytes) -> tuple[bytes, bytes, bytes]:
-    # An older release stored the JSON object alone.
+    # An older release stored only the JSON object.
     if stored[:1] == b"{":
         return _UNSIGNED, b"", stored
     mac, _, rest = stored.partition(b":")
@@ -104,7 +107,7 @@ def _is_signed(stored: bytes) -> bool:
 
 
 def _mac(key: bytes, place: str, name: str, owner: bytes, record: bytes) -> bytes:
-    # No name contains NUL and the record comes last, so a message can be read in one way only.
+    # No name contains NUL, and the record comes last, so a message can be parsed in only one way.
     message = b"\0".join((place.encode(), name.encode("utf-8", "backslashreplace"), owner, record))
     mac = _keyed(key).copy()
     mac.update(message)
@@ -113,5 +116,5 @@ def _mac(key: bytes, place: str, name: str, owner: bytes, record: bytes) -> byte
 
 @cache
 def _keyed(key: bytes) -> hmac.HMAC:
-    # `hmac.digest` releases the GIL, and the thread switch costs ten times the MAC.
+    # `hmac.digest` would release the GIL, and the thread switch costs ten times as much as the MAC.
     return hmac.new(key, digestmod="sha256")

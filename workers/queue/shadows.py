@@ -1,7 +1,7 @@
 """Stores a shadow's predictions of the sidecar's actions, and the verdicts on them.
 
-Per driver: open predictions by object, counts of verdicts, the last differences. All of it may be
-lost: the next reconcile predicts again.
+For each driver, it stores the open predictions by object, the counts of verdicts, and the last
+differences. All of this may be lost: the next reconcile predicts again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from workers.queue.scripts import reading, text, whole
 if TYPE_CHECKING:
     import redis
 
-# Most open predictions of one driver; further predictions are counted as `dropped`.
+# Maximum number of open predictions for one driver; further predictions are counted as `dropped`.
 MOST_OPEN: Final = 20_000
 MOST_NOTES: Final = 200
 _LIFE_SECONDS: Final = 30 * 86_400
-# Stands for the driver in reconciles that belong to no driver.
+# Takes the place of the driver's name in reconciles that belong to no driver.
 SYSTEM: Final = "-"
 
 
 class _Note(msgspec.Struct):
-    """The fields of a difference that are read."""
+    """The fields of a recorded difference that are read."""
 
     at: float
     path: str
@@ -42,14 +42,14 @@ class _Meta(msgspec.Struct):
 
 
 class _Item(msgspec.Struct):
-    """An object of the API."""
+    """An object of the Kubernetes API."""
 
     metadata: _Meta
     spec: dict[str, Any] = {}
 
 
 class _Call(msgspec.Struct):
-    """A call that led to a prediction."""
+    """A driver call that led to a prediction."""
 
     method: str
     request: Any = None
@@ -75,7 +75,7 @@ class Shadows:
         self._counts = redis_key(client, "shadow_counts")
 
     def put(self, driver: str, path: str, record: dict[str, Any]) -> None:
-        """Store a prediction; an open prediction of the same object keeps its base."""
+        """Store a prediction; the base of an open prediction for the same object is kept."""
         name = driver or SYSTEM
         with reading(self._client):
             known = self._client.hget(self._open + name, path)
@@ -94,14 +94,14 @@ class Shadows:
             pipe.execute()
 
     def find(self, driver: str, path: str) -> dict[str, Any] | None:
-        """Return the open prediction of an object, if any."""
+        """Return the open prediction for an object, if any."""
         key = self._open + (driver or SYSTEM)
         with reading(self._client):
             value = self._client.hget(key, path)
             return None if value is None else self._prediction(key, path, value)
 
     def open(self, driver: str) -> dict[str, dict[str, Any]]:
-        """Return the predictions without a verdict, by the object's path."""
+        """Return the predictions that have no verdict yet, by the object's path."""
         key, found = self._open + (driver or SYSTEM), {}
         with reading(self._client):
             for raw_path, value in self._client.hgetall(key).items():
@@ -116,12 +116,12 @@ class Shadows:
         return record if record is not None and _fits(record, _Record) else None
 
     def is_known(self, driver: str, path: str) -> bool:
-        """Return True if the object ever had a prediction or a verdict."""
+        """Return True if there ever was a prediction for the object or a verdict on it."""
         with reading(self._client):
             return bool(self._client.sismember(self._known + (driver or SYSTEM), path))
 
     def close(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> bool:
-        """Close a prediction with a verdict; `note` has a difference. False: it was not open."""
+        """Close a prediction with a verdict and its difference; False if no prediction was open."""
         name = driver or SYSTEM
         with reading(self._client):
             is_first = self._client.hdel(self._open + name, path)
@@ -130,7 +130,7 @@ class Shadows:
         return bool(is_first)
 
     def tell(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> None:
-        """Count a verdict on an object, and store its difference."""
+        """Count a verdict on an object, and store its difference if `note` has one."""
         name = driver or SYSTEM
         self.count(name, verdict)
         with reading(self._client):
@@ -147,7 +147,7 @@ class Shadows:
             pipe.execute()
 
     def count(self, driver: str, verdict: str) -> None:
-        """Count a verdict."""
+        """Add one to the count of a verdict."""
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             pipe.hincrby(self._counts + driver, verdict, 1)
@@ -155,7 +155,7 @@ class Shadows:
             pipe.execute()
 
     def report(self, driver: str) -> dict[str, Any]:
-        """Return one driver's counts by verdict, number of open predictions, last differences."""
+        """Return a driver's counts by verdict, number of open predictions, last differences."""
         name = driver or SYSTEM
         with reading(self._client):
             counts = self._client.hgetall(self._counts + name)
@@ -168,7 +168,7 @@ class Shadows:
         }
 
     def waiting(self, driver: str) -> list[dict[str, Any]]:
-        """Return the oldest open predictions, each with its object's path."""
+        """Return the oldest open predictions, each with the path of its object."""
         found = [{"path": path, **record} for path, record in self.open(driver).items()]
         return sorted(found, key=lambda one: (one["at"], one["path"]))[:MOST_NOTES]
 

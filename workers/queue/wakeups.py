@@ -1,6 +1,6 @@
-"""Sends messages that tell the workers of a Celery list that work is due.
+"""Sends messages that inform the workers of a Celery list that work is due.
 
-A message that cannot be sent is only logged: the list's flag in Redis expires, and the sweep
+If a message cannot be sent, this is only logged: the list's flag in Redis expires, and the sweep
 returns the list again (`wake_lane` in lib.lua).
 """
 
@@ -32,11 +32,11 @@ class Wakeups:
         self._held: deque[bytes] = deque()
 
     def hold(self, lists: list[bytes]) -> None:
-        """Keep lists for the next `publish`: the calling thread must not wait for the broker."""
+        """Keep lists for the next `publish`, because this thread must not wait for the broker."""
         self._held.extend(lists)
 
     def publish(self, lists: list[bytes]) -> None:
-        """Send one message for each list; log the texts that the script could not read as keys."""
+        """Send one message to each list; log the texts that the script could not parse as keys."""
         names = []
         for name in map(text, [*self._taken(), *lists]):
             if name.startswith("|"):

@@ -1,14 +1,14 @@
-"""client-go's workqueue over all processes, with limits (G1-G6, G10-G12).
+"""Provides client-go's workqueue across all processes, with limits (G1-G6, G10-G12).
 
-A key is ready (waits for its turn), running (leased), blocked (waits for a busy lock) or delayed. A
-Celery message names no key: it means "work is due in this list", and a flag per list means that a
-message is on its way. Only when a thread takes a key does a script choose it and check the limits.
-Lost and doubled messages do no harm.
+A key is ready (it waits for its turn), running (it is leased), blocked (it waits for a busy lock)
+or delayed. A Celery message names no key: it means "work is due in this list", and a flag per list
+records that a message is on its way. Only when a thread takes a key does a script choose the key
+and check the limits. Lost or duplicate messages do no harm.
 
 Every script may be repeated after a lost reply, and a delayed copy of a call may arrive at any
-time. Redis may lose acknowledged writes at any point (a restart, a fail-over, a flush). Then the
-epoch changes, living processes restore their leases and the records written under them, no new key
-is admitted meanwhile, and the watcher adds every undecided object again.
+time. Redis may lose acknowledged writes at any point (in a restart, a fail-over or a flush). The
+epoch then changes, live processes restore their leases and the records written under them, and no
+new key is admitted meanwhile. The watcher adds every undecided object again.
 """
 
 from __future__ import annotations
@@ -40,34 +40,38 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.seal import Seal
 
-# Keys per script call, so that a call takes at most a few milliseconds.
+# Number of keys per script call, chosen so that a call takes at most a few milliseconds.
 _BATCH = 250
-# Most keys that one sweep moves; the next sweep moves the rest.
+# Maximum number of keys that one sweep moves; the next sweep moves the rest.
 _SWEEP_LIMIT = 500
-# Shortest pause between sweeps: keys that become due shortly after each other are moved together.
+# Shortest pause between two sweeps, so that keys that become due shortly after each other are moved
+# together.
 _LEAST_PUMP_SECONDS = 0.02
-# Interval of the sweep's check for broken records, for instance after manual edits.
+# Interval in ms at which the sweep checks for broken records, which may result from manual edits.
 _CHECK_MS = 5000
-# Interval at which limits are declared again, and the age at which Redis drops them.
+# Interval at which limits are declared again, and the age at which Redis drops limits.
 _DECLARE_SECONDS = 600.0
 _KEEP_LIMITS_MS = 3_600_000
 
 
 class WorkQueue:
-    """The queue as one process sees it; thread-safe, no call waits for another thread.
+    """The queue as one process sees it; thread-safe, and no call waits for another thread.
 
     Args:
-        client: from `workers.queue.connection.connect`, in the Celery broker's database.
+        client: a client from `workers.queue.connection.connect`, for the Celery broker's database.
         publish: sends one message to each Celery list; may raise QueueUnavailable (the sweep
-            repeats it).
-        lease_ttl_seconds: a process silent for this long counts as dead; its keys are handed over.
-        clock: local seconds for the lease deadline; must also count while the process is stopped.
-        now_ms: tests only; overrides the clock of Redis.
-        heartbeat_client: from `connect_heartbeat`, for `heartbeat` only: a dead connection of
-            `client` must not cost the leases. None: `client`.
-        on_lost: called by `heartbeat` after leases were lost, and by `take` when Redis began a new
-            epoch; use it to wake the heartbeat thread.
-        before_limits: for `workers.queue.declaring.Declared`.
+            repeats the message).
+        lease_ttl_seconds: a process that is silent for this long counts as dead, and its keys
+            are given to other processes.
+        clock: returns local seconds for the lease deadline; must also count while the process
+            is stopped.
+        now_ms: returns the time instead of Redis; used only by tests.
+        heartbeat_client: a client from `connect_heartbeat`, used only by `heartbeat`, so that a
+            dead connection of `client` does not cause leases to be lost. None: `client` is
+            used.
+        on_lost: called by `heartbeat` after leases were lost, and by `take` when Redis has
+            begun a new epoch; use it to wake the heartbeat thread.
+        before_limits: passed to `workers.queue.declaring.Declared`.
         seal: the signing keys for marks and memos; a process that takes no keys needs none.
         caller: see `workers.queue.leases.Session`.
     """
@@ -109,54 +113,56 @@ class WorkQueue:
 
     @property
     def epoch(self) -> str:
-        """The last known epoch of Redis, "" before; changes when Redis may have lost data."""
+        """The last known epoch of Redis, at first ""; it changes when Redis may have lost data."""
         return self._leases.session.epoch
 
     def add(self, keys: Iterable[Key], *, delay_seconds: float = 0.0) -> None:
-        """Make keys dirty: each key gets at least one pass after this call (G2, G3, G4).
+        """Make keys dirty: each key is reconciled at least once after this call (G2, G3, G4).
 
-        A waiting key is not added twice; a running key runs once more afterwards. Of several
-        delays the earliest wins, and an immediate add is never delayed (G10).
+        A waiting key is not added twice; a running key is reconciled once more afterwards. If a key
+        is added with several delays, the earliest wins, and an immediate add is never delayed
+        (G10).
 
         Raises:
-            QueueUnavailable: some keys may not have been added; add all again.
+            QueueUnavailable: some keys may not have been added; add all of them again.
         """
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
             self._wakeups.publish(self.scripts.run("add", round(delay_seconds * 1000), *batch))
 
     def add_events(self, versions: Mapping[Key, str]) -> None:
-        """Make keys dirty because of events: each event once, however many watchers report it.
+        """Make keys dirty because of events; several watchers may report the same event.
 
         An event is skipped if its version or a newer one was added for its key within the last
-        minute, by another watcher: every pass since then has read an object at least as new.
+        minute by another watcher: every reconcile since then has read the object in that version or
+        a newer one.
 
         Args:
-            versions: by key, the resourceVersion of the event of the key's own object.
+            versions: maps each key to the resourceVersion in the event for the key's own object.
 
         Raises:
-            QueueUnavailable: some keys may not have been added; add all again.
+            QueueUnavailable: some keys may not have been added; add all of them again.
         """
         remaining = iter(versions.items())
         while batch := [part for key, one in islice(remaining, _BATCH) for part in (key.text, one)]:
             self._wakeups.publish(self.scripts.run("add_events", *batch))
 
     def register_process(self) -> None:
-        """Register this process in Redis; needed before `take`, not before `add`."""
+        """Register this process in Redis; this is needed before `take`, but not before `add`."""
         self.heartbeat()
 
     def heartbeat(self) -> bool:
-        """Renew all leases of this process; call it every second from one thread.
+        """Renew all leases of this process; call this every second from one thread.
 
-        In a new epoch of Redis it restores the leases, the records written under them and the
-        limits. It also ends the leases whose end could not be written while Redis was away.
+        In a new epoch of Redis, this restores the leases, the records written under them and the
+        limits. It also ends the leases whose end could not be written while Redis was unavailable.
 
         Returns:
             True if leases were lost: a newer owner has the key or one of its locks, or this
             process counted as dead.
 
         Raises:
-            QueueUnavailable: not renewed; the leases end at the local deadline.
+            QueueUnavailable: the leases were not renewed; they end at the local deadline.
         """
         has_lost = self._leases.heartbeat(self._declare_again)
         if self._clock() - self._declared_at > _DECLARE_SECONDS:
@@ -166,44 +172,45 @@ class WorkQueue:
     def take(self, driver: str, kinds: Sequence[str], *, is_woken: bool = False) -> Lease | None:
         """Take the next due key of some kinds of a driver, under a lease without locks.
 
-        Only this call chooses the key, and checks limits, pauses and turns. Call `enter` next.
+        Only this call chooses the key, and checks the limits, pauses and turns. Call `enter` next.
 
         Args:
-            driver: queue name, "" for kinds without a driver.
-            kinds: they share one Celery list.
-            is_woken: a message of that list led to the call.
+            driver: the driver's queue name, "" for kinds without a driver.
+            kinds: the kinds of key to take; they must share one Celery list.
+            is_woken: True if a message of that list led to this call.
 
         Returns:
-            None if no key may be taken, or Redis' reply came too late.
+            None if no key may be taken, or if Redis' reply arrived too late.
         """
         return self._leases.take(driver, kinds, is_woken=is_woken)
 
     def enter(self, lease: Lease, locks: Sequence[Lock]) -> bool:
-        """Take the locks for the pass over a taken key, all or none.
+        """Take the locks for reconciling a taken key, all or none.
 
         Args:
-            lease: from `take`.
-            locks: are held with the lease.
+            lease: a lease from `take`.
+            locks: the locks to take; they are held with the lease.
 
         Returns:
-            False if the lease is over: it was lost, or a lock is busy (the key becomes ready when
-            that lock is released).
+            False if the lease is over, because it was lost or because a lock is busy. In the
+            second case, the key becomes ready when that lock is released.
         """
         return self._leases.enter(lease, locks)
 
     def acquire(self, lease: Lease, *locks: Lock) -> Lock | None:
-        """Take more locks for a lease, all or none; they are released with it.
+        """Take more locks for a lease, all or none; they are released with the lease.
 
-        A shared lock that the lease holds becomes exclusive if it has no other holder.
+        A shared lock that the lease already holds becomes exclusive if it has no other holder.
 
         Returns:
-            None if all locks are held, else the first busy lock: `block` on it.
+            None if all locks are now held, else the first busy lock: call `block` with it.
 
         Raises:
             LeaseLost: no lock was taken.
         """
         lease.check()
-        # An exclusively held lock is requested as exclusive: Redis may have lost it in a fail-over.
+        # A lock that is held exclusively is requested as exclusive again, because Redis may have
+        # lost it in a fail-over.
         alone = {lock.name for lock in (*lease.locks, *locks) if lock.mode is Mode.EXCLUSIVE}
         wanted = [Lock(one.name) if one.name in alone else one for one in locks]
         busy = int(self.scripts.run("acquire", *owner_of(lease), *(one.text for one in wanted)))
@@ -218,16 +225,16 @@ class WorkQueue:
         return None
 
     def unlock(self, lease: Lease, name: str) -> None:
-        """Release a lock before the lease ends; keys that wait for it become ready."""
+        """Release a lock before the lease ends; the keys that wait for the lock become ready."""
         reply = self.scripts.run("unlock", *owner_of(lease), lock_name(name))
         lease.locks = tuple(lock for lock in lease.locks if lock.name != name)
         self._wakeups.publish(reply[0])
 
     def mark(self, lease: Lease, record: Mapping[str, Any]) -> None:
-        """Replace the mark of the lease's key, kept until `forget`; {} removes it.
+        """Replace the mark of the lease's key, which is kept until `forget`; {} removes the mark.
 
-        The next leases carry it as `lease.mark`. It survives this process, but not a loss of
-        Redis' data, and must hold no secrets.
+        The key's next leases carry the mark as `lease.mark`. The mark survives this process but not
+        a loss of Redis' data, and must contain no secrets.
 
         Raises:
             LeaseLost: nothing was written.
@@ -245,31 +252,33 @@ class WorkQueue:
         lease.mark = dict(record)
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:
-        """Return a record signed as the key's mark, to be stored outside Redis too."""
+        """Return a record signed like the key's mark, to be stored outside Redis as well."""
         return self._remembered.sealed_copy(key, record)
 
     def is_our_copy(self, key: Key, stored: bytes) -> bool:
-        """Return True if a worker signed it for this key."""
+        """Return True if a worker signed this copy for this key."""
         return self._remembered.is_our_copy(key, stored)
 
     def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
-        """Return the marks of other keys, in the order of the keys; {} for none.
+        """Return the marks of other keys, in the order of the keys; {} for a key without a mark.
 
-        For keys of one object: while the caller holds its lock, no other pass changes their marks.
+        Use this for keys of one object: while the caller holds the object's lock, no other
+        reconcile changes their marks.
         """
         return self._remembered.marks_of(keys)
 
     def done(self, lease: Lease, *, finish_intent: bool = False, known: str = "") -> bool:
-        """Release the key after success and reset its failures.
+        """Release the key after a success and reset its failure count.
 
         Args:
-            lease: from `take`.
-            finish_intent: also delete the domain's intent and unsaved PV (M-010 step 5).
-            known: newest resourceVersion of the key's object that the pass read or wrote: events
-                up to it, for instance of its own writes, cause no further pass. "" for none.
+            lease: a lease from `take`.
+            finish_intent: True to delete the domain's intent and unsaved PV as well (M-010 step 5).
+            known: the newest resourceVersion of the key's object that the reconcile read or
+                wrote, "" for none. Events up to this version, for instance from its own writes,
+                cause no further reconcile.
 
         Returns:
-            False if the lease had been lost; then only its key is added again. Else True.
+            False if the lease had been lost; its key is then only added again.
         """
         if finish_intent:
             lease.written.clear()
@@ -286,15 +295,17 @@ class WorkQueue:
         threshold: int = 0,
         memo: str = "",
     ) -> FailOutcome:
-        """Count a failure, retry after max(base * 2^n capped, min_delay), release (L-015).
+        """Count a failure and release the key for a retry after a back-off (L-015).
+
+        The delay is max(min(base * 2^n, cap), min_delay) seconds.
 
         Args:
-            lease: from `take`.
-            base_seconds: delay after the first failure.
-            cap_seconds: longest back-off.
-            min_delay_seconds: shortest delay (slow set, L-063).
-            threshold: stop retrying if this many failures were counted before, 0: never (L-016).
-            memo: text for the next lease of this key, until `done` or `forget`; no secrets.
+            lease: a lease from `take`.
+            base_seconds: the delay after the first failure.
+            cap_seconds: the longest back-off.
+            min_delay_seconds: the shortest delay (slow set, L-063).
+            threshold: stop retrying if this many failures were counted before, 0 for never (L-016).
+            memo: text for the next lease of this key, kept until `done` or `forget`; no secrets.
         """
         owner, fails, delay_ms = self._leases.end(
             "fail",
@@ -311,9 +322,9 @@ class WorkQueue:
         """Put the key back, ready at once or after a delay, without a back-off step.
 
         Args:
-            lease: from `take`.
-            delay_seconds: 0 puts the key at the front of its lane.
-            count: count a failure anyway.
+            lease: a lease from `take`.
+            delay_seconds: the delay; 0 puts the key at the front of its lane.
+            count: True to count a failure nevertheless.
 
         Returns:
             False if the lease had been lost.
@@ -321,9 +332,9 @@ class WorkQueue:
         return bool(self._leases.end("release", lease, round(delay_seconds * 1000), int(count))[0])
 
     def block(self, lease: Lease, lock: Lock) -> bool:
-        """End the lease; the key waits for a busy lock and no counter changes.
+        """End the lease and let the key wait for a busy lock; no counter changes.
 
-        The key is ready at once if the lock has been released meanwhile.
+        If the lock has been released meanwhile, the key is ready at once.
 
         Returns:
             False if the lease had been lost.
@@ -331,26 +342,26 @@ class WorkQueue:
         return bool(self._leases.end("block", lease, lock.text)[0])
 
     def ensure(self, keys: Iterable[Key]) -> None:
-        """Add the keys that are nowhere in the queue, not even past their retry limit (M-010).
+        """Add those keys that are nowhere in the queue, not even past their retry limit (M-010).
 
-        For records whose key has left the queue. No counter changes.
+        Used for records whose key has left the queue. No counter changes.
         """
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
             self._wakeups.publish(self.scripts.run("ensure", *batch))
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Drop the failure counter, memo, mark and delayed entry of deleted objects' keys."""
+        """Drop the failure count, memo, mark and delayed entry of each deleted object's key."""
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
             self.scripts.run("forget", *batch)
 
     def pump(self, *, period_seconds: float = 0.2) -> float:
-        """Make due keys ready; returns the seconds until the next call, at most a period.
+        """Make due keys ready; return the seconds until the next call, at most one period.
 
-        Each call moves due delayed keys. One of all processes per period does the rest: it makes
-        keys of dead processes ready, and wakes lists whose message was lost. A call's work is
-        bounded. With `period_seconds` 0 every call does all of it.
+        Each call moves delayed keys that are due. In each period, one of all processes does the
+        rest: it makes the keys of dead processes ready, and wakes the lists whose message was lost.
+        The amount of work per call is bounded. If `period_seconds` is 0, every call does all of it.
         """
         due, lists = self.scripts.run(
             "sweep",
@@ -376,11 +387,11 @@ class WorkQueue:
         total: int = 0,
         hold_seconds: float = 0.0,
     ) -> None:
-        """Declare a lane's limits, without which it admits no key. `heartbeat` repeats them.
+        """Declare the limits of a lane, which admits no key without them; `heartbeat` repeats them.
 
-        `total` bounds all calls of the lane's driver together; pass it for each of its lanes.
-        `hold_seconds` is how long a driver that takes one call at a time may still run the call of
-        a dead process.
+        `total` limits all calls to the lane's driver together; pass it for each of the driver's
+        lanes. `hold_seconds` is for a driver that takes one call at a time: how long the call of a
+        dead process may still run.
         """
         limits = LaneLimits(concurrency, rate_per_second, burst, total, hold_seconds)
         self.declared.set(lane, limits)
@@ -393,9 +404,11 @@ class WorkQueue:
         seconds: float | None = None,
         kind: PauseKind = "driver",
     ) -> None:
-        """Stop admitting; running keys continue. `seconds` None = until `resume` of the same kind.
+        """Stop admitting keys in a lane; running keys continue.
 
-        A pause for a Lease is remembered here, and restored in a Redis that lost its data.
+        If `seconds` is None, the pause lasts until `resume` is called for the same kind. A pause
+        because of a Lease is also remembered here, and is restored in a Redis that has lost its
+        data.
         """
         if kind == "lease" and seconds is not None:
             self._lease_pauses[lane] = (reason, self._clock() + seconds)
@@ -403,14 +416,14 @@ class WorkQueue:
         self.scripts.run("pause", kind, span_ms, reason, lane)
 
     def resume(self, *lanes: str, kind: PauseKind = "driver") -> None:
-        """End a pause; the lanes admit keys again unless they have a pause of another kind."""
+        """End a pause; the lanes admit keys again unless they have another kind of pause."""
         if kind == "lease":
             for lane in lanes:
                 self._lease_pauses.pop(lane, None)
         self._wakeups.publish(self.scripts.run("resume", kind, *lanes))
 
     def mirror_pauses(self, version: str, pauses: Mapping[str, str]) -> bool:
-        """Store the operators' pauses of the API server; see `workers.queue.pauses`."""
+        """Store the operators' pauses from the API server; see `workers.queue.pauses`."""
         rows = (part for pair in pauses.items() for part in pair)
         is_taken, *lists = self.scripts.run("mirror", version, *rows)
         self._wakeups.publish(lists)

@@ -1,1 +1,1 @@
-"""The Lua scripts, one per file; `lib.lua` and `lib_leases.lua` hold the functions they share."""
+"""The Lua scripts, one per file; `lib.lua`, `lib_leases.lua` and `lib_taking.lua` are shared."""
