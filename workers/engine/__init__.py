@@ -1,1 +1,1 @@
-"""Runs every reconcile, whatever its controller."""
+"""Runs every reconcile, for all controllers."""

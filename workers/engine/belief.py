@@ -1,17 +1,20 @@
 """Decides whether a record's attempt is still open, before the record alone leads to an effect.
 
-A record in Redis proves who wrote it, not that its attempt is open: any Redis user can keep the
-bytes and write them back later. So the API server decides, because no Redis user can write to it:
+A record in Redis proves who wrote it, but not that its attempt is open: any Redis user can keep a
+copy of the bytes and write them back later. So the API server decides, because no Redis user can
+write to it:
 
-1. The record of an object that is gone is believed while its copy in a ConfigMap exists: it is
-   removed before the attempt ends. It is also believed if the API server still remembers the
-   deletion, and the object had no volume or snapshot by then. If the object had its result by
-   then, its attempt has ended and the record is dropped. Any other record is left to a person.
-2. A volume or snapshot that a live object names is in use, whatever a record says of it.
+1. If an object is gone, its record is trusted while the copy of the record in a ConfigMap exists:
+this copy is removed before the attempt ends. The record is also trusted if the API server still
+remembers the deletion, and the deleted object had no volume or snapshot. If the deleted object had
+its result, the attempt has ended and the record is dropped. Any other record is left for an
+operator to decide.
+2. A volume or snapshot that a live object names is in use, whatever a record says about it.
 
-`doubt_about` is called before each effect that follows from a deleted object's record. `user_of` is
-called before the storage deletes a volume or snapshot, or a PersistentVolume is saved, for such a
-record. Unpublishing a volume whose attachment is gone calls `user_of` alone: it deletes nothing.
+`doubt_about` is called before each effect that follows from the record of a deleted object.
+`user_of` is called before such a record causes a volume or snapshot to be deleted from the storage
+system, or a PersistentVolume to be saved. Before a volume is unpublished because its attachment is
+gone, only `user_of` is called, because unpublishing deletes nothing.
 """
 
 from __future__ import annotations
@@ -40,10 +43,10 @@ class Vanished:
     """A deleted object that a record names.
 
     Attributes:
-        resource: its kind.
-        name: its name.
-        namespace: "" for a cluster-scoped kind.
-        is_it: returns True if an object of that name is this one.
+        resource: the kind of the object.
+        name: the object's name.
+        namespace: the object's namespace, "" for a cluster-scoped kind.
+        is_it: returns True if an object with that name is the one that the record means.
         has_result: returns True if the object named the result of its attempt.
     """
 
@@ -57,16 +60,16 @@ class Vanished:
 def doubt_about(
     kube: KubeReader, vanished: Vanished, *, has_copy: Callable[[], bool], since: Iterable[int]
 ) -> str:
-    """Return why the record of a deleted object is not believed; "" if its attempt is open.
+    """Return why the record of a deleted object is not trusted; "" if its attempt is still open.
 
-    The reason is `ENDED` if the API server remembers that the object had its result.
+    The reason is `ENDED` if the API server still remembers that the object had its result.
 
     Args:
-        kube: reads live.
-        vanished: the object.
-        has_copy: asks the API server for the attempt's ConfigMap.
-        since: the known resourceVersions from before the deletion. They may come from Redis: a
-            wrong version finds no deletion.
+        kube: reads objects live from the API server.
+        vanished: the deleted object.
+        has_copy: asks the API server whether the attempt's ConfigMap exists.
+        since: the known resourceVersions from before the deletion. They may come from Redis,
+            because with a wrong version no deletion is found.
 
     Raises:
         AwayError: the API server does not answer.
@@ -96,7 +99,7 @@ def _last_state(kube: KubeReader, vanished: Vanished, version: int) -> JsonObjec
 def user_of(kube: KubeReader, resource: Resource, names_it: Callable[[JsonObject], bool]) -> str:
     """Return the name of a live object that names a volume, snapshot or publication; "" for none.
 
-    It lists all objects of the kind, so call it only before an effect that a record alone causes.
+    This lists all objects of the kind, so call it only before an effect that a record alone causes.
     """
     found = next((item for item in kube.list(resource) if names_it(item)), None)
     return found["metadata"]["name"] if found is not None else ""

@@ -1,4 +1,4 @@
-"""Holds what a worker process gives every pass: the sources it reads, and the port for effects."""
+"""Holds what a worker process gives every reconcile: the sources to read, the port for effects."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class Context:
-    """Connections and stores of one worker process, shared by its threads.
+    """The connections and stores of one worker process, which its threads share.
 
     Attributes:
-        kube: reads the API server live.
+        kube: reads objects live from the API server.
         effects: the only way to change anything outside this process.
-        driver_of: returns the connected driver with a queue name; None if this process does not
-            serve it.
+        driver_of: returns the connected driver that has a queue name; None if this process does
+            not serve it.
         parts: the objects that each controller keeps in this process, by the controller's name.
-        lasting: sends users events about long holds; None sends none.
-        may_work: called with kind and queue name; returns True if this process may work on such
-            keys now. None: there are no elections, so it always may.
-        goes_on: called with a key that is about to end; returns True if its thread may take
-            another key of the same list.
-        shown: called with task and key, wraps the pass and shows it to tools that watch tasks. The
-            function that it yields is called with the outcome.
+        lasting: sends users events about claims that are held back for long; None sends none.
+        may_work: called with a kind and a queue name; returns True if this process may work on
+            such keys now. None means that there are no elections, so the process always may.
+        goes_on: called with a key whose reconcile is about to end; returns True if the thread
+            may take another key of the same list.
+        shown: called with a task and a key; wraps the reconcile and shows it to tools that
+            watch tasks. The function that it yields is called with the outcome.
     """
 
     settings: Settings

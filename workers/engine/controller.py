@@ -1,8 +1,8 @@
 """Declares the methods that the engine calls on a controller.
 
-A controller's `spec.py` describes it as data; its `controller.py` has one object of this protocol.
-The frame takes the locks, runs `sync` and passes the outcome to the queue. The other methods are
-called when a driver is announced, and when periodic work may be due.
+A controller's `spec.py` describes it as data; its `controller.py` defines one object that
+implements this protocol. The frame takes the locks, runs `sync` and passes the outcome to the
+queue. The other methods are called when a driver is announced, and when periodic work may be due.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Periodic work: its key is added once in every period, and at the start."""
+    """Periodic work: a key that is added at the start and then once in every period."""
 
     key: Key
     every_seconds: float
@@ -44,7 +44,7 @@ class Controller(Protocol):
 
     @property
     def spec(self) -> Spec:
-        """The controller as data."""
+        """The description of the controller as data."""
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
         """Return the locks to take before `sync` starts; () if `sync` takes its own locks."""
@@ -53,27 +53,27 @@ class Controller(Protocol):
         """Reconcile one key under its lease."""
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Return a driver's periodic work; called twice a second, so it must be cheap."""
+        """Return a driver's periodic work; this is called twice a second, so it must be cheap."""
 
     def serves(self, driver: Driver) -> bool:
         """Return True if this controller has work for a driver with these capabilities."""
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Return how many keys of each kind may run at once, over all workers; 0 runs none."""
+        """Return how many keys of each kind may run at once over all workers; 0 allows none."""
 
 
 def load(name: str) -> Controller:
-    """Import the controller with this name; only workers need its code."""
+    """Import the controller with this name; only workers need the controller's code."""
     module = importlib.import_module(f"workers.controllers.{name.replace('-', '_')}.controller")
     return cast("Controller", module.CONTROLLER)
 
 
-# Optional parts of a controller.
+# Optional parts of a controller: it need not implement the protocols below.
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """The parts of a process from which a controller may build its own part."""
+    """The parts of a process that a controller may use to build its own part."""
 
     settings: Settings
     redis: RedisClient
@@ -87,10 +87,12 @@ class Means:
 
 @runtime_checkable
 class KeepsParts(Protocol):
-    """A controller that keeps an object of its own in the process."""
+    """A controller that keeps its own object in the process."""
 
     def build(self, means: Means, parts: Mapping[str, Any]) -> Any:
-        """Build that object once; `parts` has those of the earlier controllers in the catalogue.
+        """Build the controller's object; called once per process.
+
+        `parts` has the objects of the controllers that precede this one in the catalogue.
 
         Raises:
             ConfigError: the process cannot start.
@@ -114,4 +116,4 @@ class TellsOfDrivers(Protocol):
     """A controller whose watcher rules or tools need facts about a driver."""
 
     def record(self, driver: Driver) -> Mapping[str, Any]:
-        """Return the fields for the driver's record in the registry; no secrets."""
+        """Return this controller's fields for the driver's record in the registry; no secrets."""

@@ -1,9 +1,9 @@
-"""The one port through which a pass changes anything outside the process.
+"""The only port through which a reconcile changes anything outside the process.
 
-A pass writes to the API server, calls the driver, sends events and keeps a record in Redis only
-through this port; it reads through `Context`. With another object here the same pass changes
-nothing: in a rehearsal, or in a controller that runs next to a Go sidecar and only records its
-decisions.
+A reconcile uses this port to write to the API server, to call the driver, to send events and to
+keep a record in Redis. It reads through `Context`. If another object takes the place of the port,
+the same reconcile changes nothing. This is used for rehearsals, and for a controller that runs next
+to a Go sidecar and only records its decisions.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Effects:
     """The port that really performs the effects.
 
     Attributes:
-        kube: writes the API server's objects, and reads them live for a change that starts with a
-            fresh read.
+        kube: writes objects to the API server, and reads them live for changes that begin with
+            a fresh read.
         events: sends events to users.
         queue: stores marks.
         steps: called before each effect.
@@ -42,7 +42,7 @@ class Effects:
     steps: Steps = field(default_factory=LeasedSteps)
 
     def reach(self, step: str, lease: Lease) -> None:
-        """Announce the next effect; called right before each effect.
+        """Announce the next effect; call this immediately before each effect.
 
         Raises:
             LeaseLost: the key already has another owner (G9).
@@ -50,7 +50,7 @@ class Effects:
         self.steps.reach(step, lease)
 
     def client(self, driver: Driver) -> CsiClient:
-        """Return the client for every call that a pass makes to the driver."""
+        """Return the client to use for every call that a reconcile makes to the driver."""
         return driver.client
 
     def event(
@@ -66,7 +66,7 @@ class Effects:
         self.events.event(involved, event_type, reason, message, component=component)
 
     def mark(self, lease: Lease, mark: Mapping[str, Any]) -> None:
-        """Keep a small record with the key; {} removes it (see `WorkQueue.mark`).
+        """Store a small record with the key; {} removes the record (see `WorkQueue.mark`).
 
         Raises:
             LeaseLost: the key already has another owner.

@@ -1,16 +1,18 @@
 """Follows one Lease for one worker: who holds it, and until when this worker may work under it.
 
-The Lease is the Go sidecar's (M-020, F-020). Workers of one Redis are fellows: they share the work,
-need no leader, and any of them may hold the Lease. The holder's identity shows whether it is a
-fellow. Every other holder is a stranger; its Lease must expire first, as with client-go.
+The Lease is that of the Go sidecar (M-020, F-020). The workers of one Redis are peers, called
+fellows in the code: they share the work, need no leader, and any of them may hold the Lease. The
+holder's identity shows whether the holder is a peer. Every other holder is a foreign holder; its
+Lease must expire first, as in client-go.
 
-Each worker counts its time by its own clock, from a moment that is surely before the renewal: the
-holder from the start of its write, a fellow from the start of its last read that did not show the
-renewal yet. A stranger counts the whole duration from when it sees the renewal, which is later. So
-this worker has stopped before a stranger starts, whatever hangs or dies.
+Each worker measures its permitted time with its own clock, from a moment that is certainly before
+the renewal. For the holder, this is the start of its write. For a peer, it is the start of its last
+read that did not yet show the renewal. A foreign holder counts the whole duration from when it sees
+the renewal, which is later. So this worker has stopped before a foreign holder starts, whatever
+hangs or dies.
 
-A fellow whose remaining time is unknown or too short writes itself into the Lease instead of the
-present holder: a renewal by one fellow counts for all of them.
+If the remaining time of a peer is unknown or too short, the peer writes itself into the Lease in
+place of the current holder: a renewal by one peer counts for all of them.
 
 Source: kubernetes/client-go, tools/leaderelection/leaderelection.go.
 """
@@ -40,13 +42,16 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Share of the duration that is used; the rest allows for clock drift and for cancelling calls.
+# The fraction of the duration that is used; the rest allows for clock drift and for cancelling
+# calls.
 _USED_SHARE: Final = 0.9
-# Share of the duration between a fellow's reads: short enough that it sees each renewal in time.
+# The interval between a peer's reads, as a fraction of the duration: short enough that the peer
+# sees each renewal in time.
 _LOOK_SHARE: Final = 0.15
-# Interval of the repeated warning that a Lease is not known.
+# Interval at which the warning that a Lease is not known is repeated.
 _AGAIN_SECONDS: Final = 60.0
-# Random share by which a waiting process's pause is longer (client-go: JitterFactor, 1.2).
+# Largest random fraction by which the pause of a waiting process is extended (client-go:
+# JitterFactor, 1.2).
 _JITTER: Final = 0.2
 
 
@@ -60,21 +65,21 @@ class Standing(Enum):
 
     @property
     def is_ours(self) -> bool:
-        """True if this process or a fellow holds it."""
+        """True if this process or a peer holds the Lease."""
         return self in {Standing.HELD, Standing.FELLOW}
 
 
 class Leases(Protocol):
-    """The part of workers.kube.resources.KubeResources that is used here."""
+    """The part of `workers.kube.resources.KubeResources` that an election uses."""
 
     def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
-        """Read one object live."""
+        """Read one object live from the API server."""
 
     def create(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
-        """POST an object."""
+        """Create an object with POST."""
 
     def update(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
-        """PUT an object with its resourceVersion."""
+        """Replace an object with PUT, under its resourceVersion."""
 
 
 @dataclass(slots=True)
@@ -82,13 +87,14 @@ class Election:
     """One Lease; call `step` every `pause_seconds`, never from two threads at once.
 
     Args:
-        leases: the API server; each call must end within the renew deadline.
-        name: of the Lease (F-020).
-        identity: of this process; it also recognises fellows.
-        settings: flags.
-        clock: local seconds that also count while the machine is suspended.
-        now: wall clock for the times written into the Lease; never compared with another clock.
-        on_slow: called when the holder had to read the Lease before it renewed it.
+        leases: reads and writes Leases; each call must end within the renew deadline.
+        name: the name of the Lease (F-020).
+        identity: the identity of this process; it also recognises peers.
+        settings: the leader election settings from the flags.
+        clock: returns local seconds, which also count while the machine is suspended.
+        now: returns the wall-clock time to write into the Lease; it is never compared with
+            another clock.
+        on_slow: called when the holder had to read the Lease before it could renew it.
     """
 
     leases: Leases
@@ -119,11 +125,11 @@ class Election:
     def step(self) -> Standing:
         """Take, renew or watch the Lease once.
 
-        `is_in_doubt` afterwards means: the holder may be a fellow that knows a newer name of this
-        Redis. The next step decides.
+        If `is_in_doubt` is True afterwards, the holder may be a peer that knows a newer name of
+        this Redis. The next step decides.
 
-        While the API server does not answer, work continues until the last renewal expires. Then
-        the standing is UNKNOWN for this process; its fellows may still know it.
+        While the API server does not answer, work continues until the last renewal expires. After
+        that, this process's standing is UNKNOWN; its peers may still know theirs.
         """
         self.is_in_doubt = False
         try:
@@ -134,7 +140,7 @@ class Election:
         return self.standing
 
     def leave(self, why: object) -> None:
-        """Neither take nor renew the Lease; work continues until the last renewal expires."""
+        """Stop taking and renewing the Lease; work continues until the last renewal expires."""
         self.is_fresh = False
         if not self.may_work():
             now = self.clock()
@@ -157,9 +163,9 @@ class Election:
         return period * (1 + _JITTER * random.random())  # noqa: S311 - no secret
 
     def release(self) -> None:
-        """Give the Lease back if this process or a fellow holds it: no candidate waits (F-018).
+        """Give up the Lease if this process or a peer holds it, so that no candidate waits (F-018).
 
-        Only the last of the fellows calls it.
+        Only the last of the peers calls this.
         """
         if not self.standing.is_ours:
             return
@@ -178,11 +184,11 @@ class Election:
         return min(settings.retry_period_seconds, settings.lease_duration_seconds * _LOOK_SHARE)
 
     def _try(self) -> Standing:
-        """Renew, or read and decide; again at once if another process was faster."""
+        """Renew the Lease, or read it and decide; retry at once if another process was faster."""
         return self._renew() or self._try_once() or self._try_once() or Standing.UNKNOWN
 
     def _renew(self) -> Standing | None:
-        """Renew without reading, over what this process wrote last; None if that is not possible.
+        """Renew without reading, based on this process's last write; None if that is impossible.
 
         Source: client-go, leaderelection.go tryAcquireOrRenew, step 1.
         """
@@ -210,12 +216,14 @@ class Election:
             if self.standing is Standing.HELD:
                 self.on_slow()
             return self._write(lease, is_new=False)
-        # The holder's own duration, from when this process saw the renewal, as in client-go.
+        # As in client-go, the duration is the holder's own, counted from when this process saw the
+        # renewal.
         duration = float(spec.get("leaseDurationSeconds") or self.settings.lease_duration_seconds)
         if not self.holder or self.clock() - self._seen_at > duration:
             return self._write(lease, is_new=True)
         if not self.identity.is_fellow(self.holder):
-            # A csi-fleet holder may be a fellow that already knows a new name of this Redis.
+            # A csi-fleet holder that is not recognised may be a peer that already knows a new name
+            # of this Redis.
             self.is_in_doubt = (
                 OURS in self.holder and self.holder != self._doubted and self.may_work()
             )
@@ -224,7 +232,7 @@ class Election:
         return self._stand_by(lease, duration)
 
     def _stand_by(self, lease: JsonObject, duration: float) -> Standing | None:
-        """Rely on a fellow's renewal if it lasts until the next read; otherwise take the Lease."""
+        """Rely on a peer's renewal if it is valid until the next read; otherwise take the Lease."""
         until = self._renewed_after + duration * _USED_SHARE
         if until - self.clock() < self._look_seconds * (1 + _JITTER):
             return self._write(lease, is_new=True)
@@ -281,7 +289,7 @@ class Election:
             spec["acquireTime"] = moment
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + is_change
         spec["holderIdentity"] = str(self.identity)
-        # The API accepts only whole seconds, at least one.
+        # The API accepts only whole seconds, and at least one.
         spec["leaseDurationSeconds"] = max(1, round(self.settings.lease_duration_seconds))
         spec["renewTime"] = moment
         labels = {**(metadata.get("labels") or {}), **dict(self.settings.labels)}

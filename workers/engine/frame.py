@@ -1,7 +1,8 @@
-"""Runs passes: takes a key, locks what it needs, calls the controller, gives the key back.
+"""Runs reconciles: takes a key, takes its locks, calls the controller, and releases the key.
 
-No exception of a pass leaves this frame. The key always returns to its queue, so no claim is
-forgotten, and no error is reported twice. Controllers therefore need no `except Exception`.
+No exception raised in a reconcile leaves this frame. The key always returns to its queue, so no
+claim is forgotten, and no error is reported twice. Controllers therefore need no `except
+Exception`.
 """
 
 from __future__ import annotations
@@ -35,16 +36,17 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Retry delay while the API server or Redis is away: no back-off step, no event.
+# Retry delay while the API server or Redis is unreachable: no back-off step is counted and no event
+# is sent.
 AWAY_SECONDS: Final = 1.0
-# Retry delay while Redis accepts no new record: it needs time to finish other keys.
+# Retry delay while Redis accepts no new records: other keys must finish first.
 FULL_SECONDS: Final = 15.0
-# A woken thread takes keys of its list for this long, then other lists have their turn.
+# How long a woken thread keeps taking keys from its list before other lists have their turn.
 TURN_SECONDS: Final = 0.5
-# The Go sidecars' defaults, for controllers without such settings.
+# The defaults of the Go sidecars, for controllers that have no such settings.
 RETRY_START_SECONDS: Final = 1.0
 RETRY_MAX_SECONDS: Final = 300.0
-# Log field names that differ from the command line's nouns.
+# Log field names that differ from the nouns on the command line.
 LOG_FIELDS: Final = {"pvc": "claim", "pv": "volume"}
 
 
@@ -59,7 +61,7 @@ def _current(lease: Lease) -> Iterator[None]:
 
 @contextmanager
 def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Iterator[None]:
-    """Release the lease if the block fails; otherwise the heartbeat would renew it for ever."""
+    """Release the lease if the block fails; otherwise the heartbeat would renew it forever."""
     try:
         yield
     except BaseException:
@@ -68,14 +70,14 @@ def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Ite
 
 
 def run(context: Context, controllers: Mapping[str, Controller], place: str) -> None:
-    """Run a pass for each due key of one place, one after the other.
+    """Reconcile each due key of one place, one after the other.
 
-    Ends when no key is due, when its turn is over, or when this process is no longer allowed to
-    work on such keys. Another message announces the keys that are left.
+    Ends when no key is due, when the turn of the place is over, or when this process is no longer
+    allowed to work on such keys. Another message announces the remaining keys.
 
     Args:
         context: this process's connections.
-        controllers: those of this process, by kind of key.
+        controllers: the controllers of this process, by the kind of their keys.
         place: the place of the keys, see `workers.queue.kinds.place_of`.
     """
     by_name = {kind.name: kind for one in controllers.values() for kind in one.spec.kinds}
@@ -102,7 +104,7 @@ def _take(context: Context, driver: str, kinds: Sequence[str], *, is_woken: bool
     may_work = context.may_work
     wanted = [kind for kind in kinds if may_work is None or may_work(kind, driver)]
     if not wanted:
-        # The sweep wakes the list again, so a fellow gets these keys.
+        # The sweep wakes the list again, so a peer worker gets these keys.
         _log.v(2, "keys left to others, the lease is not ours", driver=driver)
         return None
     try:
@@ -114,10 +116,10 @@ def _take(context: Context, driver: str, kinds: Sequence[str], *, is_woken: bool
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One pass over one key, from its lease to its release.
+    """One reconcile of one key, from taking its lease to releasing it.
 
     Attributes:
-        driver: None for kinds without a driver.
+        driver: the driver of the key, None for kinds without a driver.
         turn_ends: monotonic time after which the thread takes no further key.
     """
 
@@ -130,11 +132,11 @@ class Pass:
 
     @property
     def driver_name(self) -> str:
-        """The driver's name in metrics and logs; "" without a driver."""
+        """The driver's name for metrics and logs; "" without a driver."""
         return self.driver.name if self.driver is not None else ""
 
     def go(self, lease: Lease) -> None:
-        """Take the key's locks, reconcile it and give it back."""
+        """Take the key's locks, reconcile the key and release it."""
         with _given_back(self.context, lease, is_begun=False):
             if self.enter(lease):
                 with self.context.shown(self.kind.task, self.key) as ended:
@@ -143,7 +145,7 @@ class Pass:
                 lease.takes_next = self.turn_lasts()
 
     def enter(self, lease: Lease) -> bool:
-        """Take all locks; False if a lock is busy, for which the key then waits, or on an error."""
+        """Take all locks; False on an error, or if a lock is busy and the key therefore waits."""
         context, key = self.context, self.key
         try:
             return context.queue.enter(lease, self.controller.locks(key, self.driver))
@@ -156,11 +158,11 @@ class Pass:
         return False
 
     def turn_lasts(self) -> bool:
-        """Return True if this thread takes another key of the list after this key."""
+        """Return True if this thread is to take another key of the list after this key."""
         return time.monotonic() < self.turn_ends and self.context.goes_on(self.key)
 
     def work(self, lease: Lease, ended: Callable[[Outcome], None]) -> None:
-        """Reconcile and give the key back; `ended` is called with the outcome."""
+        """Reconcile the key and release it; `ended` is called with the outcome."""
         context, key, name = self.context, self.key, self.kind.work_queue
         lease.permit = self.permit()
         context.metrics.work_adds.labels(name).inc()
@@ -179,7 +181,7 @@ class Pass:
             ended(outcome)
             result = outcome.action.value
             context.metrics.attempts.labels(key.kind, self.driver_name, result).inc()
-            # A failed attempt's reason is upstream's word for its state, such as "finished".
+            # The reason of a failed attempt is upstream's word for its state, such as "finished".
             has_failed = outcome.action is Action.RETRY and trail.last("error")
             trail.note("end", "failed" if has_failed else outcome.reason)
             tracing.ended(result, outcome.reason, is_error=outcome.action is Action.RETRY)
@@ -191,22 +193,23 @@ class Pass:
                 give_back(context, lease)
 
     def permit(self) -> Callable[[], bool] | None:
-        """Return the check that this process may work on such keys; None if it always may."""
+        """Return a check of whether this process may work on such keys; None if it always may."""
         may_work = self.context.may_work
         if may_work is None:
             return None
         return partial(may_work, self.key.kind, self.key.driver)
 
     def fields(self) -> dict[str, str]:
-        """Return the fields of every log line of a pass."""
+        """Return the fields that every log line of a reconcile has."""
         fields = {"key": self.key.text, "driver": self.driver_name}
         noun = LOG_FIELDS.get(self.kind.noun, self.kind.noun)
         return fields | ({noun: self.key.object} if noun else {})
 
     def unexpected(self, error: Exception) -> None:
-        """Report a defect of csi-fleet: log, metric and a note for `explain`.
+        """Report a bug in csi-fleet, with a log line, a metric and a note for `explain`.
 
-        The note has only the error's class and place: its text could contain a secret.
+        The note contains only the error's class and location, because the error's text could
+        contain a secret.
         """
         _log.exception("unexpected error, the key is retried with back-off")
         self.context.metrics.unexpected_errors.labels(self.key.kind, self.driver_name).inc()
@@ -238,10 +241,10 @@ class Pass:
             return retry("unexpected")
 
     def finish(self, lease: Lease, outcome: Outcome) -> None:
-        """Give the key back.
+        """Release the key with its outcome.
 
-        While Redis is away the queue keeps what it has to write. If the lease was lost meanwhile,
-        the queue restores the records of the attempt, which may still be open.
+        While Redis is unavailable, the queue keeps what it has to write. If the lease was lost
+        meanwhile, the queue restores the records of the attempt, which may still be open.
         """
         self.context.effects.reach(Step.FINISH_KEY, lease)
         lease.takes_next = self.turn_lasts()
@@ -271,7 +274,7 @@ class Pass:
         return queue.release(lease, delay_seconds=outcome.delay_seconds)
 
     def retry_intervals(self) -> tuple[float, float]:
-        """Return the controller's first and longest retry interval; a part uses its whole's."""
+        """Return the initial and the maximum retry interval of the controller or its parent."""
         spec = self.controller.spec
         settings = (self.driver or self.context).settings.controllers
         for name in filter(None, (spec.name, spec.part_of)):
@@ -284,12 +287,13 @@ class Pass:
 
 
 def give_back(context: Context, lease: Lease, *, is_begun: bool = True) -> None:
-    """Release a lease whose pass did not end normally.
+    """Release a lease whose reconcile did not end normally.
 
     Args:
-        context: has the queue.
-        lease: of the pass.
-        is_begun: the pass had begun. If not, no attempt failed, so no failure is counted (G5).
+        context: the context that has the queue.
+        lease: the lease of the reconcile.
+        is_begun: True if the reconcile had begun. Otherwise no attempt failed, so no failure is
+            counted (G5).
     """
     if lease.is_released:
         return

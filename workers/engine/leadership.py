@@ -1,19 +1,20 @@
-"""Keeps the Go sidecars' Leases in drop-in mode, so that switching either way is safe (M-020).
+"""Holds the Go sidecars' Leases in drop-in mode, so that switching either way is safe (M-020).
 
-While a stranger (a Go sidecar, or workers of another Redis) holds a Lease, its controller's lanes
-are paused in this Redis, for all workers. If only one process does not know the Lease (its API
-server is away, or its last read is old), only that process stops: it takes no key, begins no call,
-cancels the calls that run, and leaves the keys to its fellows.
+The workers of one Redis are peers, called fellows in the code. While a foreign holder (a Go
+sidecar, or the workers of another Redis) holds a Lease, its controller's lanes are paused in this
+Redis, for all workers. If only one process does not know the state of the Lease (its API server is
+unreachable, or its last read is too old), only that process stops: it takes no key, begins no call,
+cancels its running calls, and leaves the keys to its peers.
 
-Each effect asks the election's own clock right before it happens, so no work of this module is
-urgent: Redis may be empty, a request may hang. Each Lease is renewed independently of the others,
-and reported to Redis independently too.
+Each effect asks the election's own clock immediately before it happens, so nothing in this module
+is urgent: Redis may be empty, or a request may hang. Each Lease is renewed independently of the
+others, and is also reported to Redis independently.
 
 A worker that cannot reach its Redis for long can do no work. It lets its Leases expire, because a
-stranger or a fellow may be able to work.
+foreign holder or a peer may be able to work.
 
-Differences from client-go's elector: losing the Lease ends no process (F-023); a fellow of the
-holder works too; only the last fellow gives the Lease back.
+Differences from client-go's elector: losing the Lease does not end the process (F-023), the
+holder's peers work too, and only the last peer releases the Lease.
 """
 
 from __future__ import annotations
@@ -43,14 +44,19 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Concurrent requests about Leases: a hanging request must not delay the others.
+# Maximum number of concurrent requests about Leases, so that a hanging request does not delay the
+# others.
 _THREADS: Final = 16
 _SOON_SECONDS: Final = 0.02
 SETTLED_PERIODS: Final = 2
-"""Retry periods in which each worker reads its Redis' name and announces its work at least once."""
-# Lease durations for which a Lease is kept while Redis is silent, for the calls that still run.
+"""Number of retry periods within which each worker has read its Redis' name and announced its work
+at least once.
+"""
+# Number of Lease durations for which a Lease is kept while Redis is silent, because calls may still
+# be running.
 _DEAF_SHARE: Final = 4
-# Shortest time between two new names that are followed at once.
+# A new name of Redis makes all Leases due at once, but not within this time after the last new
+# name.
 _NEWS_SECONDS: Final = 1.0
 
 
@@ -59,9 +65,9 @@ class Candidate:
     """One Lease for which this process is a candidate.
 
     Args:
-        queue_name: the driver part of its keys.
-        lease: its name.
-        kinds: kinds of keys that the Lease covers.
+        queue_name: the driver part of the keys.
+        lease: the name of the Lease.
+        kinds: the kinds of keys that the Lease covers.
     """
 
     queue_name: str
@@ -70,12 +76,12 @@ class Candidate:
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """The lanes that are paused while a stranger holds the Lease."""
+        """The lanes that are paused while a foreign holder has the Lease."""
         return tuple(lane_name(kind, self.queue_name) for kind in self.kinds)
 
 
 class Lanes(Protocol):
-    """Pauses and resumes lanes, for all workers."""
+    """Pauses and resumes lanes for all workers."""
 
     def pause(self, lanes: Iterable[str], reason: str, seconds: float) -> None:
         """Admit no key of these lanes for `seconds`."""
@@ -88,17 +94,17 @@ class Fellows(Protocol):
     """Registers the workers that work under a Lease; methods raise QueueUnavailable."""
 
     def installation(self, known: str) -> str:
-        """Return the name of this Redis; `known` if it has lost its name."""
+        """Return the name of this Redis; if it has lost its name, name it `known`."""
 
     def works(self, lease: str, worker: str, seconds: float) -> None:
-        """Record that this worker may work under the Lease for `seconds`."""
+        """Record that this worker may work under the Lease for the next `seconds`."""
 
     def is_last(self, lease: str, worker: str) -> bool:
         """Remove this worker; True if certainly no other worker works under the Lease."""
 
 
 class QueueLanes:
-    """The lanes of the queue."""
+    """Pauses and resumes lanes of the work queue."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
@@ -116,7 +122,7 @@ class QueueLanes:
 
 @dataclass(slots=True)
 class _Kept:
-    """One Lease and what was last reported about it."""
+    """One Lease, and what was last reported about it."""
 
     candidate: Candidate
     election: Election
@@ -134,16 +140,17 @@ class Leadership:
     """All Leases of one worker process.
 
     Args:
-        leases: the API server; each call must end within the renew deadline.
-        settings: flags.
-        identity: of this process.
+        leases: reads and writes Leases; each call must end within the renew deadline.
+        settings: the leader election settings from the flags.
+        identity: the identity of this process.
         lanes: pauses and resumes lanes for all workers.
-        fellows: asked before a Lease is given back.
-        on_trouble: called at each step with the reason why a Lease is not known, for operators.
-        on_change: called when this process's permission to work under a Lease changed, with the
-            Lease, and True if the work is left to other processes.
-        metrics: has the gauges (F-024); None for none.
-        clock: local seconds that also count while the machine is suspended.
+        fellows: the register of the workers under each Lease; asked before a Lease is released.
+        on_trouble: called at each step with the reason why the state of a Lease is not known,
+            to be shown to operators.
+        on_change: called when this process's permission to work under a Lease has changed, with
+            the Lease, and True if the work is left to other processes.
+        metrics: the metrics with the gauges (F-024); None for no gauges.
+        clock: returns local seconds, which also count while the machine is suspended.
     """
 
     def __init__(
@@ -174,20 +181,20 @@ class Leadership:
         self._stopped = threading.Event()
         self._loop: Loop | None = None
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lease")
-        # Separate pools: a hanging Redis must not delay a renewal.
+        # The pools are separate so that a hanging Redis does not delay a renewal.
         self._tellers = ThreadPoolExecutor(_THREADS, thread_name_prefix="lease-told")
 
     def check(self) -> str:
-        """Return which held Lease is overdue; "" for none (F-022)."""
+        """Return which of the held Leases are overdue; "" if none is (F-022)."""
         return "; ".join(filter(None, (one.health.check() for one in self._all())))
 
     def may_work(self, kind: str, queue_name: str) -> bool:
-        """Return True if this process may work now on keys of that kind and driver."""
+        """Return True if this process may work now on keys with that kind and driver."""
         election = self._by_lane.get(lane_name(kind, queue_name))
         return election is not None and election.may_work()
 
     def step(self, candidates: Iterable[Candidate]) -> None:
-        """Step every Lease once, in parallel, and wait for all of them.
+        """Step every Lease once, in parallel, and wait until all steps have ended.
 
         Raises:
             QueueUnavailable: Redis does not answer; the next step repeats the report.
@@ -199,7 +206,7 @@ class Leadership:
         self.look()
 
     def start(self, candidates: Callable[[], Iterable[Candidate]]) -> None:
-        """Start a thread that steps each Lease when it is due, until `stop`."""
+        """Start a thread that steps each Lease when it is due, until `stop` is called."""
         period = self._settings.retry_period_seconds
         self._loop = Loop(
             "leases", lambda: self._round(candidates()), backoff=Backoff(period / 2, period)
@@ -207,10 +214,11 @@ class Leadership:
         self._loop.start()
 
     def look(self) -> None:
-        """Apply what the elections allow now to this process; sends no request."""
+        """Apply to this process what the elections allow now; sends no request."""
         for one in self._all():
             may_work = one.election.may_work()
-            # A stranger's Lease pauses the lanes for all workers; no fellow can take the work.
+            # A foreign holder's Lease pauses the lanes for all workers, so no peer can take over
+            # the work.
             is_stranger = one.election.standing is Standing.FOREIGN and not one.is_unsure
             is_back = not may_work and not is_stranger
             if one.allowed != (may_work, is_back):
@@ -218,7 +226,10 @@ class Leadership:
                 self._on_change(one.candidate, is_back)
 
     def stop(self) -> None:
-        """Stop; the last fellow gives the Leases back. Call it after the last pass ended."""
+        """Stop the thread; the last of the peers releases the Leases.
+
+        Call this after the last reconcile has ended.
+        """
         self._stopped.set()
         if self._loop is not None:
             self._loop.stop()
@@ -263,7 +274,7 @@ class Leadership:
             return known
 
     def _round(self, candidates: Iterable[Candidate]) -> float:
-        """Begin the due steps; returns the seconds until the next one."""
+        """Begin the steps that are due; return the seconds until the next one is due."""
         self.look()
         now, next_at = self._clock(), self._clock() + self._settings.retry_period_seconds
         for one in [self._of(candidate) for candidate in candidates]:
@@ -276,7 +287,7 @@ class Leadership:
         return max(_SOON_SECONDS, next_at - self._clock())
 
     def _step_alone(self, one: _Kept) -> None:
-        """Step one Lease; Redis hears of it in another task, so that it cannot delay renewals."""
+        """Step one Lease; another task reports it to Redis, so that this cannot delay renewals."""
         try:
             with HEARTBEATS.during(f"lease {one.candidate.lease}"):
                 self._step(one)
@@ -336,7 +347,8 @@ class Leadership:
                     holder=election.holder,
                 )
             one.was_foreign, one.is_resumed = True, False
-            # Longer than a period: it lasts until the next step, and ends if this process dies.
+            # The pause is longer than a period, so that it lasts until the next step but expires if
+            # this process dies.
             span = 3 * self._settings.retry_period_seconds
             self._lanes.pause(candidate.lanes, f"lease held by {election.holder}", span)
         elif election.may_work():
@@ -350,8 +362,8 @@ class Leadership:
     def _join(self) -> None:
         """Read the name of this Redis.
 
-        After a new name or a long silence all Leases are due at once; a name that changes more
-        often than every `_NEWS_SECONDS` has no such effect.
+        After a new name or a long silence, all Leases become due at once. If the name changes
+        within `_NEWS_SECONDS` of its last change, the Leases do not become due.
         """
         name = self._fellows.installation(self._identity.installation)
         with self._lock:
@@ -364,7 +376,8 @@ class Leadership:
             if not (is_news or was_deaf):
                 return
             for one in self._kept.values():
-                # Fellows that knew the new name first took us for a stranger, and may have paused.
+                # Peers that knew the new name first took this process for a foreign holder, and may
+                # have paused the lanes.
                 one.due, one.is_resumed = float("-inf"), False
         self._wake()
 
@@ -373,9 +386,9 @@ class Leadership:
         return self._clock() - self._heard_at > deaf_after
 
     def _is_unsure(self, one: _Kept) -> bool:
-        """Return True if the stranger may be a fellow that does not know Redis' new name yet.
+        """Return True if the foreign holder may be a peer that does not know Redis' new name yet.
 
-        Its lanes are not paused: it may be working on them.
+        The lanes are then not paused, because that peer may be working on them.
         """
         election, period = one.election, self._settings.retry_period_seconds
         is_stranger = election.standing is Standing.FOREIGN and OURS in election.holder
@@ -386,7 +399,7 @@ class Leadership:
             self._loop.wake()
 
     def _slow_path(self, name: str) -> Callable[[], None]:
-        """Return the counter of one Lease, exported as 0 from the start as in client-go (F-024)."""
+        """Return the counter of a Lease's slow paths, exported from 0 as in client-go (F-024)."""
         if self._metrics is None:
             return lambda: None
         return self._metrics.leader_slowpath.labels(name).inc

@@ -1,4 +1,4 @@
-"""Names a sidecar's Lease and this process in it, and recognises holders of the same Redis.
+"""Names a sidecar's Lease and this process as its holder; recognises holders with the same Redis.
 
 Rules F-020, F-021, L-090.
 Source: kubernetes-csi/csi-lib-utils, leaderelection/leader_election.go sanitizeName.
@@ -11,42 +11,43 @@ from typing import Final
 
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9-]")
 
-# Earlier names of this Redis that are remembered.
+# Number of earlier names of this Redis that are remembered.
 _MOST_NAMES: Final = 8
 
 OURS: Final = "_csi-fleet-"
-"""Part of every csi-fleet holder identity; no sidecar's identity contains it."""
+"""A part of the identity of every csi-fleet holder; no sidecar's identity contains it."""
 
 
 def sanitize_name(name: str) -> str:
-    """Make a Lease name out of any text (F-020).
+    """Convert any text into a Lease name (F-020).
 
     `hostpath.csi.k8s.io` -> `hostpath-csi-k8s-io`; `a/b.c_d-` -> `a-b-c-d-X`. Different inputs can
-    give the same name (`a.b` and `a-b`): upstream's defect, kept for compatibility.
+    give the same name (`a.b` and `a-b`); this is a defect of upstream that is kept for
+    compatibility.
     """
     sanitized = _NOT_ALLOWED.sub("-", name)
     return sanitized + "X" if sanitized.endswith("-") else sanitized
 
 
 def lease_name(driver_name: str) -> str:
-    """Return the name of the Lease that the provisioner of a driver holds (F-020)."""
+    """Return the name of the Lease that a driver's provisioner holds (F-020)."""
     return sanitize_name(driver_name.replace("/", "-"))
 
 
 class LeaseIdentity:
-    """Names this process as a holder of Leases, and recognises its fellows.
+    """Names this process as a holder of Leases, and recognises its peers.
 
-    Fellows are the workers of one Redis: there each of them sees what the others work on. Workers
-    of another Redis, for instance a replica with a Redis of its own, are strangers like a Go
-    sidecar. The name is not signed, because workers of different drivers have different signing
-    keys, yet share the Leases that belong to no driver.
+    Peers, called fellows in the code, are the workers of one Redis, where each worker sees what the
+    others are working on. Workers of another Redis, for instance a replica with its own Redis, are
+    foreign holders like a Go sidecar. The name is not signed: workers of different drivers have
+    different signing keys, but share the Leases that belong to no driver.
 
-    The identity has the host name and a part that is unique per process. Upstream uses the
-    sanitised host name alone, so two pods with host networking on one node both lead (F-021).
+    The identity contains the host name and a part that is unique per process. Upstream uses only
+    the sanitised host name, so two pods with host networking on one node would both lead (F-021).
 
     Args:
-        hostname: of the machine or pod.
-        unique: text that no other process uses.
+        hostname: the name of the machine or pod.
+        unique: a text that no other process uses.
     """
 
     def __init__(self, hostname: str, unique: str) -> None:
@@ -61,9 +62,9 @@ class LeaseIdentity:
         return self._text
 
     def join(self, installation: str) -> bool:
-        """Take the name of this Redis; return True if the name is new.
+        """Adopt the name of this Redis; return True if the name is new.
 
-        Redis may be renamed when it loses its data. A holder with an old name is still a fellow.
+        Redis may be renamed when it loses its data. A holder with an old name is still a peer.
         """
         if installation == self.installation:
             return False
@@ -74,5 +75,5 @@ class LeaseIdentity:
         return True
 
     def is_fellow(self, holder: str) -> bool:
-        """Return True if that holder of a Lease uses the same Redis, or is this process."""
+        """Return True if this holder of a Lease is this process or another worker of its Redis."""
         return any(mark in holder for mark in self._known)

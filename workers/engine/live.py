@@ -1,9 +1,10 @@
 """Reads and writes one object during a reconcile, for every controller.
 
-A `LivePass` holds the object as last read or written. All reads are live. A write has one loop for
-conflicts, and names the uid, so that it never changes a newer object of the same name. A finalizer
-is patched in the one way that cannot conflict. Each effect is announced by the name of its step
-right before it happens. A pass that must stop early raises `Ended`; the frame uses its outcome.
+A `LivePass` holds the object as last read or written. All reads are live. A write is retried in a
+loop after conflicts, and names the uid, so that it never changes a newer object with the same name.
+A finalizer is patched in the only way that cannot conflict. Each effect is announced, by the name
+of its step, immediately before it happens. A reconcile that must stop early raises `Ended`, whose
+outcome the frame uses.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ AnswerT = TypeVar("AnswerT", bound="Message")
 _log = get_logger(__name__)
 
 WRITE_TRIES: Final = 5
-"""Conflicts of one write before the pass fails."""
+"""Number of conflicts of one write after which the reconcile fails."""
 
 
 class Gone(Ended):
-    """The object no longer exists, or another object has its name."""
+    """The object no longer exists, or its name now belongs to another object."""
 
     def __init__(self, reason: str = "the object is gone") -> None:
         super().__init__(done(reason))
@@ -55,11 +56,11 @@ class Gone(Ended):
 
 @dataclass
 class LivePass:
-    """The reconcile of one object, under a lease.
+    """The reconcile of one object under a lease.
 
     Attributes:
-        resource: the object's kind.
-        item: the object as last read or written.
+        resource: the kind of the object.
+        item: the object as it was last read or written.
     """
 
     context: Context
@@ -80,25 +81,25 @@ class LivePass:
 
     @property
     def component(self) -> str:
-        """The source of the events."""
+        """The component that is named as the source of the events."""
         raise NotImplementedError
 
     def reach(self, step: str) -> None:
-        """Announce an effect; raises LeaseLost if another worker has the lease."""
+        """Announce an effect; raise LeaseLost if another worker has the lease."""
         self.context.effects.reach(step, self.lease)
 
     def acquire(self, *locks: Lock) -> None:
-        """Take locks until the end of the reconcile.
+        """Take locks and hold them until the end of the reconcile.
 
         Raises:
-            Ended: another key holds one of them; the key waits for its release.
+            Ended: another key holds one of the locks; the key waits for its release.
         """
         busy = self.context.queue.acquire(self.lease, *locks)
         if busy is not None:
             raise Ended(blocked(busy))
 
     def keep(self, step: str, mark: Mapping[str, Any]) -> None:
-        """Store the key's reconcile state if it changed; {} removes it."""
+        """Store the key's mark, its state between reconciles, if it has changed; {} removes it."""
         if dict(self.lease.mark) != dict(mark):
             self.reach(step)
             self.context.effects.mark(self.lease, mark)
@@ -106,7 +107,7 @@ class LivePass:
     # Reading.
 
     def read(self) -> bool:
-        """Read the object; False if no object has this name, or not with the key's uid."""
+        """Read the object; False if there is none with this name and the key's uid."""
         found = self.find(self.resource, self.name, self.namespace)
         if found is None or self.key.uid not in {"", found["metadata"]["uid"]}:
             return False
@@ -114,7 +115,7 @@ class LivePass:
         return True
 
     def find(self, resource: Resource, name: str, namespace: str = "") -> JsonObject | None:
-        """Read any object; None if there is none of that name.
+        """Read any object; None if no object has that name.
 
         Raises:
             ApiError: the object cannot be read, or its kind is not served.
@@ -132,7 +133,7 @@ class LivePass:
     # Writing.
 
     def write(self, step: str, change: Change, *, status: bool = False, **how: Any) -> bool:
-        """Patch the pass's object, see `write_to`; returns whether anything was written."""
+        """Patch the reconciled object, see `write_to`; return True if anything was written."""
 
         def decide(item: JsonObject) -> JsonObject | None:
             self.item = item
@@ -143,10 +144,10 @@ class LivePass:
         return is_written
 
     def write_status(self, step: str, change: Change) -> tuple[JsonObject, JsonObject] | None:
-        """Write a status; `change` gets the object and returns the whole status, or None.
+        """Write a status; `change` gets the object and returns the complete status, or None.
 
         Returns:
-            The object before and after; None if nothing was written.
+            The object before and after the write; None if nothing was written.
         """
         before = self.item
 
@@ -168,24 +169,24 @@ class LivePass:
         is_exact: bool = True,
         tries: int = WRITE_TRIES,
     ) -> JsonObject:
-        """Patch an object; after a conflict read it and call `change` again.
+        """Patch an object; after a conflict, read it and call `change` again.
 
         Args:
-            resource: its kind.
-            item: the object as read.
-            step: name of the effect.
+            resource: the kind of the object.
+            item: the object as it was read.
+            step: the name of the effect.
             change: returns the merge patch for the object, or None to write nothing; may raise.
-            status: patch the status subresource.
-            is_exact: fail if the object changed since it was read. False if the patch is right
-                whatever else changed in the object.
-            tries: conflicts before the last one is raised.
+            status: True to patch the status subresource.
+            is_exact: True to fail if the object has changed since it was read. False if the
+                patch is right whatever else has changed in the object.
+            tries: number of conflicts after which the last one is raised.
 
         Returns:
             The object as stored; `item` itself if nothing was written.
 
         Raises:
             Gone: the object no longer exists.
-            ApiError: the API server refused.
+            ApiError: the API server refused the write.
         """
         for tries_left in range(tries - 1, -1, -1):
             patch = change(item)
@@ -206,11 +207,12 @@ class LivePass:
     def add_finalizer(
         self, resource: Resource, item: JsonObject, step: str, finalizer: str
     ) -> JsonObject:
-        """Add a finalizer to a built-in object in one request; returns the object as stored.
+        """Add a finalizer to a built-in object in one request; return the object as stored.
 
         Raises:
             Gone: the object no longer exists.
-            ApiError: the API server refused, for instance because the object is being deleted.
+            ApiError: the API server refused the write, for instance because the object is being
+                deleted.
         """
         if has_finalizer(item, finalizer):
             return item
@@ -219,7 +221,7 @@ class LivePass:
     def remove_finalizer(
         self, resource: Resource, item: JsonObject, step: str, finalizer: str
     ) -> JsonObject:
-        """Remove a finalizer; otherwise as `add_finalizer`."""
+        """Remove a finalizer; in all other respects like `add_finalizer`."""
         if not has_finalizer(item, finalizer):
             return item
         return self._patch_finalizer(resource, item, step, finalizer, is_wanted=False)
@@ -248,14 +250,14 @@ class LivePass:
     # Telling users.
 
     def failure(self, message: str, **fields: Any) -> None:
-        """Record an error in the key's history and in the log."""
+        """Record an error in the key's history and log it."""
         trail.note("error", message)
         _log.warning("attempt failed", err=message, **fields)
 
     def event(
         self, kind: EventType, reason: str, message: str, item: Mapping[str, Any] | None = None
     ) -> None:
-        """Send an event about `item`, by default the pass's object; a warning is a failure too."""
+        """Send an event about `item` or the reconciled object; a warning is also a failure."""
         if kind == "Warning":
             self.failure(message, reason=reason)
         identity = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
@@ -272,11 +274,13 @@ class DriverPass(LivePass):
 
     @property
     def component(self) -> str:
-        """The driver, as the source of the events."""
+        """The driver's name for the source of the events."""
         return self.driver.event_source
 
     def secret(self, reference: SecretRef | None) -> dict[str, str]:
-        """Read a secret's data; empty without a reference. Read it for each call, never keep it.
+        """Return the data of a secret, read live; empty without a reference.
+
+        Read the secret again for each call, and never keep its data.
 
         Raises:
             ApiError: the secret cannot be read.
@@ -297,10 +301,10 @@ class DriverPass(LivePass):
         is_migrated: bool = False,
         **options: Any,
     ) -> AnswerT:
-        """Call the driver, for instance `Controller/ControllerPublishVolume`.
+        """Call a method of the driver, for instance `Controller/ControllerPublishVolume`.
 
         Raises:
-            CsiError: the driver's error, or no answer.
+            CsiError: the driver returned an error or did not answer.
             DriverAway: the driver is not connected.
         """
         with about_volume(is_migrated=is_migrated):
@@ -315,8 +319,9 @@ class OpenCalls:
     """The deadlines of calls for one object whose outcome is unknown.
 
     Attributes:
-        newest: of the last call; none once its outcome is known.
-        earlier: of the calls before it; a later answer says nothing about their outcome.
+        newest: the deadline of the last call; none once its outcome is known.
+        earlier: the latest deadline of the calls before it; the answer to a later call does not
+            reveal their outcome.
     """
 
     newest: Deadline = NONE
@@ -331,11 +336,11 @@ class OpenCalls:
         return bool(self.newest or self.earlier)
 
     def may_run_until(self, session: Session) -> Deadline:
-        """Return the deadline that is furthest away; none if every call has ended."""
+        """Return the latest deadline of these calls; none if every call has ended."""
         return session.latest(self.newest, self.earlier)
 
     def seconds_left(self, session: Session) -> float:
-        """Return how long the opposite call has to wait; 0 if every call has ended."""
+        """Return how long the opposite call must wait; 0 if every call has ended."""
         return session.seconds_left(self.newest, self.earlier)
 
     def with_next(self, session: Session, timeout_seconds: float) -> Self:
@@ -344,10 +349,10 @@ class OpenCalls:
         return type(self)(session.deadline(timeout_seconds), earlier)
 
     def answered(self) -> Self:
-        """Return the state after the outcome of the newest call is known."""
+        """Return the state once the outcome of the newest call is known."""
         return replace(self, newest=NONE)
 
 
 def _gone(error: NotFoundError, item: JsonObject) -> Exception:
-    """Return `Gone` if the object is missing; the error itself if its kind is not served."""
+    """Return `Gone` if the object is missing, or the error itself if its kind is not served."""
     return Gone() if error.is_about(item["metadata"]["name"]) else error

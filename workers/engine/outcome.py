@@ -1,4 +1,4 @@
-"""Declares the outcomes of a pass, which tell the queue what to do next (P-400, L-050)."""
+"""Declares the outcomes of a reconcile, which determine what the queue does next (P-400, L-050)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from workers.queue.locks import Lock
 
 ABORTED_TRIES: Final = 5
-"""A call that the driver answers with ABORTED ("another operation is pending") is repeated at the
-first interval this many times before it backs off (MA-014)."""
+"""How many times a call that the driver answers with ABORTED ("another operation is pending") is
+repeated at the first interval before it backs off (MA-014).
+"""
 
 
 class Action(Enum):
-    """What the queue does with the key."""
+    """What the queue does with the key after a reconcile."""
 
     DONE = "done"  # forget the failure counter
     RETRY = "retry"  # count a failure, retry after the back-off
@@ -25,19 +26,20 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one pass.
+    """The result of one reconcile.
 
     Attributes:
-        action: what the queue does.
-        delay_seconds: WAIT: time until the retry. RETRY: shortest time until the retry, whatever
-            the back-off says.
-        base_seconds, cap_seconds: RETRY: back-off of this key; None takes the settings'.
-        finish_intent: DONE: also drop the volume's intent and unsaved PV, in the same step.
-        known: DONE: newest resourceVersion of the key's object that the pass read or wrote; an
-            event up to it causes no further pass.
-        memo: RETRY: kept with the key and handed to its next pass.
-        may_give_up: RETRY: whether the driver's threshold of failures counts (L-016).
-        give_up_after: RETRY: stop retrying once this many failures were counted before; 0: never.
+        action: what the queue does with the key.
+        delay_seconds: WAIT: time until the retry. RETRY: shortest time until the retry,
+            whatever the back-off is.
+        base_seconds, cap_seconds: RETRY: the initial and maximum back-off for this key; None
+        uses the settings.
+        finish_intent: DONE: True to drop the volume's intent and unsaved PV in the same step.
+        known: DONE: the newest resourceVersion of the key's object that the reconcile read or
+            wrote; events up to this version cause no further reconcile.
+        memo: RETRY: a text that is kept with the key and handed to its next reconcile.
+        may_give_up: RETRY: True if the driver's failure threshold applies (L-016).
+        give_up_after: RETRY: stop retrying if this many failures were counted before; 0 for never.
         lock: BLOCKED: the busy lock.
         reason: a short word for logs and metrics.
     """
@@ -56,7 +58,7 @@ class Outcome:
 
 
 class Ended(Exception):  # noqa: N818 - the end of a pass, no error
-    """Ends a pass early with `outcome`: no work is left, or other work comes first."""
+    """Ends a reconcile early with `outcome`: no work is left, or other work must be done first."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
@@ -64,20 +66,20 @@ class Ended(Exception):  # noqa: N818 - the end of a pass, no error
 
 
 def done(reason: str = "", *, finish_intent: bool = False, known: str = "") -> Outcome:
-    """Return the outcome of a key without further work."""
+    """Return the outcome for a key that needs no further work."""
     return Outcome(Action.DONE, reason=reason, finish_intent=finish_intent, known=known)
 
 
 def retry(reason: str = "", *, not_before_seconds: float = 0.0, memo: str = "") -> Outcome:
-    """Return the outcome of a failed attempt: it is retried after the key's back-off."""
+    """Return the outcome for a failed attempt, which is retried after the key's back-off."""
     return Outcome(Action.RETRY, delay_seconds=not_before_seconds, memo=memo, reason=reason)
 
 
 def wait(seconds: float, reason: str = "") -> Outcome:
-    """Return the outcome of a key that is retried after `seconds`; no failure is counted."""
+    """Return the outcome for a key to be retried after `seconds`; no failure is counted."""
     return Outcome(Action.WAIT, delay_seconds=seconds, reason=reason)
 
 
 def blocked(lock: Lock, reason: str = "") -> Outcome:
-    """Return the outcome of a key that waits for a busy lock; no failure is counted."""
+    """Return the outcome for a key that waits for a busy lock; no failure is counted."""
     return Outcome(Action.BLOCKED, lock=lock, reason=reason or f"{lock.name} is busy")

@@ -1,8 +1,9 @@
-"""Tracks the passes of this process, and gives back the leases of passes that are stuck.
+"""Tracks the reconciles of this process, and releases the leases of those that are stuck.
 
-Every call of a pass has a deadline, so a pass that never ends is a bug or a hanging kernel. Its
-lease is then released and another worker takes the key, whatever the thread does (`lease.check`
-forbids its further writes). The liveness probe fails, so the process is restarted.
+Every call in a reconcile has a deadline, so a reconcile that never ends is due to a bug or a
+hanging kernel. Its lease is then released and another worker takes the key, whatever the thread
+does (`lease.check` prevents it from writing any more). The liveness probe fails, so the process is
+restarted.
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 LONGEST_SECONDS: Final = 1800.0
-"""Longer than the slowest pass: a comparison with ListVolumes may take ten minutes, a call that
-retries its parts a few times `--timeout`."""
+"""Longer than the slowest reconcile: a comparison with ListVolumes may take ten minutes, and a call
+that retries its parts may take a few times `--timeout`.
+"""
 _CALLS: Final = 4
-# Delay before another worker tries: the cause may make it hang too.
+# Delay before another worker tries the key, because the same cause may make that worker hang too.
 _AGAIN_SECONDS: Final = 10.0
 
 
 def longest_pass(call_seconds: float) -> float:
-    """Return the bound of a pass if one call to the driver may take `call_seconds`."""
+    """Return the time limit for a reconcile if one call to the driver may take `call_seconds`."""
     return max(LONGEST_SECONDS, _CALLS * call_seconds)
 
 
 class Passes:
-    """The passes of one process.
+    """The reconciles that run in one process.
 
     Args:
-        longest_seconds: returns the bound of each pass.
-        heartbeats: of the process.
+        longest_seconds: returns the time limit for each reconcile.
+        heartbeats: the heartbeats of the process.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Passes:
 
     @contextmanager
     def running(self, lease: Lease) -> Iterator[None]:
-        """Register a pass while the block runs."""
+        """Register a reconcile as running while the block runs."""
         heart = self._heartbeats.expect(f"pass {lease.key.text}", self._longest_seconds())
         with self._lock:
             self._running[heart] = lease
@@ -68,7 +70,7 @@ class Passes:
             self._heartbeats.stop(heart)
 
     def expire(self, queue: WorkQueue) -> None:
-        """Give back the leases of passes over their bound; call it periodically."""
+        """Release the leases of reconciles over their time limit; call this periodically."""
         with self._lock:
             running = list(self._running.items())
         for heart, lease in running:

@@ -19,10 +19,12 @@ AGAIN_SECONDS: Final = 5.0
 
 
 def mirror_first(pauses: Pauses, record: PauseRecord) -> None:
-    """Mirror the API server's pauses in a Redis that has none; call before limits are declared.
+    """Mirror the API server's pauses to a Redis that has none.
+
+    Call this before limits are declared.
 
     Raises:
-        ApiError: the pauses are unknown.
+        ApiError: the pauses cannot be determined.
         QueueUnavailable: Redis does not answer.
     """
     if pauses.is_mirrored():
@@ -30,12 +32,13 @@ def mirror_first(pauses: Pauses, record: PauseRecord) -> None:
     try:
         pauses.mirror(record.get())
     except ForbiddenError as error:
-        # Roles of an older release: work must continue, and the watcher mirrors the pauses too.
+        # With the Roles of an older release, work must continue; the watcher mirrors the pauses
+        # too.
         _log.error("this worker is not allowed to read pauses", err=error)
 
 
 def class_pause(runtime: Runtime, name: str) -> Outcome | None:
-    """Return the outcome for a key of a paused class, with the reason; None if it is not paused.
+    """Return the outcome, with its reason, for a key whose class is paused; None if it is not.
 
     Raises:
         QueueUnavailable: Redis does not answer.

@@ -1,7 +1,7 @@
-"""Adds periodic work that is due: capacity polls, sweeps, events about long holds.
+"""Adds periodic work that is due: capacity polls, sweeps, events about claims held back for long.
 
-Each worker checks twice a second, and beat's tick checks too. The periods are marks in Redis, so a
-doubled, late or dead clock does no harm.
+Each worker checks twice a second, and beat's tick triggers a check too. The periods are marks in
+Redis, so a timer that runs twice, is late or has died does no harm.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ TICK_SECONDS: Final = 0.5
 
 
 class Periodic:
-    """The clock of one worker.
+    """The timer for the periodic work of one worker.
 
     Args:
         drivers: returns the connected drivers.
-        queue: gets the keys.
-        periods: the marks.
-        controllers: those of this process; their methods get what `context` returns.
-        lasting: sends events about claims that are held back for long; None for none.
+        queue: the queue to which the keys are added.
+        periods: the marks of the periods in Redis.
+        controllers: the controllers of this process; their methods are called with the result
+            of `context`.
+        lasting: sends events about claims that are held back for long; None for no events.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Periodic:
         self._is_started = False
 
     def tick(self) -> None:
-        """Add what is due; the first tick of a process adds everything.
+        """Add the work that is due; the first tick of a process adds all periodic work.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -85,7 +86,7 @@ class Periodic:
         return controller.periodic(self._context(), driver)
 
     def step(self) -> float:
-        """Tick once; returns the seconds until the next tick (a `Loop`'s step).
+        """Tick once, as the step of a `Loop`; return the seconds until the next tick.
 
         Raises:
             QueueUnavailable: Redis does not answer.

@@ -1,8 +1,8 @@
-"""Names the effects of a pass, so that each can be announced just before it happens.
+"""Names the effects of a reconcile, so that each can be announced immediately before it happens.
 
-`Steps.reach(name)` announces every effect on the driver, the API server or Redis. Production checks
-the lease there (G9). The crash tests kill the process there and prove that the next owner ends in
-the same state (I-7).
+`Steps.reach(name)` announces every effect on the driver, the API server or Redis. In production, it
+checks the lease (G9). The crash tests kill the process there, and prove that the next owner reaches
+the same final state (I-7).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Step(StrEnum):
-    """The effects of claim and volume sync, in the order of a full pass.
+    """The effects of claim and volume sync, in the order of a complete reconcile.
 
     Other controllers name their effects in their own folders; each name is a string.
     """
@@ -38,21 +38,21 @@ class Step(StrEnum):
 
 
 class Steps(Protocol):
-    """Called before each effect; may raise to forbid it."""
+    """Called before each effect; may raise an exception to forbid the effect."""
 
     def reach(self, step: str, lease: Lease) -> None:
-        """Raise LeaseLost if the volume already has another owner."""
+        """Raise LeaseLost if the key already has another owner."""
 
 
-# Allowed without the lease. Redis itself decides who may end a lease. A copy of the intent is
-# needed whoever owns the volume, because the volume may exist in the storage.
+# These effects are allowed without the lease. Redis itself decides who may end a lease. A copy of
+# the intent is needed whoever owns the volume, because the volume may exist in the storage system.
 _ALWAYS_ALLOWED: frozenset[str] = frozenset({Step.FINISH_KEY, Step.COPY_INTENT})
 
 
 class LeasedSteps:
-    """Production: an effect is allowed while the lease is held."""
+    """The steps in production: an effect is allowed while the lease is held."""
 
     def reach(self, step: str, lease: Lease) -> None:
-        """Raise LeaseLost if the volume already has another owner (G9)."""
+        """Raise LeaseLost if the key already has another owner (G9)."""
         if step not in _ALWAYS_ALLOWED:
             lease.check()

@@ -1,8 +1,9 @@
-"""Indexes the objects that still need work by the other objects they wait for, for all rules.
+"""Indexes objects that still need work by the objects that they wait for, for all rules.
 
-`put` declares what an object waits for; `waiting_for` finds the objects to wake when one of those
-changes. `begin_list` notes the known objects, `listed` removes each one that the list contains, and
-`end_list` returns those that are gone. Objects without work left are not held.
+`put` declares which objects an object waits for; `waiting_for` finds the objects to wake when one
+of those changes. `begin_list` notes the known objects, `listed` checks off an object that the list
+contains, and `end_list` returns the objects that are gone. Objects that need no more work are not
+kept.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ WaitT = TypeVar("WaitT")
 
 
 class Waits(Generic[WaitT]):
-    """Objects that need work, by name or uid."""
+    """The objects that need work, by name or uid."""
 
     def __init__(self) -> None:
         self._items: dict[str, tuple[WaitT, Collection[tuple[str, str]]]] = {}
@@ -25,14 +26,14 @@ class Waits(Generic[WaitT]):
         self._unlisted: set[str] = set()
 
     def put(self, name: str, item: WaitT, *needs: tuple[str, str]) -> None:
-        """Add or replace an object; `needs` are pairs of a word and a name: ("node", "n1")."""
+        """Add or replace an object; `needs` are pairs of a word and a name, like ("node", "n1")."""
         self.pop(name)
         self._items[name] = (item, needs)
         for need in needs:
             self._names[need].add(name)
 
     def pop(self, name: str) -> WaitT | None:
-        """Remove an object; None if it is not known."""
+        """Remove and return an object; None if it is not known."""
         item, needs = self._items.pop(name, (None, ()))
         for need in needs:
             names = self._names[need]
@@ -46,7 +47,7 @@ class Waits(Generic[WaitT]):
         return self._items.get(name, (None, ()))[0]
 
     def waiting_for(self, word: str, name: str) -> list[WaitT]:
-        """Return the objects that wait for another object, in the order of their names."""
+        """Return the objects that wait for the named object, in the order of their names."""
         return [self._items[one][0] for one in sorted(self._names.get((word, name), ()))]
 
     def values(self) -> list[WaitT]:
@@ -57,14 +58,14 @@ class Waits(Generic[WaitT]):
         return len(self._items)
 
     def begin_list(self) -> None:
-        """Start a list."""
+        """Begin a new list: every known object is missing until it is listed."""
         self._unlisted = set(self._items)
 
     def listed(self, name: str) -> None:
-        """Note that the list contains an object."""
+        """Note that the list contains this object."""
         self._unlisted.discard(name)
 
     def end_list(self) -> list[WaitT]:
-        """Remove the objects that the list did not contain, and return them."""
+        """Remove and return the objects that the list did not contain."""
         missing, self._unlisted = self._unlisted & self._items.keys(), set()
         return [item for name in sorted(missing) if (item := self.pop(name)) is not None]

@@ -1,1 +1,1 @@
-"""A controller that decides, writes nothing, and is compared with the sidecar beside it."""
+"""A mode in which a controller decides but writes nothing, and is compared with the sidecar."""

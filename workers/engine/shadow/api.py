@@ -1,7 +1,8 @@
-"""An API client that reads the API server and writes nowhere.
+"""An API client that reads from the API server and never writes to it.
 
-A write is applied to the reconcile's own view and answered from there, so that the reconcile goes
-on to its end. Reads of the same reconcile see it. What is compared is also remembered.
+A write is applied to the reconcile's own view and answered from there, so that the reconcile runs
+to its end. Later reads in the same reconcile see the write. Writes to compared resources are also
+recorded.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ COMPARED: Final = frozenset(
         "volumegroupsnapshotcontents",
     }
 )
-"""What sidecars write for others to read. Our own records, events and Leases are only dropped."""
+"""Resources that sidecars write for others to read. Writes to csi-fleet's own records, events and
+Leases are only dropped.
+"""
 
 
-# Questions that are asked by POST: who is this, may it do that.
+# API groups whose POST requests are questions: who the user is, and whether the user may do
+# something.
 _REVIEWS: Final = ("/apis/authentication.k8s.io/", "/apis/authorization.k8s.io/")
 
 
 class ShadowApi(KubeClient):
-    """A KubeClient whose writes stay in the process."""
+    """A KubeClient whose writes never leave the process."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -58,7 +62,7 @@ class ShadowApi(KubeClient):
         accept: str = JSON,
         timeout_seconds: float | None = None,
     ) -> bytes:
-        """A read as it is, with this reconcile's own writes; a write is never sent."""
+        """Send a read, or answer it from this reconcile's writes; a write is never sent."""
         if path.startswith(_REVIEWS):
             return super().request(method, path, query=query, body=body)
         if method != "GET":
@@ -90,7 +94,7 @@ class ShadowApi(KubeClient):
             after["metadata"] = {**body["metadata"], "uid": before["metadata"].get("uid")}
         _check_version(before, after)
         if is_status:
-            # A claim's status subresource takes changes of the metadata too (R-035).
+            # A claim's status subresource also accepts changes to the metadata (R-035).
             whose = after if "/persistentvolumeclaims/" in path else before
             after = {**before, "metadata": whose["metadata"], "status": after.get("status")}
         elif "status" in before:
@@ -133,10 +137,10 @@ class ShadowApi(KubeClient):
         return after or before
 
     def _now(self, path: str) -> JsonObject:
-        """The object as this reconcile sees it.
+        """Return the object as this reconcile sees it.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: the object does not exist.
         """
         return self.get(path)
 

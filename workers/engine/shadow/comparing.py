@@ -1,8 +1,9 @@
-"""Did the sidecar do what the shadow would have done? One object at a time, pure.
+"""Compares what the sidecar did to one object with what the shadow would have done, without I/O.
 
-What only the driver can know (handles, sizes it rounds, topology, contexts) is not compared: the
-shadow never asked it. Of a created object everything else is compared both ways; of a changed one
-each field that the shadow would have changed.
+Values that only the driver can know (handles, the sizes that it rounds, topology, contexts) are not
+compared, because the shadow never asked the driver. For a created object, everything else is
+compared in both directions. For a changed object, each field that the shadow would have changed is
+compared.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(StrEnum):
-    """What became of a prediction."""
+    """The result of judging a prediction."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
@@ -30,13 +31,13 @@ class Verdict(StrEnum):
 
 
 UNKNOWN: Final = "csi-fleet-shadow"
-"""What the stand-in of the driver answers for a name that only the driver can give."""
+"""The stand-in for the driver returns this for a name that only the driver can provide."""
 
 _SERVER: Final = (
     r"metadata\.(uid|resourceVersion|generation|creationTimestamp|managedFields|selfLink"
     r"|deletionTimestamp|deletionGracePeriodSeconds|generateName)"
 )
-# Annotations and finalizers that others than the sidecar put on.
+# Annotations, labels and finalizers that components other than the sidecar set.
 _OTHERS: Final = (
     r"|metadata\.annotations\.pv\.kubernetes\.io/(bound-by-controller|bind-completed|migrated-to)"
     r"|metadata\.labels.*|metadata\.finalizers.*"
@@ -44,13 +45,13 @@ _OTHERS: Final = (
 _DRIVERS: Final = {
     "persistentvolumes": r"|status.*|spec\.csi\.(volumeHandle|volumeAttributes.*)"
     r"|spec\.nodeAffinity.*|spec\.claimRef\.resourceVersion"
-    # What an in-tree source takes from the driver's volume context.
+    # Fields that an in-tree source takes from the driver's volume context.
     r"|spec\.(gcePersistentDisk|awsElasticBlockStore)\.partition|spec\.vsphereVolume\.volumePath"
     r"|spec\.azureDisk\.(cachingMode|fsType)|spec\.azureFile\.secretNamespace"
     r"|metadata\.annotations\.kubernetes\.io/azure-file-resource-group",
     "persistentvolumeclaims": r"|status\.(capacity|conditions|allocatedResourceStatuses).*"
     r"|status\.phase",
-    # Besides what the driver answers: an annotation that no sidecar writes (MA-032).
+    # Besides the driver's answers, these include an annotation that no sidecar writes (MA-032).
     "volumeattachments": r"|status\.attachmentMetadata.*"
     r"|metadata\.annotations\.csi-fleet\.io/earlier-node-ids",
     "volumesnapshotcontents": r"|status\.(creationTime|restoreSize|snapshotHandle|readyToUse).*",
@@ -58,7 +59,7 @@ _DRIVERS: Final = {
     "volumegroupsnapshotcontents": r"|status\.(creationTime|readyToUse|.*Handle.*)",
     "volumegroupsnapshots": r"|status\.(creationTime|readyToUse)",
 }
-# Times of the moment, whoever writes them.
+# Fields with the time of the write, which always differ between two writers.
 _TIMES: Final = r"|.*\.(time|lastTransitionTime|lastProbeTime)"
 _DEFAULTS: Final = {"spec.volumeMode": "Filesystem"}
 _AT_LEAST: Final = re.compile(r"spec\.capacity\.storage")
@@ -67,20 +68,20 @@ _IDENTITY: Final = ("type", "name", "uid")
 
 
 def plural_of(path: str) -> str:
-    """`persistentvolumes` of an object's path."""
+    """Return the plural resource name in an object's path, for example `persistentvolumes`."""
     return path.rsplit("/", 2)[-2]
 
 
 def compare(
     path: str, base: JsonObject | None, wanted: JsonObject | None, live: JsonObject | None
 ) -> tuple[Verdict, tuple[str, ...]]:
-    """Return the verdict and, for people, what is different: `field: ours, theirs`.
+    """Return the verdict and the differences for people to read, as `field: ours, theirs`.
 
     Args:
-        path: of the object.
-        base: before the shadow's reconcile; None: there was none.
-        wanted: after it; None: deleted.
-        live: as it is now; None: there is none.
+        path: the API path of the object.
+        base: the object before the shadow's reconcile; None if it did not exist.
+        wanted: the object as the shadow would have left it; None if it would have deleted it.
+        live: the object as it is now; None if it does not exist.
     """
     if live is not None and base is not None and _uid(live) != _uid(base):
         live = None  # another one of that name
@@ -102,7 +103,7 @@ def compare(
 
 
 def _created(wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]) -> tuple[str, ...]:
-    """Both ways: what ours has and what theirs has besides."""
+    """Return the differences in both directions between our created object and theirs."""
     ours, theirs = dict(leaves(wanted)), dict(leaves(live))
     others = re.compile("(" + ignored.pattern + _OTHERS + ")")
     names = [one for one in sorted(ours.keys() | theirs.keys()) if not others.fullmatch(one)]
@@ -120,7 +121,7 @@ def _created(wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]) -> 
 def _changed(
     base: JsonObject, wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]
 ) -> tuple[str, ...]:
-    """Each field that ours changes, as it is live."""
+    """Return those fields that ours would have changed and whose live values differ from ours."""
     before, ours, theirs = (dict(leaves(one)) for one in (base, wanted, live))
     names = [
         name
@@ -135,7 +136,7 @@ def _changed(
 
 
 def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value by its path; members of lists by what identifies them, not by place."""
+    """Yield each value with its path; list members are identified by a key field, not by index."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             yield from leaves(inner, f"{place}.{name}" if place else str(name))

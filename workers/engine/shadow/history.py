@@ -1,7 +1,7 @@
-"""The states that an object went through since a prediction, of which the API server knows a while.
+"""Reads the states that an object has had since a prediction, from the API server's short history.
 
-A sidecar's write is often followed by one of somebody else, within milliseconds: what counts is the
-object as the sidecar left it, not as it is at the next look.
+A sidecar's write is often followed within milliseconds by a write of another component. What counts
+is the object as the sidecar left it, not as it is when it is next checked.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from workers.kube.client import KubeClient
     from workers.kube.objects import JsonObject
 
-# The server ends the watch then; shorter it cannot be told.
+# The time after which the server ends the watch; this is the shortest value that it accepts.
 _SECONDS: Final = "1"
 
 
 class History:
-    """Asks the API server; both methods answer with nothing when it does not know any more."""
+    """Asks the API server; both methods return an empty result for what it no longer remembers."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
     def version(self, path: str) -> str:
-        """From where the states of an object that is not there yet can be read later."""
+        """Return the version from which to read the states of an object that does not exist yet."""
         try:
             found = self._client.get(_collection(path), {"limit": "1"})
         except ApiError:
@@ -35,7 +35,7 @@ class History:
         return str(found["metadata"].get("resourceVersion", ""))
 
     def states(self, path: str, version: str) -> list[JsonObject]:
-        """What it was after each write since `version`, oldest first; blocks for a second."""
+        """Return the object after each write since `version`, oldest first; blocks for a second."""
         query = {
             "watch": "1",
             "resourceVersion": version,

@@ -1,8 +1,8 @@
-"""Looks at what the sidecar did with each object that a shadow has a prediction for.
+"""Checks what the sidecar did with each object for which a shadow has made a prediction.
 
-One step reads the open predictions and their objects. A prediction stays open until the sidecar
-acted: a driver that fails leaves nothing to compare. When the sidecar changed the object and it
-still is not what was predicted after a while, that is a difference.
+One step reads the open predictions and their objects. A prediction stays open until the sidecar has
+acted: a driver that fails leaves nothing to compare. If the sidecar has changed the object, and
+after a while the object still does not match the prediction, the verdict is a difference.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 STEP_SECONDS: Final = 2.0
-# A sidecar may need several writes for what is one prediction.
+# Time to wait before a mismatch counts, because a sidecar may need several writes for one
+# prediction.
 SETTLE_SECONDS: Final = 30.0
-# Objects that were made without any prediction are looked for so often.
+# Interval at which objects that were created without any prediction are searched for.
 LOOK_SECONDS: Final = 20.0
 UNFORESEEN: Final = "unforeseen"
-# The field of an object's spec that names what it was made for.
+# Fields in an object's spec that name the object for which it was created.
 _OWNERS: Final = {
     "claimRef": paths.CLAIMS,
     "volumeSnapshotRef": paths.SNAPSHOTS,
@@ -45,26 +46,26 @@ _OWNERS: Final = {
 
 
 class Past(Protocol):
-    """What became of an object between two looks (`history.History`)."""
+    """The states of an object between two checks (`history.History`)."""
 
     def version(self, path: str) -> str:
-        """From where to read an object that is not there yet."""
+        """Return the version from which to read an object that does not exist yet."""
 
     def states(self, path: str, version: str) -> list[JsonObject]:
-        """Its states since then, oldest first; none when nobody knows."""
+        """Return the object's states since then, oldest first; none if they are no longer known."""
 
 
 class Judge:
-    """One per process; several may look at the same records, each verdict counts once.
+    """Judges the predictions; several processes may do so, and each verdict counts only once.
 
     Args:
-        shadows: the records.
-        kube: reads objects.
-        metrics: counts verdicts.
-        drivers: names of the drivers served here.
-        now: unix seconds.
+        shadows: the records of the predictions and verdicts.
+        kube: reads objects from the API server.
+        metrics: counts the verdicts.
+        drivers: returns the names of the drivers that this process serves.
+        now: returns the time in seconds since 1970.
         settle_seconds: see `SETTLE_SECONDS`.
-        history: states of objects between two looks.
+        history: reads the states of objects between two checks.
     """
 
     def __init__(
@@ -91,10 +92,10 @@ class Judge:
         self._look_at = now() + LOOK_SECONDS
 
     def predict(self, key: Key, prediction: Prediction) -> None:
-        """Keep a prediction (the port `recording.Store`).
+        """Store a prediction (implements the port `recording.Store`).
 
-        The object as this reconcile met it is what the sidecar made of the earlier prediction; a
-        volume may be deleted before the next look.
+        The object as this reconcile found it shows what the sidecar did after the earlier
+        prediction. It is judged now, because a volume may be deleted before the next check.
         """
         earlier = self._shadows.find(key.driver, prediction.path)
         if earlier is not None and prediction.base is not None:
@@ -111,11 +112,11 @@ class Judge:
         self._shadows.put(key.driver, prediction.path, record)
 
     def step(self) -> float:
-        """Judge what can be judged now; returns seconds until the next look.
+        """Judge what can be judged now; return the seconds until the next step.
 
         Raises:
             QueueUnavailable: Redis does not answer.
-            ApiError: the API server does not.
+            ApiError: the API server does not answer.
         """
         for driver in (*self._drivers(), ""):
             for path, record in self._shadows.open(driver).items():
@@ -139,7 +140,7 @@ class Judge:
     def _compare(
         self, driver: str, path: str, record: dict[str, Any], live: JsonObject | None
     ) -> tuple[Verdict, tuple[str, ...]]:
-        """By the object as it is, and where that is no agreement, as it was since."""
+        """Compare with the object as it is now and, unless that agrees, with its past states."""
         base, wanted = record["base"], record["wanted"]
         verdict, found = compare(path, base, wanted, live)
         is_changed = _version(live) not in {_version(base), self._read_at.get((driver, path))}
@@ -173,7 +174,7 @@ class Judge:
     def _patience(
         self, driver: str, path: str, record: dict[str, Any], live: JsonObject | None
     ) -> Verdict:
-        """Changed since the prediction, and not (yet) as predicted."""
+        """Return WAITS, or DIFFERS if the object changed a while ago and still does not match."""
         place = (driver, path)
         if live is None or _version(live) == _version(record["base"]):
             return Verdict.WAITS
@@ -181,7 +182,7 @@ class Judge:
         return Verdict.DIFFERS if self._now() - since > self._settle_seconds else Verdict.WAITS
 
     def _look_for_unforeseen(self) -> None:
-        """Volumes made since the start of which no reconcile of ours knew anything."""
+        """Record volumes created since the start that no reconcile had predicted."""
         names = set(self._drivers())
         for volume in self._kube.list(paths.VOLUMES):
             metadata = volume["metadata"]
@@ -194,7 +195,7 @@ class Judge:
                 self._count(driver, UNFORESEEN)
 
     def _drop_unwanted(self) -> None:
-        """Objects that were never made, and whose claim or snapshot is gone by now."""
+        """Close predictions of objects that were never created and whose owner is gone."""
         for driver in (*self._drivers(), ""):
             for path, record in self._shadows.open(driver).items():
                 is_new = self._now() - record["at"] <= self._settle_seconds
@@ -223,7 +224,7 @@ def _without_noise(item: JsonObject | None) -> JsonObject | None:
 
 
 def _owner(record: dict[str, Any]) -> tuple[str, str] | None:
-    """Path and uid of what a new object would be for; None for one that stands for itself."""
+    """Return path and uid of the object that a new object is for; None if it is for no other."""
     spec = (record["wanted"] or {}).get("spec") or {}
     for name, resource in _OWNERS.items():
         if isinstance(found := spec.get(name), dict):

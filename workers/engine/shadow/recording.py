@@ -1,7 +1,7 @@
-"""The effects of each reconcile, kept instead of done.
+"""Records the effects of each reconcile instead of performing them.
 
-One `Views` per process is shared by the two ports that every effect goes through, the API client
-and the driver's client. A reconcile sees its own writes, nobody else does: its view ends with its
+Each process has one `Views`, shared by the two ports that every effect uses, the API client and the
+driver's client. A reconcile sees its own writes, which nobody else sees: its view ends with its
 lease.
 """
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.queue.keys import Key
 
-# More than reconciles can run at once in a process.
+# More views than the number of reconciles that can run at once in a process.
 _MOST_VIEWS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one reconcile would have made of one object.
+    """What one reconcile would have done to one object.
 
     Attributes:
-        path: the object's, in the API.
-        base: as it was before; None: it did not exist.
-        wanted: as it would be; None: deleted.
-        calls: the driver calls until then, secrets stripped: method and request.
-        at: unix seconds.
+        path: the API path of the object.
+        base: the object as it was before; None if it did not exist.
+        wanted: the object as the reconcile would have left it; None if it would have deleted it.
+        calls: method and request of each driver call so far, without secrets.
+        at: the time in seconds since 1970.
     """
 
     path: str
@@ -45,10 +45,10 @@ class Prediction:
 
 
 class Store(Protocol):
-    """Where predictions wait for the sidecar."""
+    """Stores predictions until the sidecar has acted."""
 
     def predict(self, key: Key, prediction: Prediction) -> None:
-        """Keep one; a later one of the same object replaces it."""
+        """Store a prediction; a later prediction for the same object replaces it."""
 
 
 @dataclass(slots=True)
@@ -56,10 +56,10 @@ class View:
     """What one reconcile has seen and done.
 
     Attributes:
-        token: of its lease.
-        bases: objects as they were before its first write, by path.
-        objects: objects as it left them; None: deleted.
-        calls: its driver calls, secrets stripped.
+        token: the token of the reconcile's lease.
+        bases: the objects as they were before the reconcile's first write, by path.
+        objects: the objects as the reconcile left them, by path; None for a deleted object.
+        calls: the reconcile's driver calls, without secrets.
     """
 
     token: str
@@ -69,7 +69,7 @@ class View:
 
 
 class Views:
-    """The views of the reconciles that run; `store` is set once Redis is connected."""
+    """The views of the running reconciles; `store` is set once Redis is connected."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.store: Store | None = None
@@ -78,7 +78,7 @@ class Views:
         self._lock = threading.Lock()
 
     def current(self) -> View | None:
-        """Of the reconcile that this thread runs; None outside of one."""
+        """Return the view of the reconcile that runs in this thread; None outside a reconcile."""
         lease = CURRENT.get()
         if lease is None:
             return None
@@ -92,13 +92,13 @@ class Views:
         return view
 
     def called(self, method: str, request: Any) -> None:
-        """A driver call was answered by the stand-in; `request` without secrets."""
+        """Record a driver call that the stand-in has answered; `request` contains no secrets."""
         view = self.current()
         if view is not None:
             view.calls.append({"method": method, "request": request})
 
     def wrote(self, view: View, path: str, before: JsonObject | None) -> None:
-        """The view's object at `path` is new; `before`: as it was until then."""
+        """Predict the view's new object at `path`; `before` is the object before this write."""
         view.bases.setdefault(path, before)
         lease, wanted = CURRENT.get(), view.objects[path]
         base = view.bases[path]
