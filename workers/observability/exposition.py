@@ -1,8 +1,8 @@
 """Joins all sources of metrics for a scrape, with upstream's labels.
 
-A single process serves its own `Metrics`. Under `csi-fleet run` the supervisor serves the metrics
-of its children: each child writes its values to files in a shared folder. A restart of a child
-loses nothing, because the files of dead children are summed and kept (`SharedMetrics`).
+A single process serves its own `Metrics`. Under `csi-fleet run`, the supervisor serves the metrics
+of its children. Each child writes its values to files in a shared folder. No counts are lost when a
+child is restarted, because the counts of dead children are summed and kept (`SharedMetrics`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""Set in the environment of the children of `run` before they start."""
+"""Set in the environment of the children of `run` before they are started."""
 
-# Public in prometheus_client, but without type annotations.
+# These names are public in prometheus_client, but have no type annotations.
 _MmapedDict: Any = mmap_dict.MmapedDict
 _mark_process_dead: Any = multiprocess.mark_process_dead
 _merge: Any = multiprocess.MultiProcessCollector.merge
 
-# Labels that upstream has only in some setups: shown only if they have a value.
+# Labels that upstream has only in some setups; they are exported only if they have a value.
 _OPTIONAL_LABELS: Final = {
     "csi_sidecar_operations_seconds": "migrated",
     "csistoragecapacities_desired_goal": "driver_name",
@@ -41,10 +41,10 @@ _OPTIONAL_LABELS: Final = {
     "csistoragecapacities_obsolete": "driver_name",
 }
 
-# No process has this id: its files hold the sums of all dead processes.
+# No process has this id; the files with this id hold the sums for all dead processes.
 _GONE: Final = 0
 
-# A file may be still empty, or may have just been removed.
+# Reading is repeated, because a file may still be empty or may just have been removed.
 _READ_ATTEMPTS: Final = 5
 
 
@@ -52,7 +52,7 @@ class SharedMetrics(Collector):
     """The folder through which the children of one run export their metrics.
 
     Args:
-        directory: the value of PROMETHEUS_MULTIPROC_DIR of the children.
+        directory: the folder in the children's PROMETHEUS_MULTIPROC_DIR.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -60,23 +60,23 @@ class SharedMetrics(Collector):
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
-        """Empty the folder: a run starts from zero, as a single process does."""
+        """Empty the folder, so that a run starts from zero as a single process does."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(mode=0o700, parents=True)
 
     def forget_process(self, pid: int) -> None:
-        """Drop the gauges of a dead child and keep its counts; called after a child ended."""
+        """Drop a dead child's gauges and keep its counts; call this after a child has ended."""
         with self._lock:
             _mark_process_dead(pid, str(self.directory))
             for kind in ("counter", "histogram"):
                 self._add_to_gone(kind, self.directory / f"{kind}_{pid}.db")
 
     def describe(self) -> list[Metric]:
-        """Return nothing: the metrics depend on the children."""
+        """Return nothing, because the metrics depend on the children."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Return the sums over all children, living and dead."""
+        """Return the sums over all children, both running and dead."""
         for attempt in range(_READ_ATTEMPTS):
             try:
                 with self._lock:
@@ -103,7 +103,7 @@ class SharedMetrics(Collector):
 
 
 class ScrapeMetrics(Collector):
-    """Counts the scrapes themselves, with the metric names of Go's promhttp (F-030)."""
+    """Counts the scrapes themselves, under the metric names of Go's promhttp (F-030)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,7 +111,7 @@ class ScrapeMetrics(Collector):
         self._in_flight = 0
 
     def started(self) -> None:
-        """Count a scrape that begins."""
+        """Count a scrape that is beginning."""
         with self._lock:
             self._in_flight += 1
 
@@ -122,7 +122,7 @@ class ScrapeMetrics(Collector):
             self._codes[str(code)] = self._codes.get(str(code), 0) + 1
 
     def collect(self) -> Iterable[Metric]:
-        """Return both metrics."""
+        """Return the two metrics about scrapes."""
         total = CounterMetricFamily(
             "promhttp_metric_handler_requests_total",
             "Total number of scrapes by HTTP status code.",
@@ -158,14 +158,14 @@ class Exposition(Collector):
         self._sources = (*sources, process, self.scrapes)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, each family once."""
+        """Yield all metrics, each metric family once."""
         for source in self._sources:
             for family in source.collect():
                 yield _without_empty_labels(family)
 
 
 def _without_empty_labels(family: Metric) -> Metric:
-    """Remove optional labels without value, ended gauges, and the library's `_created`."""
+    """Remove optional labels that are empty, ended gauges, and the library's `_created` samples."""
     optional = _OPTIONAL_LABELS.get(family.name)
     shown = Metric(family.name, family.documentation, family.type, family.unit)
     for sample in family.samples:

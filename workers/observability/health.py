@@ -1,8 +1,8 @@
-"""Liveness of this process's threads, and whether the Lease is renewed.
+"""Checks the liveness of this process's threads, and whether its Lease is renewed.
 
-Each piece of background work has a heart, which must beat, or end, within a limit. If a heart is
-silent for longer, its thread hangs, and liveness names it. A thread that waits for work has no
-heart, because it cannot be late.
+Each piece of background work has a heart, which must beat or end within a time limit. If a heart is
+silent for longer, its thread hangs, and the liveness check names it. A thread that waits for work
+has no heart, because it cannot be late.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LIMIT_SECONDS: Final = 120.0
-"""A step is a bounded piece of work: some requests to Redis or the API server, each with a timeout
-of seconds."""
+"""A step is a bounded piece of work: a few requests to Redis or the API server, each with a timeout
+of some seconds.
+"""
 
-# A leader is unhealthy if it has not renewed for the lease duration plus this time (csi-lib-utils,
-# leaderelection DefaultHealthCheckTimeout).
+# A leader is unhealthy if it has not renewed its Lease for the lease duration plus this time
+# (csi-lib-utils, leaderelection DefaultHealthCheckTimeout).
 _LEASE_TOLERANCE_SECONDS: Final = 20.0
 
 
 class Heart:
-    """The heart of one piece of work; `Heartbeats` creates it."""
+    """The heart of one piece of work; created by `Heartbeats`."""
 
     __slots__ = ("_beaten_at", "_clock", "limit_seconds", "name")
 
@@ -36,7 +37,7 @@ class Heart:
         self._beaten_at = clock()
 
     def beat(self) -> None:
-        """Record that the work made progress."""
+        """Record that the work has made progress."""
         self._beaten_at = self._clock()
 
     def silent_seconds(self) -> float:
@@ -48,7 +49,7 @@ class Heartbeats:
     """The hearts of one process; thread-safe.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,20 +58,20 @@ class Heartbeats:
         self._hearts: set[Heart] = set()
 
     def expect(self, name: str, within_seconds: float = LIMIT_SECONDS) -> Heart:
-        """Return a heart that must beat at least every `within_seconds`, until `stop`."""
+        """Return a new heart that must beat at least every `within_seconds`, until `stop`."""
         heart = Heart(name, within_seconds, self._clock)
         with self._lock:
             self._hearts.add(heart)
         return heart
 
     def stop(self, heart: Heart) -> None:
-        """Remove a heart. Idempotent."""
+        """Remove a heart. Safe to call twice."""
         with self._lock:
             self._hearts.discard(heart)
 
     @contextmanager
     def during(self, name: str, within_seconds: float = LIMIT_SECONDS) -> Iterator[Heart]:
-        """Watch the block: it must end, or beat, within `within_seconds`."""
+        """Watch the block, which must end or beat within `within_seconds`."""
         heart = self.expect(name, within_seconds)
         try:
             yield heart
@@ -83,7 +84,7 @@ class Heartbeats:
             return {heart.name for heart in self._hearts}
 
     def check(self) -> str:
-        """Return which work is overdue; "" if none is (a liveness probe)."""
+        """Return which work is overdue, for a liveness probe; "" if none is."""
         with self._lock:
             hearts = list(self._hearts)
         ages = sorted((heart.name, heart.silent_seconds(), heart.limit_seconds) for heart in hearts)
@@ -97,14 +98,14 @@ HEARTBEATS: Final = Heartbeats()
 
 
 class LeaderHealth:
-    """Health of the holder of a Lease (F-022).
+    """The health of the holder of a Lease (F-022).
 
     Source: client-go, tools/leaderelection Check.
 
     Args:
         name: name of the Lease.
         lease_duration_seconds: duration of the Lease.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class LeaderHealth:
         self._renewed: float | None = None
 
     def renewed(self) -> None:
-        """Record that this process took or renewed the Lease just now."""
+        """Record that this process has just taken or renewed the Lease."""
         self._renewed = self._clock()
 
     def lost(self) -> None:
@@ -124,7 +125,7 @@ class LeaderHealth:
         self._renewed = None
 
     def check(self) -> str:
-        """Return client-go's error text; "" for a standby and for a leader that renews."""
+        """Return client-go's error text; "" for a standby, and for a leader that renews in time."""
         renewed = self._renewed
         if renewed is None or self._clock() - renewed <= self._limit:
             return ""

@@ -1,8 +1,9 @@
-"""The HTTP server for metrics, probes and profiles (`--http-endpoint`).
+"""Serves metrics, probes and profiles over HTTP (`--http-endpoint`).
 
-Each request has its own daemon thread and a time limit, so a slow client blocks no other; with too
-many connections the oldest is dropped. As upstream there is no login: the port is for the cluster's
-own monitoring. With `--metrics-token-review` the API server decides who may read the metrics.
+Each request has its own daemon thread and a time limit, so a slow client does not block others. If
+there are too many connections, the oldest one is dropped. As in upstream, there is no login: the
+port is for the cluster's own monitoring. With `--metrics-token-review`, the API server decides who
+may read the metrics.
 
 | Path | Answer |
 |---|---|
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# A client that neither sends nor reads for this long is dropped.
+# A client that neither sends nor reads anything for this long is disconnected.
 _CLIENT_TIMEOUT_SECONDS: Final = 10.0
 
-# Probes and scrapes need few connections; many slow clients get no more threads than this.
+# Probes and scrapes need few connections; many slow clients together get no more threads than this.
 _MAX_CONNECTIONS: Final = 32
 
 _DEFAULT_PROFILE_SECONDS: Final = 30.0
@@ -53,18 +54,18 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def always_ok() -> str:
-    """A check that never fails."""
+    """Return "", as a check that never fails."""
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The probes; each returns "" if all is well, else the problem in one line.
+    """The probes; each returns "" if all is well, otherwise the problem in one line.
 
     Args:
-        live: fails if only a restart helps (`Heartbeats.check`).
-        ready: fails if work cannot be done now.
-        leader: health of the Lease (`LeaderHealth.check`).
+        live: fails if only a restart can help (`Heartbeats.check`).
+        ready: fails if no work can be done now.
+        leader: the health of the Lease (`LeaderHealth.check`).
         may_read: returns True if a bearer token may read the metrics; None allows everybody.
     """
 
@@ -82,11 +83,11 @@ class _Answer:
 
 
 class DiagnosticsServer:
-    """The server of one process; `start` it once.
+    """The HTTP server of one process; call `start` once.
 
     Args:
-        settings: address and paths.
-        exposition: the metrics.
+        settings: the address and the paths.
+        exposition: the metrics to serve.
         checks: the probes.
     """
 
@@ -103,14 +104,14 @@ class DiagnosticsServer:
 
     @property
     def port(self) -> int:
-        """The port in use, chosen by the kernel if the setting is 0."""
+        """The port in use, which the kernel chooses if the setting is 0; 0 before the start."""
         return int(self._server.server_address[1]) if self._server else 0
 
     def start(self) -> None:
-        """Listen, and serve in a new thread.
+        """Listen on the address, and serve requests in a new thread.
 
         Raises:
-            ConfigError: exit code 255: the address cannot be bound (F-014).
+            ConfigError: the address cannot be bound; the exit code is 255 (F-014).
         """
         endpoint = self._settings.endpoint
         try:
@@ -129,26 +130,27 @@ class DiagnosticsServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the port; running requests are abandoned. Idempotent."""
+        """Close the port; running requests are abandoned. Safe to call twice."""
         self._stopping.set()
         server, self._server = self._server, None
         if server is not None:
-            # Wakes the thread that waits in accept.
+            # This wakes the thread that waits in `accept`.
             server.socket.shutdown(socket.SHUT_RDWR)
             if self._thread is not None:
                 self._thread.join()
             server.server_close()
 
     def _serve(self, server: _Server) -> None:
-        # Not serve_forever, which wakes twice a second to check whether it should end.
+        # `serve_forever` is not used, because it wakes twice a second to check whether it should
+        # end.
         while not self._stopping.is_set():
             server.handle_request()
 
     def answer(self, target: str, accept: str, authorization: str = "") -> _Answer:
-        """Route one GET.
+        """Return the answer to one GET request.
 
         Args:
-            target: path and query.
+            target: the path and query of the request.
             accept: the Accept header.
             authorization: the Authorization header.
         """
@@ -176,7 +178,7 @@ class DiagnosticsServer:
         scrapes.started()
         code = 500
         try:
-            # The encoders only call collect(), the only method of a Collector.
+            # The encoders call nothing but `collect()`, the only method of a Collector.
             body: bytes = encode(self._exposition)
             code = 200
         finally:
@@ -224,7 +226,7 @@ def _probe(check: Check) -> _Answer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # A restarted process must get its port again while old connections are closing.
+    # A restarted process must be able to bind its port again while old connections are closing.
     allow_reuse_address = True
     block_on_close = False
 
@@ -237,13 +239,14 @@ class _Server(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6 and self.server_address[0] == "::":
-            # Go listens on both families for `:8080`.
+            # For `:8080`, Go listens on both address families.
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # Not HTTPServer's method, which asks DNS for the host's name; that can take seconds.
+        # HTTPServer's method is not used: it asks DNS for the host's name, which can take seconds.
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        # Drop the oldest connection, because a new probe must be answered.
+        # If there are too many connections, the oldest is dropped, because a new probe must be
+        # answered.
         with self._lock:
             while len(self._open) >= _MAX_CONNECTIONS:
                 oldest = next(iter(self._open))
@@ -294,7 +297,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815  named by the base class
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing: probes and scrapes are too many."""
+        """Log nothing, because there are too many probes and scrapes."""
 
 
 def _listen(host: str, port: int, diagnostics: DiagnosticsServer) -> _Server:
@@ -306,5 +309,6 @@ def _listen(host: str, port: int, diagnostics: DiagnosticsServer) -> _Server:
     try:
         return _Server(socket.AF_INET6, ("::", port), diagnostics)
     except OSError:
-        # This machine has no IPv6, or the port is taken: then IPv4 fails too, with the right text.
+        # Either this machine has no IPv6, or the port is taken. In the second case IPv4 fails too,
+        # with the right error text.
         return _Server(socket.AF_INET, ("0.0.0.0", port), diagnostics)  # noqa: S104  Go's `:port`

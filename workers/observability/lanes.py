@@ -1,7 +1,7 @@
-"""Exports figures of the queues as metrics, read from Redis at each scrape.
+"""Exports figures about the queues as metrics, read from Redis at each scrape.
 
-Only the watcher exports them, because they are the same for all processes. If Redis does not
-answer, the scrape has no queue figures, and `csi_fleet_queue_up` is 0.
+Only the watcher exports them, because they would be the same in all processes. If Redis does not
+answer, the scrape contains no queue figures, and `csi_fleet_queue_up` is 0.
 """
 
 from __future__ import annotations
@@ -28,56 +28,57 @@ class LaneLimit(Protocol):
 
     @property
     def concurrency(self) -> int:
-        """Most keys that run at once."""
+        """Maximum number of keys that may run at once."""
 
 
 class LaneFigures(Protocol):
-    """Counts and ages of one queue, such as `workers.queue.limits.LaneStats`."""
+    """The counts and ages of one queue; `workers.queue.limits.LaneStats` has these fields."""
 
     @property
     def ready(self) -> int:
-        """Waiting keys without a failed attempt."""
+        """Number of waiting keys that have no failed attempt."""
 
     @property
     def retry(self) -> int:
-        """Waiting keys to retry."""
+        """Number of keys that are waiting for a retry."""
 
     @property
     def running(self) -> int:
-        """Keys leased by a worker."""
+        """Number of keys that are leased by a worker."""
 
     @property
     def delayed(self) -> int:
-        """Keys that are due later."""
+        """Number of keys that are due later."""
 
     @property
     def blocked(self) -> int:
-        """Keys that wait for a lock, which another key of the same volume holds."""
+        """Number of keys that wait for a lock that another key holds."""
 
     @property
     def head_age_seconds(self) -> float:
-        """Seconds that the next key has been waiting."""
+        """How many seconds the next key has been waiting."""
 
     @property
     def untaken_seconds(self) -> float:
-        """Seconds that the next key has been waiting although the limits allow it."""
+        """How many seconds the next key has been waiting although the limits would allow it."""
 
     @property
     def paused(self) -> Mapping[str, str]:
-        """Reason by kind of pause."""
+        """The reason for each kind of pause that is in force."""
 
     @property
     def limits(self) -> LaneLimit | None:
-        """The limits, None if no worker declared any."""
+        """The limits of the queue, None if no worker declared any."""
 
 
 class LaneCollector(Collector):
-    """Turns figures of the queues into gauges.
+    """Converts figures about the queues into gauges.
 
     Args:
         read: reads the figures from Redis, by queue (`<kind>|<driver>`).
         read_sizes: reads figures that belong to no queue, by name: `intents`, `unsaved_volumes`.
-        work_queues: kind -> name of upstream's work queue; other kinds keep their name (L-096).
+        work_queues: maps each kind to the name of upstream's work queue; all other kinds keep
+            their names (L-096).
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class LaneCollector(Collector):
         self._read_sizes = read_sizes
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Return nothing, so that the registration needs no Redis."""
+        """Return nothing, so that Redis is not needed for the registration."""
         return []
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -150,7 +151,7 @@ def _lane_families(lanes: Mapping[str, LaneFigures]) -> list[GaugeMetricFamily]:
 def _depths(
     lanes: Mapping[str, LaneFigures], work_queues: Mapping[str, str]
 ) -> list[GaugeMetricFamily]:
-    """Return `workqueue_depth`: keys of all drivers that are due but do not run yet (L-096)."""
+    """Return `workqueue_depth`: how many keys of all drivers are due but not running (L-096)."""
     depths: dict[str, int] = defaultdict(int)
     for lane, figures in lanes.items():
         kind = unquote(lane.partition("|")[0])

@@ -1,9 +1,10 @@
-"""Formats records of Python's logging in klog's layouts.
+"""Formats the records of Python's logging in klog's layouts.
 
 Text: `W1102 15:04:05.000123      17 claims.py:88] "CreateVolume failed" claim="default/data"`
 JSON: `{"ts":1730559845000.123,"caller":"claims.py:88","level":"warning","msg":"...","claim":"..."}`
 
-Source: k8s.io/klog text.go and component-base logs/json; `level` in JSON is our addition.
+Source: k8s.io/klog text.go and component-base logs/json; `level` in JSON is an addition of
+csi-fleet.
 """
 
 from __future__ import annotations
@@ -27,37 +28,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STRIPPED: Final = "***stripped***"
-"""The text of upstream's protosanitizer for a hidden secret."""
+"""The text with which upstream's protosanitizer replaces a secret."""
 
 OWN_PACKAGES: Final = ("workers", "watcher", "csi_client")
-"""Our loggers start with these names; all others belong to libraries."""
+"""The names of csi-fleet's loggers start with these words; all other loggers belong to libraries.
+"""
 
 _SECRET_NAME: Final = re.compile(
     r"secret|passw|token|credential|authorization|api_?key", re.IGNORECASE
 )
 _SECRET_REFERENCE: Final = re.compile(r"name(space)?s?$|_?ref$", re.IGNORECASE)
-# Up to the last `@`, because a password may contain one. The scheme before `://` is not matched:
-# that would take quadratic time for a long text.
+# The match extends to the last `@`, because a password may contain one. The scheme before `://` is
+# not matched, because that would take quadratic time for a long text.
 _URL_LOGIN: Final = re.compile(r"://[^/\s]*@")
 _QUERY_LOGIN: Final = re.compile(r"(?P<name>\bsentinel_password=)[^&\s]+")
 _BEARER: Final = re.compile(r"(?P<word>\bbearer\s+)[A-Za-z0-9._~+/-]+=*", re.IGNORECASE)
 
-# Characters that JSON does not escape, but a terminal interprets or takes as the end of a line.
+# Characters that JSON does not escape, but that a terminal interprets or treats as the end of a
+# line.
 _CONTROL: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 )
 
-# Exceptions of these packages mean that something outside failed, not that csi-fleet has a bug.
+# Exceptions from these packages mean that something outside csi-fleet failed, not that csi-fleet
+# has a bug.
 _OUTSIDE: Final = frozenset({"csi_client", "grpc", "kombu", "kubernetes", "redis"})
 
-# The attributes of a record without `extra`.
+# The attributes that a record has without `extra`.
 _RECORD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {
     "message",
     "asctime",
     "taskName",
 }
 
-# Verbosity 5 is DEBUG (10), 0 is INFO (20): each step of verbosity is two levels.
+# Verbosity 5 is DEBUG (10) and verbosity 0 is INFO (20), so each step of verbosity is two levels.
 _LEVELS_A_VERBOSITY: Final = 2
 _FIELD_ORDER: Final = ("key", "claim", "volume", "driver", "attempt")
 _bound: ContextVar[dict[str, Any]] = ContextVar("log_fields")
@@ -65,7 +69,7 @@ _bound: ContextVar[dict[str, Any]] = ContextVar("log_fields")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The content of a log line; `fields` in display order."""
+    """The content of a log line, with `fields` in the order in which they are shown."""
 
     seconds: float
     caller: str
@@ -87,12 +91,12 @@ def log_fields(**fields: Any) -> Iterator[None]:
 
 
 def level_of(verbosity: int) -> int:
-    """Return Python's log level for a klog verbosity: 0 is INFO, 5 is DEBUG."""
+    """Return Python's log level for a klog verbosity: INFO for 0, DEBUG for 5."""
     return max(1, logging.INFO - _LEVELS_A_VERBOSITY * verbosity)
 
 
 class KlogFormatter(logging.Formatter):
-    """Formats our own and libraries' records as klog lines without secrets.
+    """Formats the records of csi-fleet and of libraries as klog lines without secrets.
 
     Args:
         is_json: True for JSON, False for text.
@@ -103,7 +107,7 @@ class KlogFormatter(logging.Formatter):
         self._render = render_json if is_json else render_text
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line; in text a traceback follows on indented lines."""
+        """Return one line; in text format, a traceback follows on indented lines."""
         return self._render(read(record))
 
 
@@ -140,7 +144,7 @@ def _severity(level: int) -> str:
 
 
 def is_operational(error: BaseException) -> bool:
-    """Return True if something outside this program failed: then a traceback does not help."""
+    """Return True if something outside this program failed, so that a traceback does not help."""
     if isinstance(error, (ProvisionerError, OSError, EOFError)):
         return True
     return any(kind.__module__.partition(".")[0] in _OUTSIDE for kind in type(error).__mro__)
@@ -154,7 +158,7 @@ def strip_text(text: str) -> str:
 
 
 def render_text(line: Line) -> str:
-    """Return klog's text line; a traceback follows on indented lines."""
+    """Return a line in klog's text format; a traceback follows on indented lines."""
     moment = time.strftime("%m%d %H:%M:%S", time.localtime(line.seconds))
     head = (
         f"{line.level[0].upper()}{moment}.{int(line.seconds % 1 * 1e6):06d} {os.getpid():7d} "
@@ -166,7 +170,7 @@ def render_text(line: Line) -> str:
 
 
 def render_json(line: Line) -> str:
-    """Return klog's JSON line; `ts` is in milliseconds."""
+    """Return a line in klog's JSON format; `ts` is in milliseconds."""
     head: dict[str, Any] = {
         "ts": round(line.seconds * 1000, 3),
         "caller": line.caller,
@@ -190,13 +194,13 @@ def _strip(name: str, value: Any) -> Any:
         return [_strip("", inner) for inner in value]
     if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
         return value
-    # Also for infinity, which JSON cannot express.
+    # Infinity is also converted to text, because JSON cannot express it.
     return strip_text(value if isinstance(value, str) else _text_of(value))
 
 
 def _one_line(error: BaseException) -> str:
     text = " ".join(_text_of(error).split()) or type(error).__name__
-    # Most built-in errors mean little without their class: KeyError('x') prints 'x'.
+    # Most built-in errors mean little without the name of their class: KeyError('x') prints 'x'.
     named = type(error).__module__ == "builtins" and not isinstance(error, OSError)
     return f"{type(error).__name__}: {text}" if named else text
 

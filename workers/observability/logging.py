@@ -1,10 +1,11 @@
 """Structured logging to stderr, in klog's text or JSON format.
 
-A message is constant; variable parts are fields: `claim`, `volume`, `key`, `driver`, `attempt`.
-Secrets are hidden: fields with a secret's name, and logins in URLs. An operational error (of the
-driver, Redis or the API server) is one line; only a bug in csi-fleet logs a traceback.
-Everything uses Python's `logging`, so libraries' lines get the same format. DEBUG of our packages
-is verbosity 5 (P-012); libraries need a higher verbosity.
+A message is constant; the variable parts are fields: `claim`, `volume`, `key`, `driver`, `attempt`.
+Secrets are hidden, both in fields whose names suggest a secret and in logins in URLs. An
+operational error (of the driver, Redis or the API server) takes one line; only a bug in csi-fleet
+logs a traceback.
+Everything uses Python's `logging`, so the lines of libraries have the same format. For csi-fleet's
+own packages, DEBUG is verbosity 5 (P-012); libraries need a higher verbosity.
 
 ```
 _log = get_logger(__name__)
@@ -25,22 +26,22 @@ from workers.observability.logformat import OWN_PACKAGES, KlogFormatter, level_o
 
 __all__ = ["FleetLogger", "configure_logging", "get_logger", "log_fields"]
 
-# Verbosity from which libraries' INFO and DEBUG lines are logged.
+# The lowest verbosities at which the INFO and DEBUG lines of libraries are logged.
 _LIBRARY_INFO_VERBOSITY: Final = 6
 _LIBRARY_DEBUG_VERBOSITY: Final = 9
 
-# Libraries that warn about each retry, although csi-fleet logs the outage itself.
+# Libraries that warn about each retry, although csi-fleet already logs the outage.
 _NOISY_LIBRARIES: Final = ("celery.app.trace",)
 
 
 class FleetLogger:
-    """A logger with klog's severities; fields are JSON values, `err` is an exception."""
+    """A logger with klog's severities; fields are JSON values, and `err` is an exception."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
     def v(self, verbosity: int, message: str, /, **fields: Any) -> None:
-        """Log a detail, from `-v <verbosity>` on."""
+        """Log a detail if `-v` is at least `verbosity`."""
         self._write(level_of(verbosity), message, fields)
 
     def info(self, message: str, /, **fields: Any) -> None:
@@ -56,31 +57,31 @@ class FleetLogger:
         self._write(logging.ERROR, message, fields)
 
     def exception(self, message: str, /, **fields: Any) -> None:
-        """Log the exception being handled; with a traceback only if it is a bug in csi-fleet."""
+        """Log the exception that is being handled, with a traceback only if it is a bug."""
         self._write(logging.ERROR, message, fields, exc_info=True)
 
     def _write(
         self, level: int, message: str, fields: dict[str, Any], *, exc_info: bool = False
     ) -> None:
-        # The caller of `info` and the others is three frames up.
+        # The caller of `info` and of the other methods is three frames up.
         self._logger.log(level, message, exc_info=exc_info, extra={"fields": fields}, stacklevel=3)
 
 
 def get_logger(name: str) -> FleetLogger:
-    """Return the logger of a module, `get_logger(__name__)`."""
+    """Return a module's logger; call it as `get_logger(__name__)`."""
     return FleetLogger(name)
 
 
 def configure_logging(log_format: str, verbosity: int, *, stream: TextIO | None = None) -> None:
-    """Set up logging of the whole process; can be called again.
+    """Set up logging for the whole process; can be called again.
 
-    Celery replaces the root logger's handlers unless its `setup_logging` signal has a receiver: a
-    process with Celery must connect a receiver that does nothing.
+    Celery replaces the root logger's handlers unless its `setup_logging` signal has a receiver. So
+    a process that uses Celery must connect a receiver that does nothing.
 
     Args:
         log_format: `text` or `json`.
-        verbosity: value of `-v`.
-        stream: output stream, stderr by default.
+        verbosity: the value of `-v`.
+        stream: the output stream, stderr by default.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(KlogFormatter(is_json=log_format == "json"))

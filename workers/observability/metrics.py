@@ -1,12 +1,13 @@
-"""All metrics of a process, each declared once with unit and help.
+"""All metrics of a process, each declared once with its unit and help text.
 
-Upstream's names, labels, help texts and buckets first (L-095, L-096, P-011, F-024, F-030, CAP-080),
-then our own, which start with `csi_fleet_`. Labels are driver, class, kind, state or code, never a
-claim or a volume, because each value creates a series that stays.
+Upstream's names, labels, help texts and buckets come first (L-095, L-096, P-011, F-024, F-030,
+CAP-080), followed by csi-fleet's own, which start with `csi_fleet_`. Labels are driver, class,
+kind, state or code, but never a claim or a volume, because each value creates a series that is
+kept.
 
-If PROMETHEUS_MULTIPROC_DIR is set when this module is first imported, values are stored in files of
-that folder, and `workers.observability.exposition` sums them over all processes. So each gauge says
-how it is combined: `livesum` and `livemax` use only living processes.
+If PROMETHEUS_MULTIPROC_DIR is set when this module is first imported, values are stored in files in
+that folder, and `workers.observability.exposition` sums them over all processes. So each gauge
+declares how its values are combined: `livesum` and `livemax` use only running processes.
 """
 
 from __future__ import annotations
@@ -21,28 +22,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 UNKNOWN_DRIVER: Final = "unknown-driver"
-"""Label of calls that are made before the driver's name is known (F-030)."""
+"""Driver label of calls that are made before the driver's name is known (F-030)."""
 
 NO_STATUS: Final = "unknown-non-grpc"
-"""Label of calls that ended without a gRPC status (P-011)."""
+"""Status label of calls that ended without a gRPC status (P-011)."""
 
 GONE: Final = -math.inf
-"""Value of an ended gauge, which the exposition hides. With several processes a gauge cannot be
-removed, and `livemax` prefers another process's value."""
+"""The value of an ended gauge, which the exposition hides. With several processes, a gauge cannot
+be removed; `livemax` then prefers another process's value.
+"""
 
 OUTCOMES: Final = ("done", "retry", "wait", "blocked")
-"""The outcomes of a reconcile, as in workers.engine.outcome."""
+"""The outcomes of a reconcile, as in `workers.engine.outcome`."""
 
 _DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _CSI_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 _WORKQUEUE_BUCKETS: Final = tuple(float(f"1e{power}") for power in range(-8, 2))
-# From one API request to the slow retry of an infeasible claim.
+# The buckets range from one API request to the slow retry of an infeasible claim.
 _SNAPSHOT_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600)
 _CLAIM_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 
 
 class _Known(MetricWrapperBase):
-    """Caches known series, to avoid the library's checks and lock for 17 series per claim."""
+    """Caches known series, to avoid the library's checks and its lock for 17 series per claim."""
 
     def labels(self, *labelvalues: Any, **labelkwargs: Any) -> Self:
         known: Any = self._metrics.get(labelvalues)
@@ -62,7 +64,7 @@ class _Histogram(_Known, Histogram):
 
 
 class Metrics:
-    """The metrics of one process. Create one and pass it on; two objects count separately.
+    """The metrics of one process. Create one object and pass it on; two objects count separately.
 
     Every method is thread-safe, takes microseconds and never raises.
     """
@@ -84,20 +86,20 @@ class Metrics:
         self.provision_seconds.labels(*labels).observe(seconds)
 
     def provision_failed(self, claim: Mapping[str, Any]) -> None:
-        """Count a failed attempt, without its duration (C-084)."""
+        """Count a failed attempt to provision, without its duration (C-084)."""
         self.provision_failed_total.labels(*claim_labels(claim)).inc()
 
     def deleted(self, volume: Mapping[str, Any], seconds: float) -> None:
-        """Count a deleted volume."""
+        """Count a deleted volume, after `seconds`."""
         self.delete_total.labels(volume_class(volume)).inc()
         self.delete_seconds.labels(volume_class(volume)).observe(seconds)
 
     def delete_failed(self, volume: Mapping[str, Any]) -> None:
-        """Count a failed deletion."""
+        """Count a failed attempt to delete a volume."""
         self.delete_failed_total.labels(volume_class(volume)).inc()
 
     def expect(self, driver_name: str, kinds: Iterable[str]) -> None:
-        """Export counters from 0 if their first event must alert: a rate misses a first sample."""
+        """Export counters whose first event must alert from 0: a rate misses the first sample."""
         for kind in kinds:
             self.unexpected_errors.labels(kind, driver_name)
             self.lease_losses.labels(kind)
@@ -105,17 +107,18 @@ class Metrics:
                 self.attempts.labels(kind, driver_name, outcome)
 
     def driver_left(self, driver_name: str) -> None:
-        """End the connection gauge of a driver that is no longer served here."""
+        """End the connection gauge of a driver that this process no longer serves."""
         self.driver_connected.labels(driver_name).set(GONE)
 
     def csi_observer(
         self, driver_name: str = "", *, migrated: bool | None = None
     ) -> Callable[[str, str | None, float], None]:
-        """Return the observer of one driver's calls: method, code in Go's spelling, seconds.
+        """Return an observer of a driver's calls: (method, code in Go's spelling, seconds).
 
         Args:
             driver_name: the driver's name, "" while it is unknown.
-            migrated: only for drivers that replace an in-tree plugin (P-009), else None.
+            migrated: True or False for a driver that replaces an in-tree plugin (P-009),
+                otherwise None.
         """
         driver = driver_name or UNKNOWN_DRIVER
         label = "" if migrated is None else str(migrated).lower()
@@ -169,7 +172,7 @@ class Metrics:
         )
 
     def _declare_work_queues(self) -> None:
-        # workqueue_depth comes from Redis: see workers.observability.lanes.
+        # workqueue_depth is read from Redis, see `workers.observability.lanes`.
         self.work_adds = self._counter(
             "workqueue_adds_total", "Total number of adds handled by workqueue", "name"
         )
@@ -227,7 +230,7 @@ class Metrics:
             "used to identify the lease. Please make sure to group by name.",
             "name",
         )
-        # With a single driver, driver_name is "" and hidden (CAP-080).
+        # With a single driver, driver_name is "" and is hidden (CAP-080).
         self.capacity_goal = self._gauge(
             "csistoragecapacities_desired_goal",
             "Number of CSIStorageCapacity objects that are supposed to be managed automatically.",
@@ -269,7 +272,8 @@ class Metrics:
             "snapshot_type",
             "operation_status",
         )
-        # A gauge, because a counter would get the suffix `_total`, which upstream does not have.
+        # This is a gauge, because a counter would get the suffix `_total`, which upstream does not
+        # have.
         self.data_sources = self._gauge(
             "volume_data_source_validator_operation_count",
             "Number of validations operations by result",
@@ -371,12 +375,12 @@ class Metrics:
 
 
 def claim_labels(claim: Mapping[str, Any]) -> tuple[str, str]:
-    """Return class and source of a claim from `spec`, not the beta annotation (L-095, C-085)."""
+    """Return a claim's class and source from `spec`, not the beta annotation (L-095, C-085)."""
     spec = claim.get("spec") or {}
     source = spec.get("dataSource") or {}
     return spec.get("storageClassName") or "", source.get("kind") or ""
 
 
 def volume_class(volume: Mapping[str, Any]) -> str:
-    """Return the class of a volume, "" for none."""
+    """Return the name of a volume's class, "" if it has none."""
     return (volume.get("spec") or {}).get("storageClassName") or ""

@@ -1,7 +1,7 @@
-"""Profiles of this process, in the place of Go's /debug/pprof/ (`--enable-pprof`).
+"""Profiles of this process, as a replacement for Go's /debug/pprof/ (`--enable-pprof`).
 
-A profile samples the stacks of all threads and prints them folded (`root;...;leaf count`), a format
-that flame graph tools read. Nothing runs without a request.
+A profile samples the stacks of all threads and prints them in folded form (`root;...;leaf count`),
+a format that flame graph tools read. Nothing runs unless a request asks for it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MAX_PROFILE_SECONDS: Final = 120.0
-"""Longest profile that a request can ask for."""
+"""Maximum duration of a profile that a request can ask for."""
 
-# 100 samples a second, as Go's profiler.
+# 100 samples a second, as in Go's profiler.
 _SAMPLE_PERIOD_SECONDS: Final = 0.01
 
-# Most types on the heap page.
+# Maximum number of types on the heap page.
 _HEAP_ROWS: Final = 50
 
 INDEX: Final = """Profiles of csi-fleet (Python):
@@ -54,7 +54,7 @@ def thread_stacks() -> str:
 
 
 def heap() -> str:
-    """Return counts of the objects that the garbage collector tracks, most frequent types first."""
+    """Return how many objects the garbage collector tracks per type, most frequent first."""
     counts = Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
     rows = [f"{count:9d} {name}" for name, count in counts.most_common(_HEAP_ROWS)]
     return "\n".join([f"{counts.total():9d} objects in all", *rows]) + "\n"
@@ -64,7 +64,7 @@ def profile(seconds: float, stop: threading.Event) -> str:
     """Sample all other threads for `seconds` and return folded stacks, most frequent first.
 
     Args:
-        seconds: at most `MAX_PROFILE_SECONDS`.
+        seconds: how long to sample, at most `MAX_PROFILE_SECONDS`.
         stop: ends the profile early when set.
     """
     stacks: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Counts calls to the API server and drivers, and notes them in the reconcile's history."""
+"""Counts calls to the API server and to drivers, and notes them in the reconcile's history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from workers.observability.metrics import Metrics
 
-# Segments of a path before the resource: /api/v1/... and /apis/<group>/<version>/...
+# Number of segments of a path that precede the resource: /api/v1/... and
+# /apis/<group>/<version>/...
 _CORE_SEGMENTS: Final = 2
 _GROUP_SEGMENTS: Final = 3
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -23,7 +24,7 @@ _MIGRATED: Final = ContextVar("migrated", default=False)
 
 
 def resource_of(url: str) -> tuple[str, str]:
-    """Return the plural and the object's name (or "") of an API path; "discovery" for the rest.
+    """Return the plural and the object's name (or "") in an API path; "discovery" if it has none.
 
     `/api/v1/namespaces/shop/persistentvolumeclaims/data?x=y` -> `persistentvolumeclaims`, `data`.
     """
@@ -37,9 +38,9 @@ def resource_of(url: str) -> tuple[str, str]:
 
 
 def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
-    """Return the observer of a KubeClient: method, path, status (0: no answer), seconds.
+    """Return an observer of API requests: (method, path, status, seconds).
 
-    A watch is observed only if it could not be opened.
+    The status is 0 if there was no answer. A watch is observed only if it could not be opened.
     """
 
     def observe(method: str, url: str, status: int, seconds: float) -> None:
@@ -66,7 +67,7 @@ def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
 
 @contextmanager
 def about_volume(*, is_migrated: bool) -> Iterator[None]:
-    """Mark calls of this thread in the block as about an in-tree volume or not (A-072)."""
+    """Mark this thread's calls inside the block as concerning an in-tree volume or not (A-072)."""
     token = _MIGRATED.set(is_migrated)
     try:
         yield
@@ -77,11 +78,12 @@ def about_volume(*, is_migrated: bool) -> Iterator[None]:
 def csi_observer(
     metrics: Metrics, replaces_in_tree: Callable[[str], bool] = lambda _: False
 ) -> Callable[[str, str, str | None, float], None]:
-    """Return the observer of all drivers' calls: driver, method, code in Go's spelling, seconds.
+    """Return an observer of driver calls: (driver, method, code in Go's spelling, seconds).
 
     Args:
         metrics: counts the calls.
-        replaces_in_tree: True for the name of a driver that gets the label `migrated` (P-009).
+        replaces_in_tree: returns True for the name of a driver whose calls get the label
+            `migrated` (P-009).
     """
     observer_of = cache(metrics.csi_observer)
 

@@ -1,4 +1,4 @@
-"""Measures how long each piece of work of this process takes, and how long running ones (L-096)."""
+"""Measures how long each piece of work takes, and how long unfinished ones have run (L-096)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class RunningWork:
-    """Feeds `workqueue_work_duration_seconds` and the two gauges of unfinished work.
+    """Provides `workqueue_work_duration_seconds` and the two gauges of unfinished work.
 
     Args:
         metrics: receives the figures.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,7 +46,7 @@ class RunningWork:
             self._metrics.work_seconds.labels(name).observe(self._clock() - started)
 
     def publish(self) -> None:
-        """Update the gauges; call it about once a second."""
+        """Update the gauges; call this about once a second."""
         now = self._clock()
         with self._lock:
             ages = {name: [0.0] for name in self._names}

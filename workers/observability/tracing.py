@@ -1,13 +1,13 @@
-"""One OpenTelemetry trace per claim, if tracing is enabled.
+"""Exports one OpenTelemetry trace per claim, if tracing is enabled.
 
 The id of a trace is the UID of its claim. So all reconciles of a claim, in any process and at any
-time, and the deletion of the volume `pvc-<uid>`, are spans of one trace, without passing a trace
-context between them. Child spans of a reconcile are its wait in the queue, its calls to the driver
-and its requests to the API server.
+time, and the deletion of the volume `pvc-<uid>`, are spans of one trace, although no trace context
+is passed between them. The child spans of a reconcile are its wait in the queue, its calls to the
+driver and its requests to the API server.
 
-OpenTelemetry is imported only if the environment names a collector
-(`OTEL_EXPORTER_OTLP_ENDPOINT`); it is installed with the extra `csi-fleet[tracing]`. The SDK's
-other variables (headers, service name, sampler) work too.
+OpenTelemetry is imported only if the environment names a collector (`OTEL_EXPORTER_OTLP_ENDPOINT`).
+It is installed with the extra `csi-fleet[tracing]`. The other variables of the SDK (headers,
+service name, sampler) also work.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _tracer: ContextVar[Any] = ContextVar("tracer", default=None)
 
 
 class Tracing:
-    """The traces of one process; without a provider it does nothing.
+    """The traces of one process; without a provider, it does nothing.
 
     Args:
-        provider: a provider with `claim_ids()` as its id generator.
+        provider: a provider that has `claim_ids()` as its id generator.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -49,7 +49,7 @@ class Tracing:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Tracing:
-        """Return tracing to the collector in the environment; without one it does nothing."""
+        """Return tracing to the environment's collector; without a collector, it does nothing."""
         if not any(env.get(name) for name in ENDPOINTS):
             return cls()
         try:
@@ -75,17 +75,17 @@ class Tracing:
         """Trace the block, one reconcile, as a span; calls made inside become its children.
 
         Args:
-            name: name of the span.
-            text: the key; a UID in it becomes the trace id.
-            waited_seconds: how long the key waited for this reconcile.
-            fields: fields as on log lines: key, driver, claim or volume.
+            name: the name of the span.
+            text: the text of the key; a UID in it becomes the trace id.
+            waited_seconds: how long the key has waited for this reconcile.
+            fields: the same fields as on log lines: key, driver, claim or volume.
         """
         if self._tracer is None:
             return nullcontext()
         return _work(self._tracer, name, text, waited_seconds, fields)
 
     def stop(self) -> None:
-        """Send the remaining spans, for at most a few seconds."""
+        """Send the remaining spans; this takes at most a few seconds."""
         if self._provider is not None:
             self._provider.force_flush(STOP_MILLISECONDS)
             self._provider.shutdown()
@@ -121,7 +121,7 @@ def claim_ids() -> Any:
 
 
 def trace_id_of(text: str) -> int | None:
-    """Return the UID in a key's text as a number, None if there is none."""
+    """Return the UID in a key's text as a number; None if there is none."""
     found = _UID.findall(text)
     return int(found[-1].replace("-", ""), 16) if found else None
 

@@ -1,7 +1,7 @@
-"""Collects short notes on the current reconcile of this thread, for `csi-fleet explain`.
+"""Collects short notes about this thread's current reconcile, for `csi-fleet explain`.
 
-The notes are sent to Redis with the call that releases the lease, so they cost no extra request.
-They contain calls, codes and error texts that events show too, so no secret.
+The notes are sent to Redis with the call that releases the lease, so they need no extra request.
+They contain calls, codes and the error texts that events also show, so they contain no secrets.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
     from workers.observability.logging import FleetLogger
 
-# Per reconcile; Redis limits the history of a key too (`lib.lua`, TRAIL_NOTES).
+# Maximum number of notes per reconcile; Redis also limits the history of a key (`lib.lua`,
+# TRAIL_NOTES).
 MAX_NOTES: Final = 16
 MAX_TEXT: Final = 400
-# Start of the note on a request that the API server refused.
+# The beginning of a note about a request that the API server refused.
 REFUSED: Final = "the API server refused: "
-# Start of the note on a bug in csi-fleet.
+# The beginning of a note about a bug in csi-fleet.
 UNEXPECTED: Final = "csi-fleet failed with an unexpected"
 
 
@@ -36,7 +37,7 @@ _current: ContextVar[_Notes | None] = ContextVar("trail", default=None)
 
 @contextmanager
 def collect() -> Iterator[None]:
-    """Collect the notes of this thread inside the block."""
+    """Collect the notes that this thread makes inside the block."""
     token = _current.set(_Notes())
     try:
         yield
@@ -45,11 +46,11 @@ def collect() -> Iterator[None]:
 
 
 def note(event: str, detail: str = "") -> None:
-    """Add a note to the current reconcile; outside of a reconcile do nothing.
+    """Add a note to the current reconcile; outside a reconcile, do nothing.
 
     Args:
-        event: one word: `rpc`, `api`, `error`, `end`.
-        detail: one line, cut to 400 characters.
+        event: one word: `rpc`, `api`, `error` or `end`.
+        detail: one line, which is cut to 400 characters.
     """
     notes = _current.get()
     if notes is None:
@@ -60,7 +61,7 @@ def note(event: str, detail: str = "") -> None:
 
 
 def last(event: str) -> str:
-    """Return the text of the newest note of this event in the current reconcile; "" if none."""
+    """Return the newest note's text for this event in the current reconcile; "" if none."""
     notes = _current.get()
     for _, text in reversed(notes.lines if notes is not None else ()):
         if text.startswith(f"{event} "):
@@ -74,13 +75,13 @@ def refused(error: Exception) -> None:
 
 
 def tell_refused(log: FleetLogger, error: Exception) -> None:
-    """As `refused`, and log it: for failures whose event or caller does not show the cause."""
+    """Note and log a refusal; for failures whose event or caller does not show the cause."""
     log.warning("the API server refused", err=error)
     refused(error)
 
 
 def collected() -> list[str]:
-    """Return `<age in ms> <event> <detail>` of each note, oldest first, for the queue's scripts."""
+    """Return each note as `<age in ms> <event> <detail>`, oldest first, for the queue's scripts."""
     notes = _current.get()
     if notes is None:
         return []
