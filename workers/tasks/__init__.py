@@ -1,1 +1,1 @@
-"""Celery tasks: each reconciles one key. No rules of controllers are here."""
+"""The Celery tasks, each of which reconciles one key; they contain no rules of controllers."""

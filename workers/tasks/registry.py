@@ -1,4 +1,4 @@
-"""The Celery tasks of a worker: "work is due in this list", and beat's tick."""
+"""Declares a worker's Celery tasks: "work is due in this list", and beat's tick."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 def register(
     app: Celery, context: Context, controllers: Mapping[str, Controller], periodic: Periodic
 ) -> None:
-    """Adds the tasks, and removes Celery's own tasks.
+    """Adds csi-fleet's tasks, and removes Celery's own tasks.
 
     Celery's own tasks send whatever their message contains, so they would be a security risk.
 
     Args:
         app: the app to which the tasks are added.
         context: the context of this process.
-        controllers: the controllers that run here, by kind of key.
+        controllers: the controllers that run in this process, by kind of key.
         periodic: the schedule of polls and sweeps.
     """
     app.finalize()
     for name in [one for one in app.tasks if one.startswith("celery.")]:
         app.tasks.unregister(name)
 
-    # Flower is shown each pass, and neither wake-ups nor ticks.
+    # Flower is shown each reconcile, but neither wake-ups nor ticks.
     @app.task(name=TASK_WORK, shared=False, bind=True, send_events=False)
     def work(task: Any) -> None:
         name = task.request.delivery_info["routing_key"]

@@ -1,10 +1,10 @@
-"""Celery's remote control, reduced to the read-only commands that Flower needs.
+"""Reduces Celery's remote control to the read-only commands that Flower needs.
 
-In Celery, an answer goes to the list that the question names. So any client that can publish to the
-workers' channel could make a worker write anywhere, with the permissions of its Celery connection.
-Here a worker answers only known questions, without their arguments, and only to a list for answers.
-The rate of answers is limited, and Redis deletes a list `ANSWER_SECONDS` after its first answer, so
-that any number of questions cannot fill Redis.
+In Celery, an answer is sent to the list that the question names. So any client that can publish to
+the workers' channel could make a worker write to any key, with the permissions of the worker's
+Celery connection. Here a worker answers only known questions, ignores their arguments, and writes
+only to a list for answers. The rate of answers is limited, and Redis deletes a list
+`ANSWER_SECONDS` after its first answer, so that no number of questions can fill Redis.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ QUESTIONS: Final = frozenset(
         *("active", "reserved", "scheduled", "revoked"),
     }
 )
-"""The commands of Flower; the only one with an effect makes a worker report its tasks."""
+"""The commands that Flower sends; the only one with an effect makes a worker report its tasks."""
 
 ANSWER_SECONDS: Final = 10
 ANSWERS_AT_ONCE: Final = 30
-"""Flower sends ten questions for each worker that it shows."""
+"""Size of the burst: Flower sends ten questions for each worker that it shows."""
 ANSWERS_PER_SECOND: Final = 3.0
 
 _NAME: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -38,14 +38,14 @@ _ANSWERS: Final = "{}.reply.celery.pidbox"
 
 
 class Listener(Node):
-    """The worker's end of the channel."""
+    """The worker's end of the channel for remote commands."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._left, self._counted_at = float(ANSWERS_AT_ONCE), time.monotonic()
 
     def handle_message(self, body: Any, message: Any = None) -> Any:
-        """Pass on a known question, without its arguments; log and drop any other."""
+        """Forward a known question without its arguments; log and drop any other message."""
         method = body.get("method") if isinstance(body, dict) else None
         if not isinstance(method, str) or method not in QUESTIONS:
             if self._may_speak():
@@ -61,7 +61,7 @@ class Listener(Node):
         return super().handle_message(asked, message)
 
     def dispatch(self, *args: Any, **kwargs: Any) -> Any:
-        """Answer a question unless this worker has answered too many."""
+        """Answer a question unless this worker has recently answered too many."""
         return super().dispatch(*args, **kwargs) if self._may_speak() else None
 
     def reply(
@@ -84,13 +84,14 @@ class Listener(Node):
 
 
 def answer_place(body: dict[str, Any]) -> dict[str, str] | None:
-    """Return the list for a client's answers, by the client's name; None if that is invalid."""
+    """Return the list for a client's answers, from the client's name; None if it is invalid."""
     place = body.get("reply_to")
     name = place.get("routing_key") if isinstance(place, dict) else None
     ticket = body.get("ticket")
     if not all(isinstance(one, str) and _NAME.fullmatch(one) for one in (name, ticket)):
         return None
-    # Directly to the list: an exchange's bindings are in Redis, where others can change them.
+    # The answer is written directly to the list: the bindings of an exchange are in Redis, where
+    # others can change them.
     return {"exchange": "", "routing_key": _ANSWERS.format(name)}
 
 
@@ -101,6 +102,6 @@ class FleetMailbox(Mailbox):
 
 
 class FleetControl(Control):
-    """The class of `app.control`."""
+    """The class of `app.control`, with its own mailbox."""
 
     Mailbox = FleetMailbox

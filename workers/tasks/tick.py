@@ -1,8 +1,8 @@
-"""Beat's tick: a fallback for the periodic work of the processes themselves.
+"""Beat's tick: a fallback for the periodic work that the processes do themselves.
 
-Every worker runs queue maintenance and the schedule of polls and sweeps; a tick only matters if the
-timers of all workers are late.
-Ticks are level-triggered, so a duplicated, late or lost tick does no harm (M-004).
+Every worker runs the queue's maintenance and the schedule of polls and sweeps. A tick matters only
+if the timers of all workers are late. Ticks are level-triggered, so a duplicate, late or lost tick
+does no harm (M-004).
 """
 
 from __future__ import annotations
