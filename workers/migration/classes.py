@@ -1,11 +1,11 @@
 """Translates an in-tree plugin's StorageClass for the CSI driver (P-602..P-604).
 
 The result is a copy of the class with the parameters and allowed topologies that the driver
-expects. The provisioner stays the in-tree one, except for portworx. Reclaim policy and mount
-options of the stored volume come from the original class, so callers keep the original too.
+expects. The provisioner remains the in-tree one, except for portworx. The reclaim policy and mount
+options of the stored volume come from the original class, so callers must also keep the original.
 
-Ambiguous parameters (`zone` with `zones`, two spellings of one key) are decided by the order in
-`parameters` (D-026).
+If parameters are ambiguous (`zone` and `zones`, or two spellings of one key), the order in
+`parameters` decides (D-026).
 Source: csi-translation-lib, TranslateInTreeStorageClassToCSI of each plugin.
 """
 
@@ -36,7 +36,8 @@ StorageClass = dict[str, Any]
 _FSTYPE: Final = PARAMETER_PREFIX + "fstype"
 _ZONE_LABELS: Final = (LABEL_ZONE, LABEL_ZONE_BETA)
 
-# vSphere: parameters that are renamed to `<name>-migrationparam`; `storagepolicyname` is not.
+# vSphere: the parameters that are renamed to `<name>-migrationparam`; `storagepolicyname` is not
+# renamed.
 _VSPHERE_RENAMED: Final = frozenset(
     {
         "cachereservation",
@@ -68,11 +69,13 @@ def is_migrated(storage_class: Mapping[str, Any], driver_name: str) -> bool:
 
 
 def translate_class(storage_class: Mapping[str, Any], in_tree: str) -> StorageClass:
-    """Return the class in the form for the CSI driver of an in-tree plugin (P-101 step 8, P-602).
+    """Return the class translated for the CSI driver that replaces an in-tree plugin (P-602).
+
+    This is step 8 of P-101.
 
     Args:
-        storage_class: the class; never mutated, and the result shares nothing with it.
-        in_tree: in-tree plugin name, the class's provisioner.
+        storage_class: the class; it is never mutated, and the result shares nothing with it.
+        in_tree: the name of the in-tree plugin, which is the class's provisioner.
 
     Raises:
         AttemptError: FINISHED, `failed to translate storage class: <err>`.
@@ -85,10 +88,10 @@ def translate_class(storage_class: Mapping[str, Any], in_tree: str) -> StorageCl
 
 
 def class_to_csi(storage_class: Mapping[str, Any], in_tree: str) -> StorageClass:
-    """As `translate_class`, but with the bare error text, which deletions report (P-513).
+    """Like `translate_class`, but raises the bare error text, which deletions report (P-513).
 
     Raises:
-        AttemptError: FINISHED; zones are given twice (P-604), or the plugin is unknown.
+        AttemptError: FINISHED; zones are specified twice (P-604), or the plugin is unknown.
     """
     plugin = plugins.of_in_tree(in_tree)
     if plugin is None:
@@ -103,7 +106,10 @@ def class_to_csi(storage_class: Mapping[str, Any], in_tree: str) -> StorageClass
 
 
 def dropped_parameters(storage_class: Mapping[str, Any], in_tree: str) -> list[str]:
-    """Return the parameter keys that a translation drops, sorted, for the log (P-603, vSphere)."""
+    """Return the keys of the parameters that a translation drops, sorted, for the log (P-603).
+
+    Only the translation for vSphere drops parameters.
+    """
     if in_tree != plugins.VSPHERE.in_tree_name:
         return []
     return sorted(
@@ -114,7 +120,7 @@ def dropped_parameters(storage_class: Mapping[str, Any], in_tree: str) -> list[s
 
 
 def _zonal(storage_class: StorageClass, plugin: Plugin, *, prefix_fstype: bool = True) -> None:
-    """Translate gce-pd and aws-ebs: prefix fstype, turn zones into allowed topologies."""
+    """Translate gce-pd and aws-ebs: prefix fstype, and turn zones into allowed topologies."""
     parameters: dict[str, str] = {}
     zones: list[str] | None = None
     for lowered, key, value in ordered(storage_class.get("parameters")):
@@ -138,7 +144,10 @@ def _aws_ebs(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _azure_disk(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Keep plain `fstype`; a number is not a zone, but a fault domain of a region without zones."""
+    """Keep plain `fstype`, and replace zones that are numbers with an empty value.
+
+    Such a number is not a zone, but a fault domain in a region that has no zones.
+    """
     _zonal(storage_class, plugin, prefix_fstype=False)
     for expression in _topology_expressions(storage_class):
         if expression.get("key") == plugin.zone_key:
@@ -147,7 +156,7 @@ def _azure_disk(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _cinder(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Keep `availability` as a parameter; cinder has no zone parameter."""
+    """Keep `availability` as a parameter, because cinder has no zone parameter."""
     storage_class["parameters"] = {
         _FSTYPE if lowered == "fstype" else key: value
         for lowered, key, value in ordered(storage_class.get("parameters"))
@@ -160,7 +169,7 @@ def _azure_file(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _vsphere(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Keep only known parameters; `csimigration` makes the driver answer with a file path."""
+    """Keep only known parameters; `csimigration` makes the driver return a file path."""
     parameters: dict[str, str] = {}
     for lowered, _, value in ordered(storage_class.get("parameters")):
         if lowered == "fstype":
@@ -175,7 +184,7 @@ def _vsphere(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _portworx(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Use one secret for all six uses; change the provisioner to the CSI driver."""
+    """Use one secret for all six purposes; change the provisioner to the CSI driver."""
     storage_class["provisioner"] = plugin.driver_name
     suffixes = {
         ANN_PORTWORX_SECRET_NAME: "-secret-name",
@@ -194,7 +203,7 @@ def _portworx(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _set_topologies(storage_class: StorageClass, plugin: Plugin, zones: list[str] | None) -> None:
-    """Set zones from the parameters or from allowedTopologies; both are an error (P-604)."""
+    """Set zones from the parameters or from allowedTopologies; having both is an error (P-604)."""
     if zones is None:
         _rename_zone_keys(storage_class, plugin)
         return
@@ -209,7 +218,7 @@ def _set_topologies(storage_class: StorageClass, plugin: Plugin, zones: list[str
 
 
 def _rename_zone_keys(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Rename zone labels to the driver's key; every other key, even a region, is unchanged."""
+    """Rename zone labels to the driver's key; leave all other keys, even regions, unchanged."""
     for expression in _topology_expressions(storage_class):
         if expression.get("key") in _ZONE_LABELS:
             expression["key"] = plugin.zone_key

@@ -1,6 +1,7 @@
 """Parses and builds the volume handles of each cloud (P-606, P-610).
 
-Every function raises HandleError with upstream's exact text if the handle has another form.
+If a handle does not have the expected form, the functions raise HandleError with upstream's exact
+text.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _AZURE_ACCOUNT: Final = re.compile(r"azure-storage-account-(.+)-secret")
 
 
 class HandleError(ValueError):
-    """A handle, disk or attribute has an unknown form; the text is upstream's."""
+    """A handle, disk or attribute has an unexpected form; the text is upstream's."""
 
 
 def atoi(text: str) -> int:
-    """Parse a decimal integer with the strictness and error text of Go's `strconv.Atoi`.
+    """Parse a decimal integer as strictly as Go's `strconv.Atoi`, and with its error text.
 
-    Python's int() would also accept spaces, underscores and other scripts' digits.
+    Python's int() would also accept spaces, underscores and digits of other scripts.
     """
     quoted = json.dumps(text, ensure_ascii=False)
     if not _ATOI.fullmatch(text):
@@ -46,10 +47,10 @@ def atoi(text: str) -> int:
 
 
 def gce_disk_name(handle: str) -> str:
-    """Return the disk of `projects/<p>/zones/<z>/disks/<disk>`: the sixth part."""
+    """Return the disk's name from `projects/<p>/zones/<z>/disks/<disk>`: the sixth part."""
     parts = handle.split("/")
     if len(parts) < _GCE_PARTS:
-        # Upstream's text ends with a blank.
+        # Upstream's text also ends with a blank.
         raise HandleError(
             f"failed to get id components.Got: {len(parts)}, wanted 6 components or more. "
         )
@@ -57,12 +58,12 @@ def gce_disk_name(handle: str) -> str:
 
 
 def gce_handle(disk: str, zone_label: str) -> str:
-    """Return the handle of an in-tree disk; the unknown project is left to the driver.
+    """Return the handle for an in-tree disk; the project is unknown and left to the driver.
 
     Args:
-        disk: name of the disk.
-        zone_label: zones joined with `__`: one for a zonal disk, several for a regional disk; if
-            it is empty the zone is left unspecified too.
+        disk: the name of the disk.
+        zone_label: the zones joined with `__`: one zone for a zonal disk, several for a
+            regional disk. If it is empty, the zone is left unspecified as well.
     """
     zones = zone_label.split(ZONE_DELIMITER)
     if len(zones) == 1:
@@ -75,7 +76,7 @@ def gce_handle(disk: str, zone_label: str) -> str:
 
 
 def aws_volume_id(volume_id: str) -> str:
-    """Return `vol-1` for `aws://us-west-2b/vol-1` and `aws:///vol-1`; other forms unchanged."""
+    """Return `vol-1` for `aws://us-west-2b/vol-1` and `aws:///vol-1`; other forms are unchanged."""
     if not volume_id.startswith(_AWS_SCHEME):
         return volume_id
     try:
@@ -88,7 +89,7 @@ def aws_volume_id(volume_id: str) -> str:
 
 
 def azure_disk_name(uri: str) -> str:
-    """Return the disk's name from a managed disk's resource id or a page blob's URL."""
+    """Return the disk's name from the resource id of a managed disk or the URL of a page blob."""
     is_url = len(uri) > len("http") and uri[:4].lower() == "http"
     form = _AZURE_UNMANAGED if is_url else _AZURE_MANAGED
     found = form.search(uri)
@@ -98,7 +99,7 @@ def azure_disk_name(uri: str) -> str:
 
 
 def azure_file_parts(handle: str) -> tuple[str, str, str]:
-    """Return (resource group, account, share) of `<rg>#<account>#<share>[#...]`."""
+    """Return (resource group, account, share) from `<rg>#<account>#<share>[#...]`."""
     parts = handle.split("#")
     if len(parts) < 3:
         quoted = json.dumps(handle, ensure_ascii=False)
@@ -107,6 +108,6 @@ def azure_file_parts(handle: str) -> tuple[str, str, str]:
 
 
 def azure_account(secret_name: str) -> str:
-    """Return the storage account in a secret's name; a name of another form is the account."""
+    """Return the storage account from a secret's name; a name of another form is the account."""
     found = _AZURE_ACCOUNT.search(secret_name)
     return found[1] if found else secret_name

@@ -1,8 +1,9 @@
 """Orders string maps whose keys are matched case-insensitively.
 
-Upstream iterates over a Go map, so of two keys with the same meaning a random one wins (D-026).
-Here the last key by (lower-case spelling, spelling) always wins. Thus `zones` wins over `zone`, a
-plain `fstype` over `csi.storage.k8s.io/fstype`, and small letters over capitals:
+Upstream iterates over a Go map, so if two keys have the same meaning, a random one wins (D-026).
+Here the last key in the order of (lower-case spelling, spelling) always wins. Thus `zones` wins
+over `zone`, a plain `fstype` over `csi.storage.k8s.io/fstype`, and lower-case letters over
+upper-case letters:
 
     {"FSType": "ext4", "fstype": "xfs"}    -> xfs
     {"zones": "a,b", "zone": "c"}          -> zones a, b
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def ordered(parameters: Mapping[str, str] | None) -> Iterator[tuple[str, str, str]]:
-    """Yield (lower-case key, key, value); of keys with the same meaning the winner is last (D-026).
+    """Yield (lower-case key, key, value); among keys with the same meaning, the last wins (D-026).
 
-    None counts as empty: class parameters and volume attributes can be absent.
+    None counts as empty, because class parameters and volume attributes can be absent.
     """
     known = parameters or {}
     for lowered, key in sorted((key.lower(), key) for key in known):

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One row of P-601.
+    """One row of the table P-601.
 
     Attributes:
-        driver_name: name of the CSI driver.
-        in_tree_name: provisioner name of the in-tree plugin.
-        source_field: field of a volume's spec that holds the in-tree source.
+        driver_name: the name of the CSI driver.
+        in_tree_name: the provisioner name of the in-tree plugin.
+        source_field: the field of a volume's spec that holds the in-tree source.
         zone_key: the driver's topology key for zones; None if it has none.
         region_key: the driver's topology key for regions; only vSphere has one.
     """
@@ -72,17 +72,17 @@ _BY_IN_TREE: Final = {plugin.in_tree_name: plugin for plugin in PLUGINS}
 
 
 def of_driver(driver_name: str) -> Plugin | None:
-    """Return the row of a CSI driver, None if the driver replaces no in-tree plugin."""
+    """Return the row for a CSI driver, None if the driver replaces no in-tree plugin."""
     return _BY_DRIVER.get(driver_name)
 
 
 def of_in_tree(in_tree: str) -> Plugin | None:
-    """Return the row of an in-tree provisioner name, None if it is not in P-601."""
+    """Return the row for an in-tree provisioner name, None if the name is not in P-601."""
     return _BY_IN_TREE.get(in_tree)
 
 
 def of_volume(volume: Mapping[str, Any]) -> Plugin | None:
-    """Return the row of a volume's in-tree source, whichever driver is running (P-612)."""
+    """Return the row for a volume's in-tree source, whichever driver is running (P-612)."""
     spec = volume.get("spec") or {}
     return next((row for row in PLUGINS if spec.get(row.source_field) is not None), None)
 
@@ -94,6 +94,6 @@ def in_tree_name(driver_name: str) -> str | None:
 
 
 def in_tree_source(volume: Mapping[str, Any]) -> str | None:
-    """Return the in-tree plugin of a volume's source, None for CSI and other volumes (P-612)."""
+    """Return the in-tree plugin of a volume's source; None for CSI and other volumes (P-612)."""
     plugin = of_volume(volume)
     return plugin.in_tree_name if plugin else None

@@ -1,7 +1,7 @@
 """Finds the region of a set of zones, by the naming rules of GCE and AWS (P-607).
 
-Both functions take the zones of one selector term. They raise RegionError with upstream's text if
-a name has an unknown form, if there is no zone, or if the zones are in several regions.
+Both functions take the zones of one selector term. They raise RegionError with upstream's text if a
+name has an unexpected form, if there are no zones, or if the zones are in several regions.
 Source: csi-translation-lib, getRegionFromZones and getAwsRegionFromZones.
 """
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class RegionError(ValueError):
-    """The zones do not have exactly one region; the text is upstream's."""
+    """The zones do not belong to exactly one region; the text is upstream's."""
 
 
 def gce_region(zones: Iterable[str]) -> str:
-    """Return `us-central1` for `us-central1-a`: a name of three parts, the last one dropped."""
+    """Return `us-central1` for `us-central1-a`: names have three parts, and the last is dropped."""
     return _only({_gce(zone) for zone in zones})
 
 

@@ -1,7 +1,7 @@
-"""Translates a stored in-tree volume to CSI (P-610..P-612).
+"""Translates a stored in-tree volume to its CSI form (P-610..P-612).
 
-Used before a deletion, and before a clone reads its source (D-004). Accepts every in-tree source of
-P-601; the caller has decided which driver owns the volume.
+Used before a deletion, and before a clone reads its source (D-004). Every in-tree source of P-601
+is accepted; the caller has already decided which driver owns the volume.
 Source: csi-translation-lib, TranslateInTreePVToCSI of each plugin.
 """
 
@@ -57,10 +57,10 @@ def volume_to_csi(volume: Mapping[str, Any]) -> Volume:
     """Return the CSI form of an in-tree volume (P-610), with the driver's topology keys (P-611).
 
     Args:
-        volume: a volume with an in-tree source of P-601; never mutated.
+        volume: a volume with an in-tree source of P-601; it is never mutated.
 
     Raises:
-        AttemptError: NO_CHANGE, no call was made; the text is upstream's.
+        AttemptError: NO_CHANGE, because no call was made; the text is upstream's.
     """
     plugin = plugins.of_volume(volume)
     if plugin is None:
@@ -79,7 +79,7 @@ def volume_to_csi(volume: Mapping[str, Any]) -> Volume:
 
 
 def _block(handle: str, source: Source, attributes: Mapping[str, str]) -> Source:
-    """Return a csi block in API form: empty and false fields are absent."""
+    """Return a csi block in API form, where empty and false fields are absent."""
     block: Source = {"volumeHandle": handle}
     if source.get("fsType"):
         block["fsType"] = source["fsType"]
@@ -101,7 +101,7 @@ def _gce_pd(volume: Volume, source: Source) -> Source:
 
 
 def _gce_access_modes(modes: list[str]) -> list[str]:
-    """Return one mode that the driver can attach; the in-tree plugin ignored modes (T-186)."""
+    """Return one mode that the driver can attach with; the in-tree plugin ignored modes (T-186)."""
     kept = {"ReadWriteOnce" if mode == "ReadWriteMany" else mode for mode in modes}
     if "ReadOnlyMany" in kept and "ReadWriteOnce" not in kept:
         return ["ReadOnlyMany"]
@@ -132,7 +132,7 @@ def _azure_disk(_volume: Volume, source: Source) -> Source:
 
 
 def _azure_file(volume: Volume, source: Source) -> Source:
-    """Build a handle with all that the driver needs, also volume name and secret namespace."""
+    """Build a handle with all that the driver needs, including volume name and secret namespace."""
     namespace = source.get("secretNamespace")
     if namespace is None:
         namespace = (volume["spec"].get("claimRef") or {}).get("namespace")
@@ -158,7 +158,7 @@ def _vsphere(_volume: Volume, source: Source) -> Source:
 
 
 def _portworx(volume: Volume, source: Source) -> Source:
-    """Leave out readOnly, as upstream (D-039): a deletion does not need it."""
+    """Leave out readOnly as upstream does (D-039), because a deletion does not need it."""
     block = _block(source["volumeID"], {"fsType": source.get("fsType")}, {})
     annotations = _metadata(volume, "annotations")
     if {ANN_PORTWORX_SECRET_NAME, ANN_PORTWORX_SECRET_NAMESPACE} <= annotations.keys():
@@ -181,7 +181,7 @@ def _move_zones(volume: Volume, plugin: Plugin) -> None:
 
 
 def _metadata(volume: Volume, field: str) -> Mapping[str, str]:
-    """Return labels or annotations of a volume, empty if absent."""
+    """Return the labels or annotations of a volume; empty if they are absent."""
     return (volume.get("metadata") or {}).get(field) or {}
 
 
@@ -197,7 +197,7 @@ _BLOCKS: Final[Mapping[Plugin, Callable[[Volume, Source], Source]]] = {
 
 
 def storage_of(volume: Mapping[str, Any]) -> tuple[str, str]:
-    """Return driver and handle of a PV, also of an in-tree one; ("", "") if it has none."""
+    """Return the driver and the handle of a CSI or in-tree PV; ("", "") if it has none."""
     if plugins.in_tree_source(volume) is not None:
         try:
             volume = volume_to_csi(volume)
@@ -208,7 +208,7 @@ def storage_of(volume: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def is_same_storage(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True if two PVs name the same volume in the storage, in CSI or in-tree form."""
+    """Return True if two PVs, in CSI or in-tree form, refer to the same stored volume."""
     places = storage_of(one), storage_of(other)
     if places != (("", ""), ("", "")):
         return places[0] == places[1]

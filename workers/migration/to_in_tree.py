@@ -1,7 +1,7 @@
-"""Translates a PV of a CSI driver to its in-tree form (P-605..P-608).
+"""Translates a CSI driver's PV to its in-tree form (P-605..P-608).
 
-Name, capacity, modes, mount options and annotations stay. The csi block is removed, and with it
-identity, attributes and secret references that have no in-tree field.
+The name, capacity, modes, mount options and annotations are kept. The csi block is removed, and
+with it the identity, attributes and secret references that have no in-tree field.
 Source: csi-translation-lib, TranslateCSIPVToInTree of each plugin.
 """
 
@@ -29,12 +29,13 @@ def volume_to_in_tree(volume: Mapping[str, Any], driver_name: str) -> Volume:
     """Return the in-tree form of a CSI volume (P-606).
 
     Args:
-        volume: a volume with a csi source; never mutated.
-        driver_name: the running driver, one of P-601.
+        volume: a volume with a csi source; it is never mutated.
+        driver_name: the name of the running driver, which is one of P-601.
 
     Raises:
-        AttemptError: BACKGROUND, because the volume exists in the storage (P-605). The caller still
-            has its CSI form, deletes it and sets the final state (D-001).
+        AttemptError: BACKGROUND, because the volume exists in the storage system (P-605). The
+            caller still has the volume's CSI form, deletes the volume and sets the final state
+            (D-001).
     """
     csi = (volume.get("spec") or {}).get("csi")
     if csi is None:
@@ -54,7 +55,7 @@ def volume_to_in_tree(volume: Mapping[str, Any], driver_name: str) -> Volume:
 
 
 def _disk(csi: Source, id_field: str, volume_id: str) -> Source:
-    """Return a source in API form: always the id, file system and readOnly only if set."""
+    """Return a source in API form; the file system and readOnly are present only if set."""
     source: Source = {id_field: volume_id}
     if csi.get("fsType"):
         source["fsType"] = csi["fsType"]
@@ -64,13 +65,14 @@ def _disk(csi: Source, id_field: str, volume_id: str) -> Source:
 
 
 def _handle_as_id(_volume: Volume, csi: Source) -> Source:
-    """Use the handle as the id (cinder and portworx)."""
+    """Use the handle as the id (for cinder and portworx)."""
     return _disk(csi, "volumeID", csi["volumeHandle"])
 
 
 def _gce_pd(_volume: Volume, csi: Source) -> Source:
     source = _disk(csi, "pdName", handles.gce_disk_name(csi["volumeHandle"]))
-    # An empty partition means none; for aws-ebs it is an error. Both as upstream.
+    # An empty partition means no partition here, but is an error for aws-ebs. Both are as in
+    # upstream.
     if partition := _attributes(csi).get("partition"):
         _set_partition(source, partition, "Failed")
     return source
@@ -111,7 +113,7 @@ def _azure_disk(_volume: Volume, csi: Source) -> Source:
 
 
 def _azure_file(volume: Volume, csi: Source) -> Source:
-    """Take share and secret from the attributes, else from the stage secret, else the handle."""
+    """Read share and secret from the attributes, the stage secret (which wins) or the handle."""
     found = {lowered: value for lowered, _, value in ordered(_attributes(csi))}
     share, secret = found.get("sharename", ""), found.get("secretname", "")
     namespace = found.get("secretnamespace")
@@ -134,14 +136,14 @@ def _azure_file(volume: Volume, csi: Source) -> Source:
 
 
 def _vsphere(_volume: Volume, csi: Source) -> Source:
-    """Store the path, as the in-tree plugin knows no ids; its source has no readOnly (D-039)."""
+    """Store the path, because in-tree vSphere knows no ids and has no readOnly (D-039)."""
     source = _disk(csi, "volumePath", _attributes(csi).get("initialvolumefilepath", ""))
     source.pop("readOnly", None)
     return source
 
 
 def _move_zones(volume: Volume, plugin: Plugin) -> None:
-    """Translate the topology as P-607 and P-608 say; azure and portworx volumes keep theirs."""
+    """Translate the topology by P-607 and P-608; azure and portworx volumes keep their topology."""
     region_of = {plugins.GCE_PD: regions.gce_region, plugins.AWS_EBS: regions.aws_region}
     if plugin is plugins.VSPHERE:
         assert plugin.zone_key is not None
@@ -152,7 +154,7 @@ def _move_zones(volume: Volume, plugin: Plugin) -> None:
         try:
             zones.to_labels(volume, plugin.zone_key, region_of.get(plugin))
         except regions.RegionError as error:
-            # Upstream prints the whole volume here; its name is enough.
+            # Upstream prints the whole volume here, but its name is enough.
             name = volume.get("metadata", {}).get("name", "")
             dump = f"{{TypeMeta:{{Kind: APIVersion:}} ObjectMeta:{{Name:{name}}}}}"
             raise HandleError(

@@ -1,10 +1,11 @@
 """Translates zones and regions between CSI volumes and in-tree volumes (P-607, P-608, P-611).
 
-A CSI volume has its zone in the node affinity under the driver's own key. An in-tree volume has it
-under the Kubernetes zone label, in the affinity and as a label of the volume; several zones are
-joined with `__`. Functions here edit a volume that the caller has copied before.
+A CSI volume has its zone in the node affinity, under the driver's own key. An in-tree volume has
+its zone under the Kubernetes zone label, both in the affinity and as a label of the volume; several
+zones are joined with `__`. The functions here edit a volume that the caller has already copied.
 
-Terms of an affinity are ORed, the expressions of one term ANDed; only `matchExpressions` count.
+The terms of an affinity are ORed, and the expressions of one term are ANDed; only
+`matchExpressions` count.
 Source: csi-translation-lib, plugins/in_tree_volume.go.
 """
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 Volume = dict[str, Any]
 
-# Joins the zones of a regional volume in one label (cloud-provider, LabelMultiZoneDelimiter).
+# Joins the zones of a regional volume into one label (cloud-provider, LabelMultiZoneDelimiter).
 ZONE_DELIMITER: Final = "__"
 
 _GA: Final = (LABEL_ZONE, LABEL_REGION)
@@ -27,10 +28,10 @@ _BETA: Final = (LABEL_ZONE_BETA, LABEL_REGION_BETA)
 
 
 def zone_and_region_label(volume: Volume) -> tuple[str, str]:
-    """Return the zone and region label to use: GA unless the volume has beta labels (P-607).
+    """Return the zone and region labels to use: GA unless the volume has beta labels (P-607).
 
-    The first found zone label decides: GA in the affinity, beta in the affinity, GA label, beta
-    label. The region label is of the same kind.
+    The first zone label that is found decides. The order is: GA in the affinity, beta in the
+    affinity, GA label, beta label. The region label is of the same kind.
     """
     for labels in (_GA, _BETA):
         if any(expression.get("key") == labels[0] for expression in _expressions(volume)):
@@ -45,14 +46,14 @@ def to_labels(
     """Rename the driver's zone key to the zone label, add regions, label the volume (P-607).
 
     Args:
-        volume: edited in place; unchanged if it has no affinity.
+        volume: the volume, which is edited in place; unchanged if it has no affinity.
         zone_key: the driver's topology key for zones.
-        region_of: finds the region of one term's zones; None adds no region.
+        region_of: returns the region of one term's zones; None adds no region.
 
     Raises:
-        workers.migration.regions.RegionError: the zones do not have exactly one region.
+        workers.migration.regions.RegionError: the zones do not belong to exactly one region.
 
-    Example, GCE: the term {topology.gke.io/zone In [us-central1-a]} becomes {zone label In
+    For example, for GCE the term {topology.gke.io/zone In [us-central1-a]} becomes {zone label In
     [us-central1-a], region label In [us-central1]}, and the volume gets both labels.
     """
     zone_label, region_label = zone_and_region_label(volume)
@@ -75,7 +76,7 @@ def to_zone_and_region_labels(volume: Volume, zone_key: str, region_key: str) ->
 
 
 def to_zone_key(volume: Volume, zone_key: str) -> None:
-    """Move the zones of affinity or label to the driver's zone key (P-611).
+    """Move the zones from the affinity or the label to the driver's zone key (P-611).
 
     The affinity wins over the label. A beta region label in the affinity becomes the GA label,
     because newer nodes do not have the beta label.
@@ -90,7 +91,7 @@ def to_zone_key(volume: Volume, zone_key: str) -> None:
 
 
 def to_zone_and_region_keys(volume: Volume, zone_key: str, region_key: str) -> None:
-    """Move zone and region to the driver's keys; a label is one value, never split (P-610)."""
+    """Move zone and region to the driver's keys; a label is one value and never split (P-610)."""
     labels = zone_and_region_label(volume)
     for label, key in zip(labels, (zone_key, region_key), strict=True):
         if _values(volume, label):
@@ -112,7 +113,7 @@ def _expressions(volume: Volume) -> list[dict[str, Any]]:
 
 
 def _values(volume: Volume, key: str) -> list[str]:
-    """Return all values of a key in all terms, sorted, without duplicates."""
+    """Return all values that a key has in any term, sorted and without duplicates."""
     found = (e.get("values") or [] for e in _expressions(volume) if e.get("key") == key)
     return sorted({value for values in found for value in values})
 
@@ -124,7 +125,7 @@ def _rename(volume: Volume, old: str, new: str) -> None:
 
 
 def _require(volume: Volume, key: str, values: Iterable[str]) -> None:
-    """Add `key In values` to every term, or to a new one if there is none; drops empty values."""
+    """Add `key In values` to every term, creating one if there is none; drops empty values."""
     wanted = sorted({value.strip() for value in values} - {""})
     if not wanted:
         return
@@ -163,6 +164,6 @@ def _labels(volume: Volume) -> dict[str, str]:
 
 
 def _set_label(volume: Volume, label: str, value: str) -> None:
-    """Set a label of the volume unless it exists."""
+    """Set a label on the volume unless the volume already has it."""
     metadata = volume.setdefault("metadata", {})
     metadata["labels"] = {label: value, **(metadata.get("labels") or {})}
