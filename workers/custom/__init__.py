@@ -3,8 +3,8 @@
 ```
 from workers.custom import Provisioner, ProvisionOptions, ProvisionResult, ProvisionError, State
 ```
-These names are the whole public API (docs/custom-provisioners.md); importing them loads no gRPC,
-Redis or Celery. The other modules of this package are internal and can change.
+These names are the whole public API (docs/custom-provisioners.md). Importing them does not load
+gRPC, Redis or Celery. The other modules of this package are internal and can change.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The interface that the author of a provisioner implements.
 
 It is the interface of sig-storage-lib-external-provisioner v13 in Python (L-100, L-101). Methods
-are plain functions that may block for minutes: each runs in its own thread, under a lease that the
-process renews. A method can run twice for one volume (after a lost answer or a killed process),
-even in another process. So `provision` must be idempotent by `pv_name`, and `delete` by volume.
+are plain functions that may block for minutes: each call runs in its own thread, under a lease that
+the process renews. A method can run twice for one volume (after a lost answer or the death of a
+process), even in a different process. So `provision` must be idempotent by `pv_name`, and `delete`
+by volume.
 
 Source: sig-storage-lib-external-provisioner, controller/volume.go and controller/controller.go.
 """
@@ -19,31 +20,32 @@ from workers.errors import State
 JsonObject = dict[str, Any]
 
 INVALID_ARGUMENT: Final = 3
-"""gRPC status number: the request can never succeed unchanged, so retries are slow (L-061)."""
+"""gRPC status number: the unchanged request can never succeed, so retries are slow (L-061)."""
 
 
 class VolumeStore(Enum):
     """What csi-fleet does with a provisioned volume if the API server refuses its PV."""
 
     QUEUE = "queue"
-    """Keep the volume and retry saving the PV for ever; never delete the volume (L-080)."""
+    """Keep the volume and retry saving the PV forever; never delete the volume (L-080)."""
     BACKOFF = "backoff"
-    """After some attempts delete the volume and provision the claim again (L-081)."""
+    """After some failed attempts, delete the volume and provision the claim again (L-081)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings of one provisioner, read once at start (L-002).
+    """Settings of one provisioner, read once at startup (L-002).
 
     Attributes:
-        additional_names: further provisioner names that it serves (L-026).
-        add_finalizer: protect PVs with the deletion finalizer, so that the volume of a PV that a
-            user deletes is deleted in the storage; otherwise the volume stays there (L-072).
-        failed_provision_threshold: failures after which a claim is no longer retried, 0 for no
-            limit. It is then tried once at each change and each resync (L-016).
-        failed_delete_threshold: the same for the deletion of a volume.
+        additional_names: other provisioner names that the provisioner also serves (L-026).
+        add_finalizer: True to protect PVs with the deletion finalizer, so that when a user
+            deletes a PV, its volume is also deleted from the storage system; otherwise the
+            volume is kept there (L-072).
+        failed_provision_threshold: number of failures after which a claim is no longer retried,
+            0 for no limit. The claim is then tried once at each change and each resync (L-016).
+        failed_delete_threshold: the same limit for the deletion of a volume.
         volume_store: see `VolumeStore`. The library's default is BACKOFF; QUEUE loses no volume.
-        save_attempts: BACKOFF: attempts to save a PV, and then attempts to delete its volume.
+        save_attempts: BACKOFF: number of attempts to save a PV, and then to delete its volume.
         save_interval_seconds: BACKOFF: time between two attempts.
     """
 
@@ -58,13 +60,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class ProvisionOptions:
-    """One request for a volume. All objects are copies; changing them has no effect.
+    """One request for a volume. All objects are copies, so changing them has no effect.
 
     Attributes:
         storage_class: the StorageClass, as the API server returned it.
-        pv_name: the required name of the PV; the same for each attempt of one claim.
+        pv_name: the name that the PV must have; it is the same for every attempt for one claim.
         claim: the PersistentVolumeClaim; a stored copy if the claim was deleted.
-        selected_node: name of the node that the scheduler chose, None if it chose none.
+        selected_node: the name of the node that the scheduler chose, None if it chose none.
     """
 
     storage_class: JsonObject
@@ -74,12 +76,12 @@ class ProvisionOptions:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The class's parameters."""
+        """The parameters of the class."""
         return dict(self.storage_class.get("parameters") or {})
 
     @property
     def requested_size(self) -> str:
-        """The requested size as written in the claim; empty if it requests none."""
+        """The requested size as written in the claim; empty if the claim requests no size."""
         resources = (self.claim.get("spec") or {}).get("resources") or {}
         return str((resources.get("requests") or {}).get("storage", ""))
 
@@ -89,23 +91,25 @@ class ProvisionResult:
     """A volume that was created.
 
     Attributes:
-        volume: the PersistentVolume with name, capacity, access modes and source. The engine adds
-            claim reference, class name, `pv.kubernetes.io/provisioned-by` and finalizer.
+        volume: the PersistentVolume with its name, capacity, access modes and source. The
+            engine adds the claim reference, the class name, `pv.kubernetes.io/provisioned-by`
+            and the finalizer.
     """
 
     volume: JsonObject
 
 
 class ProvisionError(Exception):
-    """`provision` failed; any other exception counts as State.BACKGROUND.
+    """`provision` failed; any other exception is treated as State.BACKGROUND.
 
     Args:
-        message: text of the claim's event: what failed and what to do. No secrets.
-        state: what the storage may be doing now. FINISHED: nothing, and no volume exists.
-            BACKGROUND: it may still create the volume, so the claim is retried until the result
-            is known, even if the user deletes it. NO_CHANGE: the same as after the previous
-            attempt. RESCHEDULE: not possible on this node; the scheduler should choose another.
-        code: INVALID_ARGUMENT for a request that can never succeed; else None.
+        message: the text for the claim's event: what failed and what to do. No secrets.
+        state: what the storage system may be doing now. FINISHED: nothing, and no volume
+            exists. BACKGROUND: it may still create the volume, so the claim is retried until
+            the result is known, even if the user deletes the claim. NO_CHANGE: the same as
+            after the previous attempt. RESCHEDULE: the volume cannot be created for this node,
+            and the scheduler should choose another node.
+        code: INVALID_ARGUMENT for a request that can never succeed; otherwise None.
     """
 
     def __init__(
@@ -118,10 +122,10 @@ class ProvisionError(Exception):
 
 
 class Ignored(Exception):  # noqa: N818 - the library's word, and not an error
-    """The claim or volume is not this provisioner's: no event, no retry (L-044).
+    """The claim or volume does not belong to this provisioner: no event, no retry (L-044).
 
     Args:
-        reason: text for the log.
+        reason: the text for the log.
     """
 
     def __init__(self, reason: str) -> None:
@@ -130,28 +134,31 @@ class Ignored(Exception):  # noqa: N818 - the library's word, and not an error
 
 
 class Provisioner(Protocol):
-    """The interface of a plug-in, which may inherit from this class or just have its members.
+    """The interface of a plug-in, which may inherit from this class or simply have its members.
 
-    Optional members, as in the library: `options: Options`;
+    The optional members are the same as in the library: `options: Options`;
     `should_provision(claim) -> bool` (Qualifier), called before anything else;
-    `should_delete(volume) -> bool` (DeletionGuard); `supports_block() -> bool`, absent means no.
+    `should_delete(volume) -> bool` (DeletionGuard); `supports_block() -> bool`, which counts as
+    False if absent.
     """
 
     name: str
-    """The provisioner name in classes and claims, such as `example.com/nfs`."""
+    """The provisioner's name in classes and claims, such as `example.com/nfs`."""
 
     def provision(self, options: ProvisionOptions) -> ProvisionResult:
         """Create the volume `options.pv_name`, or return it if an earlier call created it.
 
         Raises:
-            ProvisionError: the volume was not created; says what the storage may be doing.
+            ProvisionError: the volume was not created; the error's state describes what the
+                storage system may be doing.
             Ignored: another program provisions this claim.
         """
 
     def delete(self, volume: JsonObject) -> None:
-        """Delete a PersistentVolume's storage; succeeds if the volume no longer exists.
+        """Delete the storage of a PersistentVolume; succeed if its volume no longer exists.
 
         Raises:
-            Ignored: the volume is not this instance's: the PV stays, no event, no retry.
-            Exception: any other failure: an event on the PV, and a retry.
+            Ignored: the volume does not belong to this instance; the PV is kept, and there is
+                no event and no retry.
+            Exception: any other failure; it causes an event on the PV and a retry.
         """

@@ -1,4 +1,4 @@
-"""One attempt with a plug-in: options, call, complete PV (L-040 steps 6 to 9)."""
+"""Makes one attempt with a plug-in: options, call, complete PV (L-040 steps 6 to 9)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DEFAULTS: Final = {"apiVersion": "v1", "kind": "PersistentVolume"}
 
 @dataclass(slots=True)
 class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
-    """One call of `provision`, under the lease of its volume."""
+    """One call of `provision`, made under the lease of its volume."""
 
     provisioner: Provisioner
     add_finalizer: bool
@@ -55,13 +55,14 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
         )
 
     def request_of(self, prepared: ProvisionOptions) -> Request:
-        """Describe the call for the intent: it has no deadline, and ends with the process."""
+        """Describe the call for the intent: the call has no deadline, and ends with the process."""
         return Request(selected_node=prepared.selected_node or "")
 
     def call(self, prepared: ProvisionOptions) -> ProvisionResult:
         """Call `provision` and classify its exceptions (L-101).
 
-        An unexpected exception says nothing about the storage, so it counts as BACKGROUND.
+        An unexpected exception says nothing about the state of the storage system, so it counts as
+        BACKGROUND.
         """
         with self.copied_when_slow():
             try:
@@ -69,7 +70,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
             except Ignored as ignored:
                 raise IgnoredError(ignored.reason) from None
             except ProvisionError as error:
-                # An author's subclass may set wrong types, or not set these attributes at all.
+                # The author's subclass may have set these attributes to wrong types, or not at all.
                 state = getattr(error, "state", None)
                 state = state if isinstance(state, State) else State.BACKGROUND
                 code = getattr(error, "code", None)
@@ -85,7 +86,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
 
     @contextmanager
     def copied_when_slow(self) -> Iterator[None]:
-        """Copy the intent to a ConfigMap if the call takes long (M-010)."""
+        """Copy the intent to a ConfigMap if the call in the block takes long (M-010)."""
         timer = threading.Timer(SLOW_AFTER_SECONDS, self.keep_copy)
         timer.daemon = True
         timer.start()
@@ -96,14 +97,15 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
             timer.join()
 
     def accept(self, prepared: ProvisionOptions, answer: ProvisionResult) -> JsonObject:
-        """Return the PV to save (step 9).
+        """Return the PV to save (L-040 step 9).
 
         Raises:
-            AttemptError: BACKGROUND, because the volume exists; the result is not a usable PV.
+            AttemptError: BACKGROUND, because the volume exists, but the result is not a usable PV.
         """
         name = prepared.pv_name
         try:
-            # Copied via JSON, so that a result that cannot be saved fails here, as author's defect.
+            # The result is copied via JSON, so that a result that cannot be saved fails here, as a
+            # defect of the plug-in.
             copied = msgspec.json.decode(msgspec.json.encode(answer.volume), type=dict[str, Any])
             found = optional_text(copied, "metadata", "name")
         except Exception as error:
@@ -127,7 +129,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
 
 
 def describe(error: Exception) -> str:
-    """Return the author's message, else the exception's class and text."""
+    """Return the author's message, otherwise the exception's class and text."""
     words = getattr(error, "message", None)
     if words and isinstance(words, str):
         return words

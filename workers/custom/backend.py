@@ -1,4 +1,4 @@
-"""A plug-in as the backend of a driver: claims and volumes are handled as those of CSI drivers."""
+"""A plug-in as a driver's backend: claims and volumes are handled as for CSI drivers."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class CustomBackend:
 
     @property
     def add_finalizer(self) -> bool:
-        """Option AddFinalizer; off by default, as in the library."""
+        """The option AddFinalizer, which is off by default, as in the library."""
         return self.options.add_finalizer
 
     def threshold(self, kind: str) -> int:
-        """Return the failures after which a key of that kind is no longer retried (L-016)."""
+        """Return the number of failures after which a key of that kind is given up (L-016)."""
         return {
             "claims": self.options.failed_provision_threshold,
             "volumes": self.options.failed_delete_threshold,
@@ -49,7 +49,11 @@ class CustomBackend:
     def should_provision(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
     ) -> Outcome | None:
-        """Decide by L-022 with the plug-in's Qualifier, then its block support (L-040 step 3)."""
+        """Decide by L-022 with the plug-in's Qualifier, then by its block support (L-040 step 3).
+
+        Returns:
+            None if the claim is to be provisioned, otherwise the outcome.
+        """
         qualifier = getattr(self.provisioner, "should_provision", None)
         is_bound = bool((claim.get("spec") or {}).get("volumeName"))
         is_qualified = qualifier is None or is_bound or bool(qualifier(deepcopy(claim)))
@@ -70,14 +74,14 @@ class CustomBackend:
         return None
 
     def supports_block(self) -> bool:
-        """Return the plug-in's block support; absent means no (L-100)."""
+        """Return True if the plug-in reports block support; False without the method (L-100)."""
         method = getattr(self.provisioner, "supports_block", None)
         return method is not None and bool(method())
 
     def attempt(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject, intent: Intent | None
     ) -> ClaimAttempt:
-        """Return one attempt: a call of `provision`, with its preparation and result."""
+        """Return one attempt: a call of `provision` with its preparation and its result."""
         return CustomAttempt(
             work, claim, storage_class, intent, self.provisioner, self.options.add_finalizer
         )
@@ -85,22 +89,22 @@ class CustomBackend:
     def save(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
     ) -> Outcome:
-        """Save the PV by the store that the author chose."""
+        """Save the PV in the way that the author's `volume_store` option selects."""
         if self.options.volume_store is VolumeStore.BACKOFF:
             return self._store.go_on(work, claim, volume, live)
         return saving.save(work, claim, volume, live)
 
     def resume(self, work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
-        """Continue to save a PV of an earlier reconcile."""
+        """Resume saving a PV that was left over from an earlier reconcile."""
         return self.save(work, saving.claim_of(volume, live), volume, live)
 
     def is_guard_willing(self, volume: JsonObject) -> bool:
-        """Return the answer of the plug-in's DeletionGuard; absent means yes."""
+        """Return the answer of the plug-in's DeletionGuard; True if it has none."""
         guard = getattr(self.provisioner, "should_delete", None)
         return guard is None or bool(guard(deepcopy(volume)))
 
     def delete(self, work: Work, volume: JsonObject) -> None:
-        """Call `delete` once (L-075 step 1)."""
+        """Call the plug-in's `delete` once (L-075 step 1)."""
         work.runtime.effects.reach(Step.DELETE_VOLUME, work.lease)
         try:
             self.provisioner.delete(deepcopy(volume))

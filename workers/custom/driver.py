@@ -17,31 +17,31 @@ if TYPE_CHECKING:
 
 
 class NoSocket(CsiClient):
-    """Replaces the client of a CSI driver: a plug-in has no connection that could be lost."""
+    """Replaces a CSI driver's client, because a plug-in has no connection that could be lost."""
 
     def __init__(self) -> None:  # does not call the base's constructor, which opens a channel
         self.address = "in process"
 
     @property
     def is_connected(self) -> bool:
-        """Always True: a plug-in is always available."""
+        """Always True, because a plug-in is always available."""
         return True
 
     @property
     def connection_losses(self) -> int:
-        """Always 0."""
+        """The number of lost connections, always 0."""
         return 0
 
     def recheck(self) -> None:
-        """Do nothing: a plug-in's call cannot be cancelled."""
+        """Do nothing, because a plug-in's call cannot be cancelled."""
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing, because there is no connection."""
 
 
 @dataclass(frozen=True)
 class CustomDriver(Driver):
-    """The driver of a plug-in."""
+    """The driver object of a plug-in."""
 
     options: Options = field(default_factory=Options)
     backend: CustomBackend | None = None
@@ -50,7 +50,7 @@ class CustomDriver(Driver):
         object.__setattr__(self, "names", (self.name, *self.options.additional_names))
 
     def record(self) -> dict[str, Any]:
-        """Return the record of a driver, with additions about the plug-in for the watcher."""
+        """Return the driver's record, with additional fields about the plug-in for the watcher."""
         return super().record() | {
             "additional_names": list(self.options.additional_names),
             "add_finalizer": self.options.add_finalizer,
@@ -59,10 +59,11 @@ class CustomDriver(Driver):
 
 
 def custom_driver(provisioner: Provisioner, settings: Settings) -> CustomDriver:
-    """Create a driver for a plug-in.
+    """Create the driver object for a plug-in.
 
     Raises:
-        ConfigError: the plug-in has no name, or its options are invalid.
+        ConfigError: the plug-in lacks a name or a method, its options are invalid, or csi-fleet
+            runs in node deployment.
     """
     name = getattr(provisioner, "name", "")
     kind = type(provisioner).__name__
@@ -86,7 +87,7 @@ def custom_driver(provisioner: Provisioner, settings: Settings) -> CustomDriver:
         controller_capabilities=frozenset(),
         in_tree_name=None,
         identity=name,
-        # Only CSI drivers publish capacity.
+        # Capacity is published only for CSI drivers.
         settings=replace(settings, capacity=replace(settings.capacity, enabled=False)),
         backend=CustomBackend(provisioner, options),
         options=options,

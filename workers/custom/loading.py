@@ -1,6 +1,7 @@
 """Loads a plug-in by the name of an entry point, or by `module:attribute`.
 
-The loaded object is a provisioner, or a class or function that returns one without arguments.
+The loaded object is a provisioner, or a class or function that returns one when called without
+arguments.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def load(reference: str) -> Provisioner:
     """Find and create one provisioner.
 
     Raises:
-        ConfigError: it is not found, or cannot be created; the text says why.
+        ConfigError: the provisioner is not found or cannot be created; the text gives the reason.
     """
     found = _attribute(reference) if ":" in reference else _entry_point(reference)
     if not isinstance(found, type) and hasattr(found, "provision"):
@@ -47,10 +48,10 @@ def load(reference: str) -> Provisioner:
 
 
 def load_all(references: Iterable[str], settings: Settings) -> list[CustomDriver]:
-    """Load every plug-in as a driver.
+    """Load every plug-in and return its driver object.
 
     Raises:
-        ConfigError: a plug-in cannot be loaded, or two have the same name.
+        ConfigError: a plug-in cannot be loaded, or two plug-ins have the same name.
     """
     drivers: dict[str, CustomDriver] = {}
     for reference in references:

@@ -1,9 +1,10 @@
-"""The backoff store: deletes a volume again if its PV cannot be saved (L-081).
+"""The backoff store, which deletes a volume if its PV cannot be saved (L-081).
 
 The library sleeps in its worker thread. Here each attempt is one reconcile of the claim's key,
-after the interval, with the progress in the volume's intent: `{"saves": failed saves, "deletes":
-failed deletions, "due": earliest time of the next attempt, "error": text of the last failed save}`.
-So no thread is blocked, and if a process dies another one continues.
+after the interval. The progress is stored in the volume's intent: `{"saves": number of failed
+saves, "deletes": number of failed deletions, "due": earliest time of the next attempt, "error":
+text of the last failed save}`. So no thread is blocked, and if a process dies, another process
+continues.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BackoffStore:
-    """Saves the PVs of one plug-in."""
+    """Saves the PVs of one plug-in, or deletes their volumes after too many failures."""
 
     provisioner: Provisioner
     options: Options
@@ -39,7 +40,7 @@ class BackoffStore:
     def go_on(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
     ) -> Outcome:
-        """Make the next attempt when it is due: a save, or after the last save a deletion."""
+        """Make the next attempt when it is due: a save or, after the last save, a deletion."""
         progress = dict((work.record.store if work.record else None) or {})
         due = Deadline.read(progress.get("due"))
         seconds = work.lease.session.seconds_left(due)
@@ -57,7 +58,7 @@ class BackoffStore:
         live: JsonObject | None,
         progress: dict[str, Any],
     ) -> Outcome:
-        """Try once to create the PV; after the last failure, delete the volume."""
+        """Try once to create the PV; if this was the last attempt, delete the volume."""
         name = volume["metadata"]["name"]
         work.runtime.effects.reach(Step.SAVE_VOLUME, work.lease)
         try:
@@ -78,7 +79,7 @@ class BackoffStore:
         progress: dict[str, Any],
         error: ApiError,
     ) -> Outcome:
-        """Count a failed save; after the last one emit an event and start the deletion."""
+        """Count a failed save; after the last attempt, send an event and begin the deletion."""
         progress |= {"saves": progress.get("saves", 0) + 1, "error": str(error)}
         if progress["saves"] < self.options.save_attempts:
             return self.later(work, progress)
@@ -94,7 +95,7 @@ class BackoffStore:
     def delete(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, progress: dict[str, Any]
     ) -> Outcome:
-        """Try once to delete the volume; here an Ignored counts as a failure."""
+        """Try once to delete the volume; here an `Ignored` exception counts as a failure."""
         work.runtime.effects.reach(Step.CLEAN_UP, work.lease)
         try:
             self.provisioner.delete(deepcopy(volume))
@@ -114,7 +115,7 @@ class BackoffStore:
         return retry(f"failed to save volume: {progress.get('error', '')}")
 
     def later(self, work: ClaimWork, progress: dict[str, Any]) -> Outcome:
-        """Store the progress in the intent and wait for the interval; counts no failure."""
+        """Store the progress in the intent and wait for the interval; no failure is counted."""
         seconds = self.options.save_interval_seconds
         if work.record is not None:
             due = work.lease.session.later(seconds).data()
