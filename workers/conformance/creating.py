@@ -1,4 +1,4 @@
-"""Checks of CreateVolume, which the provisioner repeats until it has a final answer."""
+"""Checks for CreateVolume, which the provisioner repeats until it has a final answer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def missing_capabilities(subject: Subject) -> None:
 
 
 def answer(subject: Subject) -> None:
-    """The answer has an id and a sufficient size."""
+    """The answer contains an id and a sufficient size."""
     volume = subject.create(subject.name())
     if not volume.volume_id:
         raise Broken("CreateVolume answered without a volume id")
@@ -55,7 +55,7 @@ def answer(subject: Subject) -> None:
 
 
 def too_big(subject: Subject) -> None:
-    """A request for a huge size must not get a smaller volume."""
+    """A request for a huge size is not answered with a smaller volume."""
     name = subject.name()
     try:
         volume = subject.create(name, capacity_range=csi.CapacityRange(required_bytes=TOO_BIG))
@@ -68,7 +68,7 @@ def too_big(subject: Subject) -> None:
 
 
 def contradiction(subject: Subject) -> None:
-    """A request with a limit below the required size is refused."""
+    """A request whose size limit is below its required size is refused."""
     bad = csi.CapacityRange(required_bytes=2 * subject.size_bytes, limit_bytes=subject.size_bytes)
     subject.refused(
         "CreateVolume with limit_bytes below required_bytes",
@@ -79,13 +79,13 @@ def contradiction(subject: Subject) -> None:
 
 
 def repeat(subject: Subject) -> None:
-    """The same request returns the same volume."""
+    """A repeated request returns the same volume."""
     name = subject.name()
     _same(subject.create(name), _again(subject, name))
 
 
 def lost_answer(subject: Subject) -> None:
-    """After a lost answer, the repeated call returns the volume instead of creating another."""
+    """After a lost answer, the repeated call returns the volume instead of creating another one."""
     name = subject.name()
     create = Faulty(subject.create, lose_answers=1)
     before = _listed(subject)
@@ -102,7 +102,7 @@ def lost_answer(subject: Subject) -> None:
 
 
 def deadline(subject: Subject) -> None:
-    """After a deadline that is too short, repeated calls create only one volume."""
+    """If the deadline was too short, repeated calls create only one volume."""
     name = subject.name()
     for _ in range(3):
         try:
@@ -121,7 +121,7 @@ def deadline(subject: Subject) -> None:
 
 
 def concurrent(subject: Subject) -> None:
-    """Concurrent calls create one volume; each call returns it or ABORTED."""
+    """Concurrent calls create only one volume; each call returns that volume or ABORTED."""
     name = subject.name()
 
     def attempt(_: int) -> str:
@@ -143,7 +143,7 @@ def concurrent(subject: Subject) -> None:
 
 
 def other_size(subject: Subject) -> None:
-    """A known name with another size is refused."""
+    """A request with a known name and a different size is refused."""
     name = subject.name()
     volume = subject.create(name)
     if not volume.capacity_bytes:
@@ -157,14 +157,14 @@ def other_size(subject: Subject) -> None:
 
 
 def two_names(subject: Subject) -> None:
-    """Two names get two volumes."""
+    """Requests with two different names create two volumes."""
     one, two = subject.create(subject.name()), subject.create(subject.name())
     if one.volume_id == two.volume_id:
         raise Broken(f"two names got one volume, {one.volume_id}")
 
 
 def secret_echo(subject: Subject) -> None:
-    """Error texts contain no secret: every user of the namespace can read them in events."""
+    """Error texts contain no secrets: all users of the namespace can read them in events."""
     request = subject.request("", secrets={"password": SECRET})
     try:
         subject.client.call(

@@ -1,4 +1,4 @@
-"""Runs all checks on a live CSI driver and reports what fails."""
+"""Runs all checks on a live CSI driver and reports which fail."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ def check_driver(
     secrets: Mapping[str, str] | None = None,
     size_bytes: int = GIB,
 ) -> Report:
-    """Run all checks; deletes everything they create.
+    """Run all checks on a driver; everything that they create is deleted.
 
     Args:
-        client: connected client of the driver; nothing else should use the storage meanwhile.
-        parameters: parameters of the StorageClass.
-        secrets: data of the provisioner secret.
-        size_bytes: size of each volume; a few exist at a time.
+        client: a connected client of the driver; nothing else should use the storage system
+            meanwhile.
+        parameters: the parameters of the StorageClass.
+        secrets: the data of the provisioner secret.
+        size_bytes: the size of each volume; a few volumes exist at a time.
 
     Raises:
         CsiError: the driver does not answer the identity calls.

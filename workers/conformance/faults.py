@@ -3,8 +3,8 @@
 ```
 create = Faulty(client.create_volume, lose_answers=1)
 ```
-A lost answer is the fault that bad drivers fail: the work was done, the caller sees a timeout and
-calls again.
+A lost answer is the fault that bad drivers fail to handle: the work was done, but the caller sees a
+timeout and calls again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Faulty(Generic[P, R]):
     """A function whose first calls fail; later calls work normally.
 
     Attributes:
-        work: the function.
-        latency_seconds: delay before every call.
-        errors: the first calls raise these, one each, and do no work.
-        lose_answers: this many further calls do the work and raise LostAnswer.
-        calls: number of calls so far.
+        work: the function to call.
+        latency_seconds: the delay before every call.
+        errors: the errors that the first calls raise, one each; these calls do no work.
+        lose_answers: how many of the calls that follow do the work and then raise LostAnswer.
+        calls: the number of calls so far.
     """
 
     work: Callable[P, R]
@@ -43,7 +43,7 @@ class Faulty(Generic[P, R]):
     calls: int = 0
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with the next fault."""
+        """Call the function with the next fault, if any is left."""
         self.calls += 1
         if self.latency_seconds:
             time.sleep(self.latency_seconds)

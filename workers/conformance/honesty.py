@@ -1,4 +1,4 @@
-"""Checks of the driver's identity and capabilities, and of the calls that list."""
+"""Checks for the driver's identity and capabilities, and for its list calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?")
 MAX_NAME: Final = 63
 
-# Capability -> a harmless call that it promises.
+# Maps each capability to a harmless call that the capability promises.
 CALLS: Final[dict[str, tuple[str, type[Message], type[Message]]]] = {
     "LIST_VOLUMES": (
         "Controller/ListVolumes", csi.ListVolumesRequest, csi.ListVolumesResponse),
@@ -47,7 +47,7 @@ CALLS: Final[dict[str, tuple[str, type[Message], type[Message]]]] = {
 
 
 def identity(subject: Subject) -> None:
-    """The driver reports name, version and readiness."""
+    """The driver reports a valid name, a version and that it is ready."""
     name, version = subject.client.plugin_info()
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
         raise Broken(f"driver name {name!r} is no domain name of at most {MAX_NAME} characters")
@@ -67,7 +67,7 @@ def capabilities(subject: Subject) -> None:
 
 
 def honest(subject: Subject) -> None:
-    """Every call promised by a capability exists."""
+    """Every call that a capability promises is implemented."""
     missing = [
         name
         for name, call in CALLS.items()
@@ -88,7 +88,7 @@ def capacity(subject: Subject) -> None:
 
 
 def paging(subject: Subject) -> None:
-    """ListVolumes returns every volume once, for any page size."""
+    """ListVolumes returns every volume exactly once, for any page size."""
     subject.need("LIST_VOLUMES")
     made = {subject.create(subject.name()).volume_id for _ in range(3)}
     token, found, pages = "", list[str](), 0

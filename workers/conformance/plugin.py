@@ -1,7 +1,8 @@
 """Runs all checks on a plug-in, in process, without a cluster.
 
-`make` returns a new provisioner each time, as in a restarted worker: another instance must find
-what the first one created. Claim and class are minimal; pass the parameters that you need.
+`make` returns a new provisioner each time, as in a restarted worker: a second instance must find
+what the first instance created. The claim and the class are minimal; pass the parameters that your
+class needs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Bench:
     made: list[JsonObject] = field(default_factory=list)
 
     def options(self, name: str = "", **fields: Any) -> ProvisionOptions:
-        """Return a request as the engine builds it."""
+        """Return a request like the one that the engine builds."""
         uid = uuid.uuid4().hex
         claim = {
             "apiVersion": "v1",
@@ -69,7 +70,7 @@ class Bench:
         return ProvisionOptions(**(values | fields))
 
     def provision(self, options: ProvisionOptions) -> JsonObject:
-        """Provision with a new instance; returns the PV as the engine would complete it."""
+        """Provision with a new instance; return the PV as the engine would complete it."""
         result = self.make().provision(deepcopy(options))
         if not isinstance(result, ProvisionResult):
             raise Broken(f"provision returned {type(result).__name__}, not ProvisionResult")
@@ -78,7 +79,7 @@ class Bench:
         return volume
 
     def completed(self, options: ProvisionOptions, result: ProvisionResult) -> JsonObject:
-        """Return the PV with the fields that the engine adds and `delete` can read."""
+        """Return the PV with the fields that the engine adds and that `delete` can read."""
         volume = deepcopy(result.volume)
         metadata = volume.setdefault("metadata", {})
         metadata["annotations"] = {
@@ -92,12 +93,12 @@ class Bench:
         return volume
 
     def delete(self, volume: JsonObject) -> None:
-        """Delete with a new instance."""
+        """Delete a volume with a new instance."""
         self.make().delete(deepcopy(volume))
 
 
 def shape(bench: Bench) -> None:
-    """The API server accepts the returned PV."""
+    """The API server would accept the returned PV."""
     options = bench.options()
     volume = bench.provision(options)
     if volume["metadata"].get("name") != options.pv_name:
@@ -117,7 +118,7 @@ def shape(bench: Bench) -> None:
 
 
 def inputs(bench: Bench) -> None:
-    """The plug-in does not change the objects in its options."""
+    """The plug-in does not change the objects that it is given."""
     options = bench.options()
     before = deepcopy(options)
     volume = bench.completed(options, bench.make().provision(options))
@@ -137,7 +138,7 @@ def repeat(bench: Bench) -> None:
 
 
 def lost_answer(bench: Bench) -> None:
-    """If a process died after the work, the next instance finds the volume."""
+    """If a process dies after doing the work, the next instance finds the volume."""
     options = bench.options()
     lossy = Faulty(bench.provision, lose_answers=1)
     with contextlib.suppress(LostAnswer):
@@ -146,7 +147,7 @@ def lost_answer(bench: Bench) -> None:
 
 
 def concurrent(bench: Bench) -> None:
-    """Concurrent calls return the same volume: after a lost lease two workers may provision."""
+    """Concurrent calls return the same volume: after a lost lease, two workers may provision."""
     options = bench.options()
 
     def attempt(_: int) -> JsonObject | None:
@@ -163,7 +164,7 @@ def concurrent(bench: Bench) -> None:
 
 
 def two_claims(bench: Bench) -> None:
-    """Two claims get two volumes."""
+    """Two different claims get two different volumes."""
     one, two = bench.provision(bench.options()), bench.provision(bench.options())
     if _source(one) == _source(two):
         raise Broken(f"two claims share one place: {_source(one)}")
@@ -177,7 +178,7 @@ def delete_repeat(bench: Bench) -> None:
 
 
 def delete_never_made(bench: Bench) -> None:
-    """After its volume was deleted, a claim gets the same volume again."""
+    """If its volume was deleted, a claim gets the same volume again."""
     options = bench.options()
     volume = bench.provision(options)
     bench.delete(volume)
@@ -186,7 +187,7 @@ def delete_never_made(bench: Bench) -> None:
 
 
 def bad_class(bench: Bench) -> None:
-    """A user's mistake raises ProvisionError with a message and a state."""
+    """A user's mistake in the class raises ProvisionError or Ignored, no other exception."""
     options = bench.options()
     options.storage_class["parameters"] = {"no-such-parameter": "\x00"}
     try:
@@ -226,11 +227,11 @@ CHECKS: Final[tuple[Check[Bench], ...]] = (
 def check_provisioner(
     make: Callable[[], Provisioner], *, parameters: Mapping[str, str] | None = None
 ) -> Report:
-    """Run all checks on a plug-in; deletes everything they create.
+    """Run all checks on a plug-in; everything that they create is deleted.
 
     Args:
-        make: creates a provisioner; called often, as if processes restarted.
-        parameters: parameters of the StorageClass.
+        make: creates a provisioner; it is called often, as if processes were restarted.
+        parameters: the parameters of the StorageClass.
     """
     checks = [Check(one.name, one.why, _cleaned(one)) for one in CHECKS]
     return run_checks(checks, f"provisioner {make().name}", lambda: Bench(make, parameters or {}))

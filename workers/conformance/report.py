@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Verdict(StrEnum):
-    """Result of one check."""
+    """The result of one check."""
 
     PASSED = "ok"
     BROKEN = "BROKEN"
@@ -22,11 +22,11 @@ class Verdict(StrEnum):
 
 
 class Broken(Exception):  # noqa: N818 - a finding, not an error
-    """The subject fails the check; the text says how."""
+    """The subject fails the check; the text describes how."""
 
 
 class Skipped(Exception):  # noqa: N818 - a finding
-    """The check does not apply; the text says why."""
+    """The check does not apply; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Check(Generic[T]):
     """One check.
 
     Attributes:
-        name: short, stable name: `create-repeat`.
+        name: a short, stable name such as `create-repeat`.
         why: what goes wrong for users if the check fails.
-        run: raises Broken or Skipped; any other exception is a finding too.
+        run: runs the check; raises Broken or Skipped. Any other exception is a finding too.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Check(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Outcome of one check."""
+    """The verdict of one check, with an explanation."""
 
     check: str
     verdict: Verdict
@@ -62,11 +62,11 @@ class Report:
 
     @property
     def broken(self) -> list[Finding]:
-        """Return the findings that fail."""
+        """Return the findings of the checks that failed."""
         return [one for one in self.findings if one.verdict is Verdict.BROKEN]
 
     def text(self) -> str:
-        """Return the report as text: one line per check, then what to do."""
+        """Return the report as text: one line per check, what is wrong, and then the counts."""
         lines = [f"Conformance of {self.subject}", ""]
         for one in self.findings:
             lines.append(f"{one.verdict.value:8} {one.check}")
@@ -82,7 +82,7 @@ class Report:
 
 
 def run_checks(checks: Iterable[Check[T]], subject: str, make: Callable[[], T]) -> Report:
-    """Run every check on a new object of `make`; a failing check does not stop the others."""
+    """Run each check on a new object from `make`; a failing check does not stop the others."""
     report = Report(subject)
     for check in checks:
         try:

@@ -1,4 +1,4 @@
-"""Checks of clones, snapshots and topology: the answer must match the request."""
+"""Checks for clones, snapshots and topology, where the answer must match the request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def clone_of_unknown(subject: Subject) -> None:
 
 
 def restore(subject: Subject) -> None:
-    """A volume is created from a snapshot, and the answer names it."""
+    """A volume is created from a snapshot, and the answer names the snapshot."""
     subject.need("CREATE_DELETE_SNAPSHOT")
     taken = subject.snapshot(subject.name("snapshot"), subject.create(subject.name()).volume_id)
     if not taken.ready_to_use:
@@ -63,7 +63,7 @@ def restore_of_unknown(subject: Subject) -> None:
 
 
 def snapshot_repeat(subject: Subject) -> None:
-    """The same name and source return the same snapshot; another source is refused."""
+    """The same name and source return the same snapshot; a different source is refused."""
     subject.need("CREATE_DELETE_SNAPSHOT")
     volume, other = subject.create(subject.name()), subject.create(subject.name())
     name = subject.name("snapshot")

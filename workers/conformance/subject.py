@@ -1,4 +1,4 @@
-"""Wraps a live CSI driver for the checks: unique names, and removal of all that they create."""
+"""Wraps a live CSI driver for the checks: unique names, and the removal of all that they create."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from csi_client.client import CsiClient
 
 GIB: Final = 2**30
-# Status codes after which a caller just retries.
+# Status codes after which a caller simply retries.
 TRY_AGAIN: Final = frozenset(
     {errors.ABORTED, errors.UNAVAILABLE, errors.DEADLINE_EXCEEDED, errors.CANCELLED}
 )
@@ -29,10 +29,10 @@ class Subject:
     """The driver under test during one check.
 
     Attributes:
-        client: connected client of the driver.
-        parameters: parameters of the StorageClass.
-        secrets: data of the provisioner secret.
-        size_bytes: size of the created volumes.
+        client: a connected client of the driver.
+        parameters: the parameters of the StorageClass.
+        secrets: the data of the provisioner secret.
+        size_bytes: the size of the volumes to create.
     """
 
     client: CsiClient
@@ -53,7 +53,7 @@ class Subject:
         return f"conformance-{kind}-{uuid.uuid4().hex}"
 
     def request(self, name: str, **fields: Any) -> csi.CreateVolumeRequest:
-        """Return a minimal request, RWO file system of `size_bytes`; `fields` override."""
+        """Return a minimal request, an RWO file system of `size_bytes`; `fields` override it."""
         mode = csi.VolumeCapability.AccessMode(
             mode=csi.VolumeCapability.AccessMode.Mode.Value("SINGLE_NODE_WRITER")
         )
@@ -106,12 +106,12 @@ class Subject:
         self.client.call("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
 
     def listed(self) -> list[str]:
-        """Return the ids of all volumes, read page by page."""
+        """Return the ids of all volumes, reading the list page by page."""
         pages = self.client.list_volumes()
         return [entry.volume.volume_id for page in pages for entry in page.entries]
 
     def refused(self, what: str, call: Callable[[], object], *codes: int) -> CsiError:
-        """Run a call that must fail with one of the codes, or with any if none is given."""
+        """Run a call that must fail with one of the codes, or with any error if none is given."""
         try:
             call()
         except CsiError as error:
@@ -123,7 +123,7 @@ class Subject:
         raise Broken(f"{what} was answered OK instead of {wanted}")
 
     def clean_up(self) -> None:
-        """Delete what the check created; other checks report a driver that fails to delete."""
+        """Delete what the check created; failures to delete are reported by other checks."""
         for snapshot_id in self.snapshots:
             with suppress(CsiError):
                 self.delete_snapshot(snapshot_id)
