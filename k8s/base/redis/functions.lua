@@ -1,36 +1,39 @@
-#!lua name=csifleet_68e43e8ec81149f7
+#!lua name=csifleet_56009e12e812eb86
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos:', marks = 'csifleet:marks:', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents:', unsaved = 'csifleet:unsaved:', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', chosen = 'csifleet:chosen:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_planned = 'csifleet:capacity_planned:', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments', 'data-sources' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true, ['data-sources'] = true }
 local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group-contents'] = '#snapshotter', ['snapshots'] = '#snapshot-controller', ['bindings'] = '#snapshot-controller', ['group-snapshots'] = '#snapshot-controller', ['group-bindings'] = '#snapshot-controller', ['snapshot-sources'] = '#snapshot-controller', ['attachments'] = '#attacher', ['detachments'] = '#attacher', ['forced-attachments'] = '#attacher', ['attach-finalizers'] = '#attacher', ['reconcile-attachments'] = '#attacher', ['data-sources'] = '#data-source-validator' }
--- Functions shared by all scripts. In front of this file: `K` (names of keys, from names.py), KINDS (all
--- kinds, in order of turns), CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail)
--- and APART (part of the name of a kind's Celery list), from kinds.py.
--- This is run once, when the library is loaded, where no global is known yet.
--- Every script's first argument is the time in ms, "" outside of tests: then the clock below.
-local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
-local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
-local WOKEN_MS = 2000          -- a wake-up that nobody answered was lost
-local TRAIL_NOTES = 40         -- kept of each key's trail
+-- The functions that all scripts share. This file is preceded by `K` (the names of the keys, from
+-- names.py) and, from kinds.py, by KINDS (all kinds, in the order of turns), CALL_KINDS (the kinds
+-- whose keys call the driver), TRAILED (the kinds that have a trail) and APART (a part of the name
+-- of a kind's Celery list).
+-- This file is run once, when the library is loaded and no global is known yet.
+-- The first argument of every script is the time in ms, or "" outside of tests: the clock below is
+-- then used.
+local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, for any number of tenants (G12)
+local FIFO_STEP = 0.000001     -- added per arrival, so that keys with equal virtual times stay in order
+local WOKEN_MS = 2000          -- a wake-up that is not answered within this time is lost
+local TRAIL_NOTES = 40         -- number of notes that are kept in each key's trail
 local TRAIL_SECONDS = 3600
-local TIGHT_SHARE = 0.6        -- of Redis' memory; the rest is for what is worked on
-local FULL_SHARE = 0.9         -- no new work; the rest is to bring to its end what is there
-local CROWDED_SHARE = 0.95     -- no new record; the rest is for Celery's lists
+local TIGHT_SHARE = 0.6        -- beyond this share of Redis' memory in use, no trails are written
+local FULL_SHARE = 0.9         -- beyond this share, no new work is accepted; the rest is for finishing work
+local CROWDED_SHARE = 0.95     -- beyond this share, no new record is accepted; the rest is for Celery's lists
 local TIGHT_MS = 60000
 local LOOK_MS = 1000
-local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
-local FRESH_MS = 30000         -- a watcher's word that it follows a kind of the catalog
-local GAP_MS = 1000            -- more of it in which no script ran is no time for the queue
+local LOOK_AHEAD_SECONDS = 0.25 -- a take may use the rate of this much future; `pace` is exact
+local FRESH_MS = 30000         -- how long a watcher's report that it follows a kind of the catalog is valid
+local GAP_MS = 1000            -- if no script runs for longer, the queue's clock does not count the excess
 local CLOCK_MS = 250           -- how often the clock is written
-local KEPT_MS = 604800000      -- a key nobody cleared goes by the clock of Redis' host: cleaning only
+local KEPT_MS = 604800000      -- for cleaning up only: Redis expires unused keys by its host's clock
 local CALLS_DRIVER = {}
 for i = 1, #CALL_KINDS do CALLS_DRIVER[CALL_KINDS[i]] = true end
 
-local MOST = 9e15              -- beyond it Lua's numbers are not exact, and some cannot be stored
+local MOST = 9e15              -- beyond it, Lua's numbers are not exact, and some cannot be stored
 
--- A number that somebody else may have written: never infinite, nil for what is none.
+-- Parse a number that may have been written by another program. The result is never infinite; it is
+-- nil if the text is not a number.
 local function parse(text) return tonumber(text) end
 local function tonumber(text)
   local number = parse(text)
@@ -38,16 +41,17 @@ local function tonumber(text)
   return math.max(-MOST, math.min(MOST, number))
 end
 
--- Of this call: the queue's time, that of Redis' host, both in ms; the Celery lists for which the
--- caller must publish one message each (and what `drop` found), and the list whose next key the
--- caller takes itself.
+-- The state of this call: the queue's time and the Redis host's time, both in ms; the Celery lists
+-- to which the caller must send one message each (and the members that `drop` found); and the list
+-- whose next key the caller itself takes.
 local now, host_now, lists, own_list
 
--- The queue's clock, by which all that is kept here is stamped and compared. It has the pace of
--- Redis' host, and only goes on: whoever sets the clock of that host, or promotes a replica on
--- another one, changes nothing here but the difference between the two. What looks like a leap
--- forward may as well be time in which nobody was there to call, and nobody's time is over by it.
--- K.clock holds 'ms difference', 250 ms old at most; this run of Redis remembers the rest.
+-- The queue's clock, with which everything that is stored here is stamped and compared. It runs at
+-- the rate of the Redis host's clock, and only forward. Setting the host's clock, or promoting a
+-- replica on another host, changes nothing here except the difference between the two clocks. An
+-- apparent leap forward may just be time in which no process was there to call, so it must not end
+-- anybody's time. K.clock contains 'ms difference' and is at most 250 ms old; this run of Redis
+-- remembers the exact time.
 local clock_ms, difference = nil, 0
 
 local function read_clock()
@@ -56,7 +60,8 @@ local function read_clock()
   kept = tonumber(kept)
   if kept then
     difference = tonumber(kept_difference)
-    -- What an earlier run or a master kept; it may have gone on for as long as it writes nothing.
+    -- The time was stored by an earlier run or a master, whose clock may have been ahead of it by
+    -- up to the interval between two writes.
     if not clock_ms or clock_ms > kept + CLOCK_MS then clock_ms = kept + CLOCK_MS end
     clock_ms = math.max(clock_ms, kept)
   end
@@ -84,7 +89,7 @@ local function begin_call()
   now = read_clock()
 end
 
--- Whether no period of that name lasts any more. Whoever asks first then begins the next one.
+-- Return true if no period with that name is running. The first caller then begins the next period.
 local function begins_period(name, period_ms)
   if period_ms <= 0 then return true end
   local mark = K.period .. name
@@ -93,26 +98,25 @@ local function begins_period(name, period_ms)
   return true
 end
 
--- The name of this run of Redis, another one after each start. Each run makes its library anew, also
--- one from a file or a master, so what is remembered here is never of another run; a text, which has
--- no memory, asks each time.
+-- The name of this run of Redis, which changes at each start. Each run creates its library again,
+-- even from a file or a master, so a value that is remembered here never comes from another run.
 local run_id
 local function this_run()
   run_id = run_id or string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
   return run_id
 end
 
--- The epoch, 'random:birth_ms:run_id', if it is that of this run of Redis: a restart and a fail-over
--- end a life as the loss of all data does, for each may have lost what was acknowledged. Then what
--- is written there, of whichever life.
+-- Return the epoch, 'random:birth_ms:run_id', if it belongs to this run of Redis, otherwise nil. A
+-- restart or a fail-over ends a life as a loss of all data does, because each of them may have lost
+-- acknowledged writes. The second result is the stored epoch, whichever life it belongs to.
 local function life()
   local epoch = redis.call('GET', K.epoch)
   if epoch and string.match(epoch, ':(%w+)$') == this_run() then return epoch, epoch end
   return nil, epoch
 end
 
--- Nothing is taken for one TTL of a life whose processes held leases in an earlier one: they
--- restore them meanwhile.
+-- No key is taken during the first TTL of a life if processes held leases in an earlier life: they
+-- restore these leases meanwhile.
 local function is_quiet() return now < (tonumber(redis.call('GET', K.quiet)) or 0) end
 
 local function quiet_until(ms)
@@ -120,18 +124,18 @@ local function quiet_until(ms)
   redis.call('SET', K.quiet, string.format('%d', quiet))
 end
 
--- The present life's epoch; begins one when there is none. `known` is the newest epoch the caller
--- has heard of, '' for none.
+-- Return the epoch of the current life; begin a life if there is none. `known` is the newest epoch
+-- that the caller knows, '' for none.
 local function begin_life(candidate, known, ttl)
   local epoch, old = life()
   if not epoch then
     epoch = string.format('%s:%d:%s', candidate, now, this_run())
     redis.call('SET', K.epoch, epoch)
-    -- After an orderly end of all processes nobody has anything to restore.
+    -- If all processes ended in an orderly way, nobody has anything to restore.
     local is_used = redis.call('EXISTS', K.leases) == 1
       or redis.call('ZCOUNT', K.procs, now - 60000, '+inf') > 0
     if old and is_used then quiet_until(now + ttl) end
-    -- Higher than every fence of the earlier life, of which the last may be lost.
+    -- The fence must be higher than every fence of the earlier life, the last of which may be lost.
     local fence = math.max(now, tonumber(redis.call('GET', K.fence)) or 0)
     redis.call('SET', K.fence, string.format('%d', fence))
   end
@@ -145,48 +149,51 @@ local function lane_of(key)
   return string.match(key, '^([^|]*|[^|]*)|') or key
 end
 
--- The driver's part of a key, node included: what the keys of its records are named after.
+-- Return the driver part of a key, including the node: the keys of its records are named after it.
 local function driver_part(key) return string.match(key, '^[^|]*|([^|]*)|') or '' end
 
--- What a key may hold beside plain ASCII: the escapes that `Key.text` in keys.py makes, and UTF-8.
+-- What a key may contain besides plain ASCII: UTF-8, and the escapes that `Key.text` in keys.py
+-- makes.
 local SPECIAL = { '%%[01][0-9A-F]', '%%25', '%%7C', '%%7F',
   '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]',
   '[\225-\236\238\239][\128-\191][\128-\191]', '\237[\128-\159][\128-\191]',
   '\240[\144-\191][\128-\191][\128-\191]', '[\241-\243][\128-\191][\128-\191][\128-\191]',
   '\244[\128-\143][\128-\191][\128-\191]' }
 
--- Whether a member of a lane's set is a key of that lane, in its one spelling: a worker that reads
--- another one would ask for a key that is not there, and the slot would be lost.
+-- Return true if a member of a lane's set is a key of that lane in its only valid spelling. With a
+-- different spelling, a worker would ask for a key that does not exist, and the slot would be lost.
 local function is_at_home(key, lane)
   if not string.match(key, '^[^|]+|[^|]*|[^|]*|[^|]*$') or lane_of(key) ~= lane then return false end
   if not string.find(key, '[%z\1-\31%%\127-\255]') then return true end
-  -- By blanks, so that nothing comes together that stood apart.
+  -- Replace each match by a blank, so that its neighbours do not form a new sequence.
   for _, pattern in ipairs(SPECIAL) do key = string.gsub(key, pattern, ' ') end
   return not string.find(key, '[%z\1-\31%%\127-\255]')
 end
 
--- What is not at home is gone, and reported once by the caller of the script: this is no list.
+-- Drop a member that does not belong to its lane. The caller of the script logs it once: the text
+-- with '|' in front is not a list.
 local function drop(member)
   redis.call('HDEL', K.since, member)
   lists[#lists + 1] = '|' .. member
 end
 
--- The namespace: 'namespace/name' is the object, or the last field is '@namespace'.
+-- Return the namespace: it is in the object 'namespace/name', or in the last field '@namespace'.
 local function tenant_of(key)
   local object, last = string.match(key, '^[^|]*|[^|]*|([^|]*)|?(.*)')
   return string.match(object or '', '^([^/]*)/') or string.match(last or '', '^@(.*)') or ''
 end
 
--- The Celery list in which messages announce work of a lane, as `place_of` in kinds.py has it.
+-- Return the Celery list whose messages announce a lane's work, as `place_of` in kinds.py names it.
 local function celery_of(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
   if driver == '' then return K.celery .. 'system-' .. kind end
   return K.celery .. (driver or '') .. (APART[kind] or '')
 end
 
--- What happened to an object, for `csi-fleet explain`: the newest notes, 'ms event detail'.
--- Keys of one object in several lanes (node deployment) share a trail. What is kept for people is the
--- first to go where room gets scarce: one tenant's claims could fill Redis with it (SEC-4).
+-- Record what happened to an object, for `csi-fleet explain`: the newest notes, 'ms event detail'.
+-- Keys for one object in several lanes (node deployment) share a trail. When memory gets scarce,
+-- these notes for people are the first to be left out: one tenant's claims could fill Redis with
+-- them (SEC-4).
 local function trail(key, ...)
   if (tonumber(redis.call('GET', K.tight)) or 0) > now then return end
   local kind, object = string.match(key, '^([^|]*)|[^|]*|(.*)$')
@@ -198,8 +205,7 @@ local function trail(key, ...)
   redis.call('EXPIRE', notes, TRAIL_SECONDS)
 end
 
--- Used share of Redis' memory, looked at once a second. A script sent as a text, to a Redis before 7,
--- has no memory of its own and looks each time.
+-- The used share of Redis' memory, which is checked once a second.
 local used_share, looked_ms = 0, -MOST
 
 local function look_for_room()
@@ -207,7 +213,8 @@ local function look_for_room()
   looked_ms = now
   local memory = redis.call('INFO', 'memory')
   local function bytes(name) return tonumber(string.match(memory, name .. ':(%d+)')) or 0 end
-  -- Buffers of replicas and of the append-only file are no part of what it compares either.
+  -- Redis too leaves out the buffers of replicas and of the append-only file when it checks the
+  -- limit.
   local used, most = bytes('used_memory') - bytes('mem_not_counted_for_evict'), bytes('maxmemory')
   used_share = most > 0 and used / most or 0
   if used_share > TIGHT_SHARE then
@@ -215,8 +222,9 @@ local function look_for_room()
   end
 end
 
--- The error of who would add to a Redis of which more than a share is used, nil while there is room.
--- Redis itself refuses too late: no message could be sent any more either, and nothing would drain.
+-- Return the error for a caller that wants to add data to a Redis of which more than a share is
+-- used; nil while there is room. Redis' own refusal comes too late: no messages could be sent any
+-- more, so nothing would drain.
 local function refused(share)
   look_for_room()
   if used_share <= share then return nil end
@@ -224,16 +232,19 @@ local function refused(share)
     .. 'new is accepted until work ends. Raise maxmemory', used_share * 100))
 end
 
--- The same for a record of an attempt: one that is replaced may be the attempt's end.
+-- Do the same for the record of an attempt, unless it replaces a record: that may be the attempt's
+-- end.
 local function refused_if_new(hash, field)
   if redis.call('HEXISTS', hash, field) == 1 then return nil end
   return refused(CROWDED_SHARE)
 end
 
--- For people, who compare it with what the API server stamped: by the clock of Redis' host.
+-- Stamp an event with the Redis host's clock, so that people can compare it with the API server's
+-- times.
 local function stamped(event) return string.format('%d %s', host_now, event) end
 
--- The notes of a pass, ARGV[first] on as 'age_ms text', then how its lease ended.
+-- Record the notes of a reconcile, given as 'age_ms text' from ARGV[first] on, and how its lease
+-- ended.
 local function trail_pass(key, first, ending)
   local notes = {}
   for i = first, math.min(#ARGV, first + TRAIL_NOTES) do
@@ -244,8 +255,8 @@ local function trail_pass(key, first, ending)
   trail(key, unpack(notes))
 end
 
--- Lease of a key as a table, nil when there is none. An unreadable one is dropped: the lease check
--- of the sweep then puts its key back.
+-- Return the lease of a key as a table, nil if there is none. An unreadable lease is dropped; the
+-- sweep's check of leases then adds its key again.
 local function lease_of(key)
   local raw = redis.call('HGET', K.leases, key)
   if not raw then return nil end
@@ -267,11 +278,11 @@ local function write_lease(key, lease)
     { lease.fence, lease.process, lease.token, lease.started, unpack(lease.locks) }, ' '))
 end
 
--- The driver's own name: a lane of node deployment has driver@node.
+-- Return the driver's own name: in node deployment, a lane contains driver@node.
 local function driver_of(lane) return string.match(lane, '^[^|]*|([^@]*)') or '' end
 
 local function is_paused(lane)
-  -- Mostly nothing is.
+  -- Usually nothing is paused.
   if redis.call('EXISTS', K.paused, K.pauses) == 0 then return false end
   local found = redis.call('HMGET', K.paused, 'driver ' .. lane, 'lease ' .. lane)
   found[3] = redis.call('HGET', K.pauses, 'driver ' .. driver_of(lane))
@@ -282,8 +293,8 @@ local function is_paused(lane)
   return false
 end
 
--- Start-time fair queueing: a tenant's n-th waiting key gets virtual time n, so tenants take turns.
--- `front` keys were taken before and do not pay again.
+-- Start-time fair queueing: a tenant's n-th waiting key gets the virtual time n, so that tenants
+-- take turns. `front` keys were taken before and do not pay again.
 local function push(key, lane, front)
   local is_retry = redis.call('HEXISTS', K.fails, key) == 1
   local ready = (is_retry and K.retry or K.ready) .. lane
@@ -303,7 +314,7 @@ local function push(key, lane, front)
   trail(key, stamped(is_retry and 'queued retry' or 'queued'))
 end
 
--- One key from a ready set, nil when empty; an empty set forgets its virtual times.
+-- Take one key from a ready set, nil if the set is empty. An empty set forgets its virtual times.
 local function pop(ready, share)
   local popped = redis.call('ZPOPMIN', ready)
   if not popped[1] then return nil end
@@ -316,7 +327,7 @@ local function pop(ready, share)
   return popped[1]
 end
 
--- Tokens in the lane's bucket now; math.huge without a rate.
+-- Return how many tokens the lane's bucket now has; math.huge without a rate.
 local function bucket(rate, burst, tokens, at)
   if not rate or rate <= 0 then return math.huge end
   burst = math.max(burst or 1, 1)
@@ -324,8 +335,8 @@ local function bucket(rate, burst, tokens, at)
   return math.min(burst, tokens + math.max(0, now - at) * rate / 1000)
 end
 
--- The lane's concurrency now: as declared, or less after throttling answers. A lowered one
--- grows by itself, `cap_gain` per `cap_step` ms.
+-- Return the lane's current concurrency: as declared, or lower after throttling answers. A lowered
+-- concurrency recovers by `cap_gain` per `cap_step` ms.
 local function effective(concurrency, cap, at, step, gain)
   if not concurrency or not cap then return concurrency end
   if step and step > 0 then cap = cap + math.floor(math.max(0, now - at) / step) * gain end
@@ -336,13 +347,13 @@ local function lower(lane, cap, step, gain)
   redis.call('HSET', K.limits .. lane, 'cap', cap, 'cap_at', now, 'cap_step', step, 'cap_gain', gain)
 end
 
--- Calls of dead processes count too, where a second call at once is forbidden (`hold`).
+-- The calls of dead processes also count in lanes where no second call may run at once (`hold`).
 local function busy(lane)
   return redis.call('ZCARD', K.leased .. lane)
     + redis.call('ZCOUNT', K.ghosts .. lane, '(' .. now, '+inf')
 end
 
--- A pass of a lane with a rate begins. A take looks ahead, so there may be a debt.
+-- Charge a reconcile to the rate of its lane. A take looks ahead, so the bucket may be in debt.
 local function charge(lane)
   local limits = K.limits .. lane
   local raw = redis.call('HMGET', limits, 'rate', 'burst', 'tokens', 'at')
@@ -352,8 +363,8 @@ local function charge(lane)
   end
 end
 
--- What the limits of a lane say if one of its waiting keys may be taken now, else nil. `reserved` of
--- the calls that the driver has left are other kinds' turns.
+-- Return the state of a lane if its limits allow one of its waiting keys to be taken now, else nil.
+-- `reserved` is how many of the driver's remaining calls are reserved for the turns of other kinds.
 local function open_lane(lane, reserved)
   local first, retry = redis.call('ZCARD', K.ready .. lane), redis.call('ZCARD', K.retry .. lane)
   if first + retry == 0 then return nil end
@@ -372,26 +383,27 @@ local function open_lane(lane, reserved)
   if free <= 0 then return nil end
   local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
   if tokens ~= math.huge and tokens + rate * LOOK_AHEAD_SECONDS < 1 then return nil end
-  -- Last: lanes that wait are mostly busy ones.
+  -- This is checked last, because most lanes with waiting keys are busy.
   if is_paused(lane) or is_quiet() then return nil end
   return { first = first, retry = retry, streak = tonumber(raw[6]) or 0 }
 end
 
--- One message for the list of a lane if something of the lane could be taken and none is on its way.
+-- Send one message to a lane's list if a key of the lane could be taken and no message is on its
+-- way.
 local function wake_lane(lane)
   local list = celery_of(lane)
   if list == own_list then return end
   local flag = K.woken .. list
-  -- The end is by the queue's clock: that of Redis' host may be set back.
+  -- The flag ends by the queue's clock, because the Redis host's clock may be set back.
   if (tonumber(redis.call('GET', flag)) or 0) > now or not open_lane(lane) then return end
   redis.call('SET', flag, string.format('%d', now + WOKEN_MS), 'PX', WOKEN_MS)
-  -- One that waits there means the same, also where nobody fetches any.
+  -- A message that is waiting in the list means the same, even if no worker fetches it.
   local waiting = redis.pcall('LLEN', list)
   if type(waiting) ~= 'number' or waiting == 0 then lists[#lists + 1] = list end
 end
 
--- Limits of a lane may allow more, or something came to it. A call of a driver with a limit over all
--- of them (`total`) may be any kind's.
+-- Wake a lane whose limits may now allow more, or to which a key was added. If the driver has a
+-- limit on all its calls (`total`), the next call may belong to any kind.
 local function wake(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
   if CALLS_DRIVER[kind] and (tonumber(redis.call('HGET', K.limits .. lane, 'total')) or 0) > 0 then
@@ -407,7 +419,8 @@ local function is_waiting(key, lane)
     or redis.call('HEXISTS', K.blocked, key) == 1
 end
 
--- client-go's Add: running -> dirty, waiting -> nothing, else ready. Returns true when made ready.
+-- client-go's Add: a running key becomes dirty, a waiting key is left alone, any other key becomes
+-- ready. Returns true if the key was made ready.
 local function enqueue(key, lane, front)
   if redis.call('HEXISTS', K.leases, key) == 1 then
     redis.call('SADD', K.dirty, key)
@@ -422,14 +435,14 @@ local function delay(key, due)
   local old = redis.call('ZSCORE', K.delayed, key)
   if not old or tonumber(old) > due then redis.call('ZADD', K.delayed, due, key) end
 end
--- Locks and leases: functions shared by all scripts, after lib.lua.
+-- Locks and leases: functions that all scripts share, loaded after lib.lua.
 
 -- A lock is spelled 'x:name' (exclusive) or 's:name' (shared).
 local function mode_and_name(lock) return string.sub(lock, 1, 1), string.sub(lock, 3) end
 
--- Another key that holds a lock against `key`, nil for none. Shared holders stand side by side. Only a
--- holder keeps others out: a waiter might be unable to run, or wait for a call that hangs.
--- `counts` may pass over some: holder -> boolean.
+-- Return another key that holds a lock against `key`, nil if there is none. Shared holders do not
+-- exclude each other. Only a holder excludes others, never a waiter: the waiter might be unable to
+-- run, or wait for a call that hangs. `counts(holder)` may return false to ignore a holder.
 local function holder_against(key, lock, counts)
   local mode, name = mode_and_name(lock)
   local prefix = name .. '\0'
@@ -438,7 +451,7 @@ local function holder_against(key, lock, counts)
     local holder = string.sub(member, #prefix + 2)
     if holder ~= key then
       if redis.call('HEXISTS', K.leases, holder) == 0 then
-        redis.call('ZREM', K.holders, member) -- its lease record was lost
+        redis.call('ZREM', K.holders, member) -- the record of its lease was lost
       elseif not counts or counts(holder) then
         return holder
       end
@@ -447,12 +460,12 @@ local function holder_against(key, lock, counts)
   return nil
 end
 
--- Note a free lock in the lease (the caller writes it) and among the holders.
+-- Add a free lock to the lease (which the caller writes) and to the holders.
 local function hold(key, lease, lock)
   local mode, name = mode_and_name(lock)
   for i, held in ipairs(lease.locks) do
     if held == lock or held == 'x:' .. name then return end
-    if held == 's:' .. name then -- from now on alone
+    if held == 's:' .. name then -- the lock becomes exclusive
       redis.call('ZREM', K.holders, name .. '\0s' .. key)
       table.remove(lease.locks, i)
       break
@@ -462,7 +475,7 @@ local function hold(key, lease, lock)
   lease.locks[#lease.locks + 1] = lock
 end
 
--- `key` waits for a lock; it occupies no slot meanwhile.
+-- Let `key` wait for a lock; it occupies no slot meanwhile.
 local function park(key, lock, holder)
   local _, name = mode_and_name(lock)
   redis.call('HSET', K.blocked, key, lock)
@@ -471,7 +484,7 @@ local function park(key, lock, holder)
   trail(key, stamped('blocked ' .. holder))
 end
 
--- Make the waiters of a lock ready. Those that still find it busy wait again.
+-- Make the keys that wait for a lock ready. Those that still find the lock busy wait again.
 local function unpark(name)
   local prefix = name .. '\0'
   local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
@@ -497,20 +510,21 @@ local function free_all(key, lease)
   for _, lock in ipairs(lease.locks) do free(key, lock) end
 end
 
--- Is resourceVersion a newer than b? Integers of any length: numbers of Lua lose digits above 2^53.
+-- Return true if resourceVersion a is newer than b. Both are integers of any length, because Lua's
+-- numbers lose digits above 2^53.
 local function is_newer(a, b)
   a, b = string.gsub(a, '^0+', ''), string.gsub(b, '^0+', '')
   if #a ~= #b then return #a > #b end
   return a > b
 end
 
--- The version of the key's newest event in the last minutes, nil for none.
+-- Return the version of the key's newest event in the last few minutes, nil if there is none.
 local function newest_seen(key)
   local minute = math.floor(now / 60000)
   return redis.call('HGET', K.seen .. minute, key) or redis.call('HGET', K.seen .. (minute - 1), key)
 end
 
--- Note an event of the key; returns false for one that is not newer than what was noted.
+-- Note an event for the key; return false if it is not newer than the newest event noted.
 local function is_news(key, version)
   local newest = newest_seen(key)
   if newest and not is_newer(version, newest) then return false end
@@ -520,12 +534,13 @@ local function is_news(key, version)
   return true
 end
 
--- End a lease: the slot and the dirty mark go; returns true when the key was dirty, by an event only
--- if that is newer than version `known`, the last that the pass read or wrote ('' or nil: none).
--- The caller puts the key where it belongs, frees the locks and then wakes its lane.
+-- End a lease: remove its slot and its dirty mark. Returns true if the key was dirty. An event
+-- makes it dirty only if the event is newer than `known`, the last version that the reconcile read
+-- or wrote ('' or nil for none). The caller then enqueues or delays the key, frees its locks and
+-- wakes its lane.
 local function unlease(key, lane, known)
   redis.call('HDEL', K.leases, key)
-  redis.call('HDEL', K.since, key) -- of a key that no ENTER followed
+  redis.call('HDEL', K.since, key) -- left over if no ENTER followed the TAKE
   redis.call('ZREM', K.leased .. lane, key)
   local event = redis.call('HGET', K.news, key)
   if event then
@@ -535,15 +550,15 @@ local function unlease(key, lane, known)
   return redis.call('SREM', K.dirty, key) == 1
 end
 
--- The key's lease if the process holds it with this token, else nil.
+-- Return the key's lease if the process holds it with this token, otherwise nil.
 local function lease_by(key, process, token)
   local lease = lease_of(key)
   return lease and lease.process == process and lease.token == token and lease or nil
 end
 
--- Owner check. Returns the lease, or nil and whether this is the repeat of a call that ended it: a
--- lease of this life that was not taken back was ended by its owner. A replica that lagged has the
--- epoch of its master's life and not its leases.
+-- Check the owner. Returns the lease; or nil, and whether this call repeats one that ended the
+-- lease. A lease that was taken in this life and not taken back was ended by its owner. A replica
+-- that lagged has the epoch of its master's life but not its leases.
 local function owned(key, process, token, epoch)
   local lease = lease_by(key, process, token)
   if lease then return lease, true end
@@ -551,17 +566,18 @@ local function owned(key, process, token, epoch)
   return nil, is_ended
 end
 
--- How a script (key, process, token, epoch, stays, ...) begins that ends a lease: returns the key, its
--- lane, and what `owned` does. With `stays` the caller takes the next key of the list itself.
+-- The common beginning of all scripts (key, process, token, epoch, stays, ...) that end a lease:
+-- returns the key, its lane and the results of `owned`. If `stays` is set, the caller itself takes
+-- the next key of the list.
 local function ending()
   local key, lane = ARGV[2], lane_of(ARGV[2])
   if ARGV[6] == '1' then own_list = celery_of(lane) end
   return key, lane, owned(key, ARGV[3], ARGV[4], ARGV[5])
 end
 
--- Count the bytes of intents by namespace, before one is written, or goes (''). Not exact where
--- somebody else writes them; the recovery counts anew each minute. Returns false, and counts nothing,
--- for a new one beyond `most`.
+-- Count the bytes of intents by namespace, before an intent is written or, if `record` is '',
+-- removed. The counts become inexact if another program writes intents; the recovery counts them
+-- again every minute. For a new intent that would exceed `most`, returns false and counts nothing.
 local function weigh(intents, domain, record, most)
   local old = redis.call('HGET', intents, domain) or ''
   local tenant = string.match(record == '' and old or record, '^[^:{]*:([^:]*):') or ''
@@ -576,14 +592,15 @@ local function weigh(intents, domain, record, most)
   return true
 end
 
--- The outcome is known: a claim's intent and unsaved PV go.
+-- Drop a claim's intent and unsaved PV, because the outcome is known.
 local function end_attempt(driver, domain)
   weigh(K.intents .. driver, domain, '')
   redis.call('HDEL', K.intents .. driver, domain)
   redis.call('HDEL', K.unsaved .. driver, domain)
 end
 
--- For whoever sweeps, perhaps a worker beside another driver, which reaches no record of this one.
+-- Forget the failures of a key. The sweep uses this, because the worker that sweeps may belong to
+-- another driver and cannot reach the records of this one.
 local function forget_failures(key)
   redis.call('HDEL', K.fails, key)
   redis.call('ZREM', K.abandoned, key)
@@ -594,8 +611,8 @@ local function forget(key)
   redis.call('HDEL', K.memos .. driver_part(key), key)
 end
 
--- A driver that allows one call at a time may still be at the one of a dead process, until that
--- call's deadline: nobody else begins one before.
+-- If a driver allows only one call at a time, it may still be executing the call of a dead process.
+-- Until that call's deadline, no other process begins a call.
 local function haunt(key, lane)
   local raw = redis.call('HMGET', K.limits .. lane, 'hold', 'concurrency', 'total')
   local hold = tonumber(raw[1]) or 0
@@ -604,8 +621,8 @@ local function haunt(key, lane)
   end
 end
 
--- Take a lease back from a process that died, or from one that an older truth had it; its key is
--- worked on again.
+-- Take a lease back, because its process died or a newer owner has the lock or key; the key becomes
+-- ready again.
 local function take_back(key, lease)
   local lane = lane_of(key)
   trail(key, stamped('lost ' .. (lease and lease.process or '')))
@@ -618,16 +635,16 @@ local function take_back(key, lease)
   end
   wake(lane)
 end
--- Beginning to work on keys: functions shared by all scripts, after lib_leases.lua.
+-- Taking keys: functions that all scripts share, loaded after lib_leases.lua.
 
--- The name of a claim's record, as `Key.record_name` in keys.py has it; nil for other kinds.
+-- Return the name of a claim's record, as `Key.record_name` in keys.py does; nil for other kinds.
 local function record_name(key)
   local driver, uid = string.match(key, '^claims|([^|]*)|[^|]*|([^|]*)$')
   local node = driver and string.match(driver, '@(.+)$')
   return driver and 'pvc-' .. uid .. (node and '@' .. node or '')
 end
 
--- What comes with a lease, see TAKE.
+-- Return the state that is sent with a lease, see TAKE.
 local function state_of(key, lease)
   local epoch = redis.call('GET', K.epoch) or ''
   local complete, flat = {}, redis.call('HGETALL', K.complete)
@@ -647,8 +664,9 @@ local function state_of(key, lease)
     redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved }
 end
 
--- The next key of an open lane: first attempts in the order of their tenants' turns, and after five
--- of them, or where there are none, one retry. nil where nothing but foreign members was left.
+-- Take the next key of an open lane: first attempts in the order of their tenants' turns, and one
+-- retry after every five of them or if there are none. nil if the lane had only invalid members
+-- left.
 local function pop_next(lane, open)
   local key
   repeat
@@ -671,9 +689,9 @@ local function pop_next(lane, open)
   return key
 end
 
--- The next key of a driver's kinds (a set), and its lane. Kinds take turns, those of one list or, with
--- a limit over all calls of the driver (`total`), all of them: an earlier turn of a kind that the
--- caller does not work on keeps one call free.
+-- Take the next key of a driver's kinds (a set), and return it with its lane. Kinds take turns: the
+-- kinds of one list or, with a limit on all calls of the driver (`total`), all kinds. If a kind
+-- that the caller does not handle has an earlier turn, one call is kept free for it.
 local function next_key(driver, wanted, any)
   local has_total = (tonumber(redis.call('HGET', K.limits .. any .. '|' .. driver, 'total')) or 0) > 0
   local field = has_total and driver or celery_of(any .. '|' .. driver)
@@ -707,8 +725,9 @@ local function new_fence()
 end
 local scripts = {}
 scripts['acquire'] = function()
--- ACQUIRE(key, process, token, epoch, lock...): all of them for the lease, or none. Repeatable.
--- Touches leases, holders. Returns 0 = all held, n = the n-th is busy, -1 = lease lost.
+-- ACQUIRE(key, process, token, epoch, lock...): take all these locks for the lease, or none.
+-- Repeatable.
+-- Touches leases, holders. Returns 0 = all are held, n = the n-th is busy, -1 = the lease is lost.
 local key = ARGV[2]
 local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if not lease then return -1 end
@@ -722,7 +741,7 @@ end
 scripts['add'] = function()
 local full = refused(FULL_SHARE)
 if full then return full end
--- ADD(delay_ms, key...): make keys dirty, at once or later. Idempotent.
+-- ADD(delay_ms, key...): make keys dirty, at once or after a delay. Idempotent.
 -- Touches leases, dirty, ready/retry of the lanes, blocked, delayed, since, share, limits.
 -- Returns the lists to wake.
 local wait_ms = tonumber(ARGV[2])
@@ -742,7 +761,7 @@ end
 scripts['add_events'] = function()
 local full = refused(FULL_SHARE)
 if full then return full end
--- ADD_EVENTS(key, version, ...): make keys dirty, each version of their objects once.
+-- ADD_EVENTS(key, version, ...): make keys dirty, once for each version of their objects.
 -- Touches seen:<minute> (hash, 3 min), news, and what ADD touches. Idempotent within a minute.
 -- Returns the lists to wake.
 local lanes = {}
@@ -751,7 +770,7 @@ for i = 2, #ARGV, 2 do
   if is_news(key, version) then
     local lane = lane_of(key)
     if redis.call('HEXISTS', K.leases, key) == 1 then
-      redis.call('HSET', K.news, key, version) -- the pass may know it already
+      redis.call('HSET', K.news, key, version) -- the running reconcile may know it already
     elseif enqueue(key, lane, false) then
       lanes[lane] = true
     end
@@ -761,11 +780,11 @@ for lane in pairs(lanes) do wake(lane) end
 return lists
 end
 scripts['begin'] = function()
--- BEGIN(driver, domain, record, key, process, token, most, note): write the intent if the lease is
--- still ours, and for a volume without one, if its namespace then has no more than `most` bytes.
--- Without a key there is no lease to check; an empty `note` leaves the history as it is.
+-- BEGIN(driver, domain, record, key, process, token, most, note): write the intent if the process
+-- still has the lease. A new intent is written only if its namespace then has at most `most` bytes.
+-- Without a key there is no lease to check; an empty `note` leaves the history unchanged.
 -- Touches intents of the driver, held, leases (hashes), trail (list).
--- Returns 1 = written, 0 = lease lost, 2 = the namespace is full.
+-- Returns 1 = written, 0 = the lease is lost, 2 = the namespace is full.
 local intents, domain, record, key = K.intents .. ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if key ~= '' and not lease_by(key, ARGV[6], ARGV[7]) then return 0 end
 local full = refused_if_new(intents, domain)
@@ -776,9 +795,9 @@ if key ~= '' and ARGV[9] ~= '' then trail(key, stamped(ARGV[9])) end
 return 1
 end
 scripts['block'] = function()
--- BLOCK(key, process, token, epoch, stays, lock, note...): end the lease and wait for a busy lock; if
--- it got free meanwhile the key is ready at once. No counter changes.
--- Returns {lists, 1 = released (or before), 0 = lease was lost}.
+-- BLOCK(key, process, token, epoch, stays, lock, note...): end the lease and let the key wait for a
+-- busy lock. If the lock was released meanwhile, the key is ready at once. No counter changes.
+-- Returns {lists, 1 = released (now or before), 0 = the lease was lost}.
 local key, lane, lease, is_ok = ending()
 local lock = ARGV[7]
 if lease then
@@ -796,8 +815,8 @@ end
 return { lists, is_ok and 1 or 0 }
 end
 scripts['catalog_complete'] = function()
--- CATALOG_COMPLETE(epoch, kind...): the watcher has written everything it listed in this epoch.
--- Touches epoch (string), complete, fresh (hashes). Returns 1, or 0 when the epoch is over.
+-- CATALOG_COMPLETE(epoch, kind...): the watcher has written all listed objects in this epoch.
+-- Touches epoch (string), complete, fresh (hashes). Returns 1, or 0 if the epoch is over.
 if redis.call('GET', K.epoch) ~= ARGV[2] then return 0 end
 for i = 3, #ARGV do
   redis.call('HSET', K.complete, ARGV[i], ARGV[2])
@@ -806,7 +825,7 @@ end
 return 1
 end
 scripts['catalog_entry'] = function()
--- CATALOG_ENTRY(kind, name): one object, for readers without a copy of the kind.
+-- CATALOG_ENTRY(kind, name): read one object, for readers that have no copy of the kind.
 -- Touches epoch, complete, fresh, catalog:<kind>; writes nothing. Returns {1 = the kind is complete
 -- and was watched in the last FRESH_MS, entry}.
 local epoch = redis.call('GET', K.epoch)
@@ -815,7 +834,7 @@ local is_complete = epoch and redis.call('HGET', K.complete, ARGV[2]) == epoch a
 return { is_complete and 1 or 0, redis.call('HGET', K.catalog .. ARGV[2], ARGV[3]) or '' }
 end
 scripts['catalog_fresh'] = function()
--- CATALOG_FRESH(epoch, kind...): a watcher follows these kinds and has written what it was told.
+-- CATALOG_FRESH(epoch, kind...): a watcher follows these kinds and has written all events so far.
 -- Touches epoch, complete (read), fresh (hash). Returns how many kinds are complete in this epoch.
 local count = 0
 if redis.call('GET', K.epoch) ~= ARGV[2] then return count end
@@ -828,9 +847,9 @@ end
 return count
 end
 scripts['catalog_prune'] = function()
--- CATALOG_PRUNE(kind, list rv, name...): drop the tombstones named; one newer than the list stays,
--- for it keeps out what a slow watcher still brings. Readers that know less than the newest of those
--- dropped reload.
+-- CATALOG_PRUNE(kind, list rv, name...): drop the named tombstones. A tombstone that is newer than
+-- the list is kept, because it rejects events that a slow watcher may still deliver. Readers whose
+-- version is older than the newest dropped tombstone read the whole kind again.
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions, floors (hashes).
 local kind = ARGV[2]
 local pruned, floor = 0, 0
@@ -845,22 +864,25 @@ for i = 4, #ARGV do
     pruned = pruned + 1
   end
 end
--- Who knows less than the newest of them never hears of its removal by `changes`.
+-- A reader with an older version than the newest of them would never learn of the removals from
+-- `changes`.
 if floor > (tonumber(redis.call('HGET', K.floors, kind)) or 0) then
   redis.call('HSET', K.floors, kind, string.format('%d', floor))
 end
 return pruned
 end
 scripts['catalog_put'] = function()
--- CATALOG_PUT(kind, name, rv, json, ...): write objects, the newer resourceVersion wins; an empty
--- json is a tombstone and wins at an equal one (a relist without the object, a repeated delete).
+-- CATALOG_PUT(kind, name, rv, json, ...): write objects; the newer resourceVersion wins. An empty
+-- json is a tombstone, which also wins at an equal version (a new list without the object, a
+-- repeated delete).
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions (hash). Idempotent.
--- Returns how many entries changed.
+-- Returns the number of entries that changed.
 local kind = ARGV[2]
 local entries, changes = K.catalog .. kind, K.changes .. kind
 
 local version = tonumber(redis.call('HGET', K.versions, kind))
--- A lost counter starts at the time, so that versions of an earlier life are never reused.
+-- A lost counter starts from the current time, so that versions of an earlier life are never
+-- reused.
 if not version then version = now * 1000 end
 local changed = 0
 for i = 3, #ARGV, 3 do
@@ -878,9 +900,11 @@ redis.call('HSET', K.versions, kind, string.format('%d', version))
 return changed
 end
 scripts['catalog_read'] = function()
--- CATALOG_READ(known_epoch, kind, known_version, ...): what changed since, for each kind.
+-- CATALOG_READ(known_epoch, kind, known_version, ...): read the changes since that version, per
+-- kind.
 -- Touches epoch, complete, versions, floors, catalog:<kind>, changes:<kind>; writes nothing.
--- Returns {epoch, {kind, is complete, version, is full, {name, entry, ...}}...}; entry "" = gone.
+-- Returns {epoch, {kind, is complete, version, is full, {name, entry, ...}}...}; entry "" =
+-- deleted.
 local epoch = redis.call('GET', K.epoch) or ''
 local reply = { epoch }
 for i = 3, #ARGV, 2 do
@@ -905,9 +929,10 @@ end
 return reply
 end
 scripts['created'] = function()
--- CREATED(driver, domain, intent, pv, key, process, token): the volume exists; keep its PV until it is saved,
--- if the lease is still ours. Without a key there is no lease to check.
--- Touches intents and unsaved of the driver, held, leases (hashes). Returns 1 = written, 0 = lease lost.
+-- CREATED(driver, domain, intent, pv, key, process, token): the volume exists; keep its PV until it
+-- is saved, if the process still has the lease. Without a key there is no lease to check.
+-- Touches intents and unsaved of the driver, held, leases (hashes).
+-- Returns 1 = written, 0 = the lease is lost.
 local driver, domain, key = ARGV[2], ARGV[3], ARGV[6]
 if key ~= '' and not lease_by(key, ARGV[7], ARGV[8]) then return 0 end
 weigh(K.intents .. driver, domain, ARGV[4])
@@ -916,9 +941,10 @@ redis.call('HSET', K.unsaved .. driver, domain, ARGV[5])
 return 1
 end
 scripts['done'] = function()
--- DONE(key, process, token, epoch, stays, volume, known, note...): forget failures, release; with a
--- volume's name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
--- Returns {lists, 1 = done (or done before), 0 = lease was lost}.
+-- DONE(key, process, token, epoch, stays, volume, known, note...): forget the failures and release
+-- the key. If `volume` is not empty, its intent and unsaved PV are dropped in the same step. Events
+-- up to the version `known` need no further reconcile.
+-- Returns {lists, 1 = done (now or before), 0 = the lease was lost}.
 local key, lane, lease, is_ok = ending()
 if lease then
   forget(key)
@@ -929,15 +955,15 @@ if lease then
   trail_pass(key, 9, 'done')
   local known = ARGV[8]
   if unlease(key, lane, known) then enqueue(key, lane, false) end
-  if known ~= '' then is_news(key, known) end -- those that come late
+  if known ~= '' then is_news(key, known) end -- for events that arrive late
   free_all(key, lease)
   wake(lane)
 end
 return { lists, is_ok and 1 or 0 }
 end
 scripts['drivers_alive'] = function()
--- DRIVERS_ALIVE(): drivers a worker serves now. Touches drivers, drivers_until; writes nothing.
--- Returns {version, name, record, ...}.
+-- DRIVERS_ALIVE(): read the drivers that a worker serves now.
+-- Touches drivers, drivers_until; writes nothing. Returns {version, name, record, ...}.
 local reply = { redis.call('HGET', K.versions, 'drivers') or '0' }
 local alive = redis.call('ZRANGEBYSCORE', K.drivers_until, '(' .. string.format('%d', now), '+inf')
 for _, name in ipairs(alive) do
@@ -948,11 +974,12 @@ return reply
 end
 scripts['drivers_keep'] = function()
 -- DRIVERS_KEEP(process, ttl_ms, name, record, connected, ...): the process serves these drivers.
--- `connected` is 0, 1, or the address of the replica of a driver of which one is called.
+-- `connected` is 0 or 1 or, for a driver of which only one replica is called, that replica's
+-- address.
 -- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), chosen:<driver> (string),
 -- versions (hash, field drivers), paused (hash). Idempotent.
--- Returns {1 when the set of drivers or a record changed, connected drivers that count as lost, or
--- as connected to another replica}.
+-- Returns {1 if the set of drivers or a record changed, connected drivers that count as lost or for
+-- which another replica was chosen}.
 local process, ttl = ARGV[2], tonumber(ARGV[3])
 local changed, lost = false, {}
 for i = 4, #ARGV, 3 do
@@ -964,7 +991,7 @@ for i = 4, #ARGV, 3 do
   redis.call('ZADD', K.drivers_until, now + ttl, name)
   local connected = ARGV[i + 2]
   if connected ~= '0' then
-    local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
+    local driver = string.match(name, '^[^#]*') -- without the controller, see registry.py
     local chosen = connected == '1' and '1'
       or string.match(redis.call('GET', K.chosen .. driver) or '', '%S+$')
     if chosen == connected then
@@ -989,10 +1016,11 @@ end
 return { changed and 1 or 0, lost }
 end
 scripts['end_history'] = function()
--- END_HISTORY(epoch, kind...): resourceVersions went back; nothing that was learnt by them counts.
+-- END_HISTORY(epoch, kind...): resourceVersions went back, so nothing that depends on them is
+-- valid.
 -- Touches epoch, complete, fresh, versions, floors, news, seen:<minute>, catalog:<kind> and
--- changes:<kind>: all are deleted. Without an epoch a new life begins, in which processes restore
--- their leases and watchers list everything. Returns 1, or 0 when that epoch is over.
+-- changes:<kind>: all of them are deleted. Without an epoch, a new life begins, in which processes
+-- restore their leases and watchers list everything. Returns 1, or 0 if that epoch is over.
 if redis.call('GET', K.epoch) ~= ARGV[2] then return 0 end
 redis.call('DEL', K.epoch, K.complete, K.fresh, K.news)
 for minute = math.floor(now / 60000) - 4, math.floor(now / 60000) do
@@ -1008,7 +1036,7 @@ end
 scripts['ensure'] = function()
 local full = refused(FULL_SHARE)
 if full then return full end
--- ENSURE(key...): make those keys ready that no structure of the queue holds. Idempotent.
+-- ENSURE(key...): make those keys ready that are nowhere in the queue. Idempotent.
 -- Touches leases, ready/retry of the lanes, blocked, delayed, abandoned, since, share.
 -- Returns the lists to wake.
 local lanes = {}
@@ -1026,9 +1054,9 @@ for lane in pairs(lanes) do wake(lane) end
 return lists
 end
 scripts['enter'] = function()
--- ENTER(key, process, token, epoch, lock...): all locks of a key that TAKE leased. If one is busy the
--- lease ends, and the key waits for it; no counter changes. Repeatable.
--- Touches leases, holders, since, limits; for a busy lock leased, blocked, waiters.
+-- ENTER(key, process, token, epoch, lock...): take all locks of a key that TAKE has leased. If a
+-- lock is busy, the lease ends and the key waits for the lock; no counter changes. Repeatable.
+-- Touches leases, holders, since, limits; for a busy lock also leased, blocked, waiters.
 -- Returns {lists, 1}; {lists, 0}: a lock is busy; {lists, -1}: the lease is lost.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
@@ -1045,7 +1073,7 @@ for i = 6, #ARGV do
     return { lists, 0 }
   end
 end
-if redis.call('HDEL', K.since, key) == 1 then -- else a repeated call
+if redis.call('HDEL', K.since, key) == 1 then -- otherwise the call is a repeated one
   charge(lane)
   trail(key, stamped('taken ' .. lease.process))
 end
@@ -1054,14 +1082,14 @@ write_lease(key, lease)
 return { lists, 1 }
 end
 scripts['epoch'] = function()
--- EPOCH(candidate, known, ttl_ms): the life of this Redis; the first comer names it.
+-- EPOCH(candidate, known, ttl_ms): return the epoch of this Redis' life; the first caller names it.
 -- Touches epoch, quiet, fence (strings).
 return begin_life(ARGV[2], ARGV[3], tonumber(ARGV[4]))
 end
 scripts['fail'] = function()
--- FAIL(key, process, token, epoch, stays, base_ms, cap_ms, min_ms, threshold, memo, note...): count,
--- delay, release.
--- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
+-- FAIL(key, process, token, epoch, stays, base_ms, cap_ms, min_ms, threshold, memo, note...): count
+-- a failure, and release the key with a delay. A key that became dirty meanwhile is ready at once.
+-- Touches fails, memos, delayed, abandoned.
 -- Returns {lists, is owner, fails, delay_ms; -1 = given up}.
 local key, lane, lease, is_ok = ending()
 local count = tonumber(redis.call('HGET', K.fails, key)) or 0
@@ -1103,15 +1131,17 @@ end
 return { lists, is_ok and 1 or 0, count, wait_ms }
 end
 scripts['finish'] = function()
--- FINISH(driver, domain, key, process, token): delete intent and unsaved PV unless the lease went to
--- somebody else, whose intent it would be. Touches intents and unsaved of the driver, held, leases.
--- Returns 1 = deleted, 0 = lease lost.
+-- FINISH(driver, domain, key, process, token): delete the intent and the unsaved PV, unless another
+-- process has the lease: the intent would then belong to that process.
+-- Touches intents and unsaved of the driver, held, leases. Returns 1 = deleted, 0 = the lease is
+-- lost.
 if ARGV[4] ~= '' and not lease_by(ARGV[4], ARGV[5], ARGV[6]) then return 0 end
 end_attempt(ARGV[2], ARGV[3])
 return 1
 end
 scripts['forget'] = function()
--- FORGET(key...): the objects are gone; counters, memo, mark and delayed entry go, waiting keys stay.
+-- FORGET(key...): the objects are gone. Drop their counters, memos, marks and delayed entries, but
+-- keep waiting keys.
 for i = 2, #ARGV do
   forget(ARGV[i])
   redis.call('HDEL', K.marks .. driver_part(ARGV[i]), ARGV[i])
@@ -1119,9 +1149,9 @@ for i = 2, #ARGV do
 end
 end
 scripts['limits'] = function()
--- LIMITS(lane, concurrency, rate, burst, total, hold_ms, is_new_life): declare, then wake. Returns
--- the lists to wake. In a new life a call of a dead process may be lost from sight: a driver
--- that takes one at a time gets none before that one's deadline.
+-- LIMITS(lane, concurrency, rate, burst, total, hold_ms, is_new_life): declare limits, then wake
+-- the lane. Returns the lists to wake. In a new life, Redis may have forgotten a dead process's
+-- call: a driver that takes one call at a time gets no other call before that call's deadline.
 -- Touches limits:<lane> (hash), declared, ghosts:<lane> (zsets); the bucket's level is kept.
 redis.call('HSET', K.limits .. ARGV[2], 'concurrency', ARGV[3], 'rate', ARGV[4], 'burst', ARGV[5],
   'total', ARGV[6] or 0, 'hold', ARGV[7] or 0)
@@ -1132,13 +1162,14 @@ wake(ARGV[2])
 return lists
 end
 scripts['link'] = function()
--- LINK(event, driver, kinds, process, open_ms, longest_ms, ...): whether any process is connected to
--- a driver, and which of its replicas is called (workers/drivers/replica.py).
---   lost(reason)                  the process has no connection; with the last one the driver's lanes
---                                 are paused, until a process is back or nobody has said `lost` again
---   back(ttl_ms, address, serves) the process is connected, and knows the driver; to that replica, ""
---                                 for a driver of which any replica may be called
--- `open_ms`: the process's calls may run for so long; `longest_ms`: no call runs for longer.
+-- LINK(event, driver, kinds, process, open_ms, longest_ms, ...): record whether any process is
+-- connected to a driver, and which of its replicas is called (workers/drivers/replica.py).
+--   lost(reason)                  the process has no connection. If it was the last, the driver's lanes
+--                                 are paused until a process is back, or until no process repeats `lost`
+--   back(ttl_ms, address, serves) the process is connected and knows the driver. `address` names the
+--                                 replica; it is "" if any replica of the driver may be called
+-- `open_ms`: how long the process's calls may still run; `longest_ms`: the longest time of any
+-- call.
 -- Touches links:<driver> (zset), chosen:<driver> (string), paused (hash), epoch, all lanes.
 -- Returns {lists to wake, 1 if the process may call the driver, ms until then, chosen address}.
 local event, driver, kinds, process = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -1155,7 +1186,7 @@ end
 
 redis.call('ZREM', links, process)
 if chosen then
-  -- A process that fell silent made its last call before its word ended.
+  -- A process that fell silent can have begun its last call only before its report expired.
   local silent = redis.call('ZRANGE', links, now, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
   local last = math.max(calls, now + open, silent and tonumber(silent) + longest or 0)
   if last > calls and last > now then
@@ -1170,7 +1201,8 @@ if event == 'back' then
   if address ~= '' and address ~= chosen then
     local birth = tonumber(string.match(redis.call('GET', K.epoch) or '', ':(%d+):')) or now
     local is_other = chosen and redis.call('ZCARD', links) > 0
-    -- A young Redis may have forgotten whom others call; who is connected says so within its ttl.
+    -- A Redis that began its life recently may have forgotten which replica others call. A
+    -- connected process reports this within its ttl.
     local is_unsure = not chosen and not serves and now < birth + longest + LOST_MS
     if is_other or is_unsure then return { lists, 0, 0, chosen or '' } end
     begin = math.max(now, calls)
@@ -1196,8 +1228,8 @@ end
 return { lists, 1, math.max(0, begin - now), chosen or '' }
 end
 scripts['mark'] = function()
--- MARK(key, process, token, epoch, record): replace the key's mark, "" removes it. Repeatable.
--- Touches marks of the key's driver (hash), leases. Returns 1 = written, 0 = lease lost.
+-- MARK(key, process, token, epoch, record): replace the key's mark; "" removes it. Repeatable.
+-- Touches marks of the key's driver (hash), leases. Returns 1 = written, 0 = the lease is lost.
 local key, record = ARGV[2], ARGV[6]
 local marks = K.marks .. driver_part(key)
 if not owned(key, ARGV[3], ARGV[4], ARGV[5]) then return 0 end
@@ -1211,13 +1243,13 @@ end
 return 1
 end
 scripts['mirror'] = function()
--- MIRROR(version, name, pause, ...): make the operators' pauses those of the API server at that
--- resourceVersion, and wake the lists of what a resumed driver kept back. A name is 'driver NAME' or
--- 'class NAME', a pause 'until_ms reason' by the clock of Redis' host. An older version than the known
--- one changes nothing. What was mirrored before keeps the end that it got then, 'end_ms until_ms
--- reason', so that a step of that clock makes it neither longer nor shorter.
+-- MIRROR(version, name, pause, ...): replace the operators' pauses with those of the API server at
+-- that resourceVersion, and wake the lists of resumed drivers. A name is 'driver NAME' or 'class
+-- NAME'; a pause is 'until_ms reason' by the Redis host's clock. A version older than the known one
+-- changes nothing. A pause that was mirrored before keeps the end that it got then, 'end_ms
+-- until_ms reason', so that a jump of the host's clock makes it neither longer nor shorter.
 -- Touches pauses (hash), pauses_version (string), woken (flags). Idempotent.
--- Returns 1 when taken, else 0, and the lists to wake.
+-- Returns 1 if the pauses were stored, else 0, and the lists to wake.
 local version = ARGV[2]
 local known = redis.call('GET', K.pauses_version)
 if known and is_newer(known, version) then return { 0 } end
@@ -1231,7 +1263,8 @@ for i = 3, #ARGV, 2 do
   local kept = string.match(before[name] or '', '^%d+ (.*)$') == pause
   redis.call('HSET', K.pauses, name, kept and before[name] or string.format('%d %s', end_ms, pause))
 end
--- No race lasts longer; after a restore of the API server's data versions begin lower.
+-- No race lasts longer than a minute. After a restore of the API server's data, versions start
+-- lower.
 redis.call('SET', K.pauses_version, version, 'PX', 60000)
 local is_resumed = {}
 for name in pairs(before) do
@@ -1245,8 +1278,8 @@ end
 return { 1, unpack(lists) }
 end
 scripts['orphan'] = function()
--- ORPHAN(key, (slot, name, record)...): a lost lease ended without an outcome. What it began is
--- remembered, unless a newer owner's record is there, and the key is worked on again.
+-- ORPHAN(key, (slot, name, record)...): a lost lease ended without an outcome. The records of its
+-- attempt are restored unless a newer owner's records are stored, and the key is added again.
 -- Touches the driver's slots and everything of the queue. Returns the lists to wake.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local driver = driver_part(key)
@@ -1255,8 +1288,9 @@ if enqueue(key, lane, false) then wake(lane) end
 return lists
 end
 scripts['pace'] = function()
--- PACE(lane): a call of a lane with a rate is about to begin and takes its place among all workers'.
--- Touches limits:<lane> (hash). Returns ms to wait before it.
+-- PACE(lane): a call of a lane with a rate is about to begin; reserve its turn among all workers'
+-- calls.
+-- Touches limits:<lane> (hash). Returns the ms to wait before the call.
 local limits = K.limits .. ARGV[2]
 local raw = redis.call('HMGET', limits, 'rate', 'burst', 'calls', 'calls_at')
 local rate = tonumber(raw[1])
@@ -1266,7 +1300,7 @@ redis.call('HSET', limits, 'calls', string.format('%.17g', tokens), 'calls_at', 
 return tokens < 0 and math.ceil(-tokens / rate * 1000) or 0
 end
 scripts['pause'] = function()
--- PAUSE(kind, span_ms, reason, lane...): nothing is taken for the span, 0 = until resumed.
+-- PAUSE(kind, span_ms, reason, lane...): admit no key for the span, 0 = until resumed.
 -- Touches paused (hash).
 local kind, span, reason = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local pause = string.format('%d %s', span > 0 and now + span or 0, reason)
@@ -1274,15 +1308,18 @@ for i = 5, #ARGV do redis.call('HSET', K.paused, kind .. ' ' .. ARGV[i], pause) 
 return string.format('%d', now)
 end
 scripts['period'] = function()
--- PERIOD(name, span_ms): whether work of a period is due; the next period begins with a yes.
--- Touches period:<name> (string: ms of its end, PX). Returns 1 or 0.
+-- PERIOD(name, span_ms): return 1 if the work of a period is due, and then begin the next period;
+-- else 0.
+-- Touches period:<name> (string: the ms of its end, PX).
 return begins_period(ARGV[2], tonumber(ARGV[3])) and 1 or 0
 end
 scripts['regain'] = function()
 -- REGAIN(process, candidate, known, ttl_ms, (key, fence, token, started, locks, n, (slot, name,
--- record) x n)...): the process meets a new life of Redis, which may lack what it holds or know an
--- older owner. The higher fence is the newer owner. Records are written as the owner knows them.
--- Touches everything of the queue. Returns {epoch, lists, {tokens of lost leases...}, the time in ms}.
+-- record) x n)...): restore the leases of a process in a new life of Redis, which may have lost
+-- them or may know an older owner. The higher fence is the newer owner. Records are written as the
+-- owner knows them.
+-- Touches everything of the queue. Returns {epoch, lists, {tokens of lost leases...}, the time in
+-- ms}.
 local process, ttl = ARGV[2], tonumber(ARGV[5])
 local epoch = begin_life(ARGV[3], ARGV[4], ttl)
 if type(epoch) == 'table' then return epoch end
@@ -1297,7 +1334,7 @@ local function is_same(lease, mine)
   return lease and lease.process == process and lease.token == mine.token
 end
 
--- Whether nobody newer has the key or one of its locks; older owners lose them.
+-- Return true if no newer owner has the key or one of its locks; older owners lose them.
 local function make_room(key, mine)
   local is_older, present = older(key, mine.fence)
   if present and not (is_older or is_same(present, mine)) then return false end
@@ -1323,7 +1360,8 @@ end
 
 local function restore(key, mine)
   local lane, present = lane_of(key), lease_of(key)
-  -- A replica that lagged may lack a lock that was taken last, or still have one that was given back.
+  -- A replica that lagged may lack the lock that was taken last, or still have a lock that was
+  -- released.
   local locks = table.concat(mine.locks, ' ')
   if not (is_same(present, mine) and table.concat(present.locks, ' ') == locks) then
     if redis.call('ZSCORE', K.lost, mine.token) or not make_room(key, mine) then return false end
@@ -1371,9 +1409,9 @@ end
 return { epoch, lists, lost, now }
 end
 scripts['release'] = function()
--- RELEASE(key, process, token, epoch, stays, delay_ms, count, note...): put back without a back-off
--- step.
--- Returns {lists, 1 = released (or before), 0 = lease was lost}.
+-- RELEASE(key, process, token, epoch, stays, delay_ms, count, note...): put the key back without a
+-- back-off step.
+-- Returns {lists, 1 = released (now or before), 0 = the lease was lost}.
 local key, lane, lease, is_ok = ending()
 if lease then
   local wait_ms = tonumber(ARGV[7])
@@ -1392,10 +1430,12 @@ end
 return { lists, is_ok and 1 or 0 }
 end
 scripts['renew'] = function()
--- RENEW(process, epoch, ttl_ms, (key, token)...): the leases that the process holds go on.
--- Those it does not name run out: a delayed copy of TAKE may have made one nobody knows of.
--- Touches procs, leases, leased, lost. Returns {1 = same life, the time in ms, tokens of lost leases...};
--- in another life {0}: REGAIN.
+-- RENEW(process, epoch, ttl_ms, (key, token)...): renew the leases that the process holds. Leases
+-- that it does not name expire: a delayed copy of TAKE may have made a lease that no process knows
+-- of.
+-- Touches procs, leases, leased, lost.
+-- Returns {1 = same life, the time in ms, tokens of lost leases...}; in another life {0}: call
+-- REGAIN.
 local process, ttl = ARGV[2], tonumber(ARGV[4])
 if life() ~= ARGV[3] then return { 0 } end
 redis.call('ZADD', K.procs, now + ttl, process)
@@ -1412,8 +1452,8 @@ end
 return reply
 end
 scripts['resume'] = function()
--- RESUME(kind, lane...): end one kind of pause, then wake. Touches paused (hash). Returns the lists to
--- wake.
+-- RESUME(kind, lane...): end one kind of pause, then wake the lanes.
+-- Touches paused (hash). Returns the lists to wake.
 local kind = ARGV[2]
 for i = 3, #ARGV do
   redis.call('HDEL', K.paused, kind .. ' ' .. ARGV[i])
@@ -1422,12 +1462,14 @@ end
 return lists
 end
 scripts['sweep'] = function()
--- SWEEP(period_ms, limit, check_ms, ttl_ms, keep_limits_ms): what time has made due.
+-- SWEEP(period_ms, limit, check_ms, ttl_ms, keep_limits_ms): do the work that has become due with
+-- time.
 -- Touches everything of the queue. Returns {ms until the next key is due or -1, lists to wake}.
 local period, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local check_ms, ttl, keep_limits = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- Keys of a lane whose leases end until then. Another lane's would never go.
+-- Return the keys of a lane whose leases end by then. A key of another lane is dropped, because
+-- nothing else would ever remove it.
 local function leased(lane, most)
   local found = {}
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.leased .. lane, '-inf', most)) do
@@ -1441,8 +1483,9 @@ local function leased(lane, most)
   return found
 end
 
--- What waits for a node that went for good goes too; returns whether none is left. With the node its
--- objects' keys come back (its registration), and those of records in any case (recovery.py).
+-- Drop the keys that wait for a node that is gone for good; return true if none is left. If the
+-- node returns, its registration adds the keys of its objects again, and recovery.py adds the keys
+-- of records in any case.
 local function clear(lane)
   for _, family in ipairs({ K.ready, K.retry }) do
     for _, key in ipairs(redis.call('ZRANGE', family .. lane, 0, limit - 1)) do
@@ -1463,7 +1506,7 @@ end
 
 if not life() then return { -1, lists } end
 
--- What is due does not wait for the period: a retry starts when its back-off says.
+-- Due keys do not wait for the period: a retry must start when its back-off ends.
 local due_lanes = {}
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT', 0, limit)) do
   redis.call('ZREM', K.delayed, key)
@@ -1477,7 +1520,7 @@ if not begins_period('sweep', period) then
 end
 
 local is_check = begins_period('check', check_ms)
-if not is_quiet() then -- processes restore their leases
+if not is_quiet() then -- otherwise processes are still restoring their leases
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
     for _, key in ipairs(leased(lane, now)) do
       take_back(key, lease_of(key))
@@ -1487,7 +1530,8 @@ end
 
 if is_check then
   look_for_room()
-  -- A record may be lost by somebody's hand: a lease without deadline gets one, its owner renews it.
+  -- A record may have been deleted by hand: a lease without a deadline gets one, and its owner
+  -- renews it.
   for _, key in ipairs(redis.call('HKEYS', K.leases)) do
     local lane = lane_of(key)
     if not redis.call('ZSCORE', K.leased .. lane, key) then
@@ -1499,19 +1543,21 @@ if is_check then
     for _, key in ipairs(leased(lane, '+inf')) do
       if not lease_of(key) then take_back(key) end
     end
-    -- What a release with a message per key had chosen for one. Not at once: its workers may be there.
+    -- These keys were chosen for a message by an older release, which sent one message per key.
+    -- They are not moved at once, because that release's workers may still be running.
     for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.ticketed .. lane, '-inf', now - check_ms)) do
       redis.call('ZREM', K.ticketed .. lane, key)
       if is_at_home(key, lane) then enqueue(key, lane, true) else drop(key) end
     end
-    -- What comes late for a node that nobody declares goes an hour from now.
+    -- Keys that arrive late for a node that no worker declares any more are dropped an hour from
+    -- now.
     if string.find(lane, '@', 1, true) and redis.call('EXISTS', K.limits .. lane) == 0 then
       redis.call('ZADD', K.declared, 'NX', now, lane)
     end
   end
   redis.call('ZREMRANGEBYSCORE', K.procs, '-inf', now)
   redis.call('ZREMRANGEBYSCORE', K.lost, '-inf', now - 600000)
-  -- Limits that no worker declares any more, of a node that went for example.
+  -- Drop limits that no worker declares any more, for example those of a node that is gone.
   local old = redis.call('ZRANGEBYSCORE', K.declared, '-inf', now - keep_limits, 'LIMIT', 0, limit)
   for _, lane in ipairs(old) do
     redis.call('DEL', K.limits .. lane, K.ghosts .. lane)
@@ -1519,7 +1565,8 @@ if is_check then
   end
   local flat = redis.call('HGETALL', K.blocked)
   for i = 1, #flat, 2 do
-    -- The first part: an earlier one of this loop may have woken it.
+    -- The first condition is needed because an earlier iteration of this loop may have woken the
+    -- key.
     local key, lock = flat[i], flat[i + 1]
     if redis.call('HGET', K.blocked, key) == lock and not holder_against(key, lock) then
       unpark(string.sub(lock, 3))
@@ -1530,7 +1577,7 @@ if is_check then
 end
 
 for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-  wake_lane(lane) -- other kinds of its driver that wait have their own turn here
+  wake_lane(lane) -- other waiting kinds of its driver get their own turn in this loop
   if redis.call('EXISTS', K.leased .. lane, K.ready .. lane, K.retry .. lane, K.ticketed .. lane) == 0 then
     redis.call('SREM', K.lanes, lane)
   end
@@ -1538,19 +1585,20 @@ end
 return reply()
 end
 scripts['take'] = function()
--- TAKE(process, token, ttl_ms, is_woken, driver, kind...): the next due key of the driver's kinds, which
--- share a Celery list, under a lease without locks; ENTER follows. `is_woken`: 1 = a message of the list
--- led to this call. A copy of the call, known by its token, gets the same lease, or none.
+-- TAKE(process, token, ttl_ms, is_woken, driver, kind...): take the next due key of the driver's
+-- kinds, which share a Celery list, under a lease without locks; ENTER follows. `is_woken` is 1 if
+-- a message of the list led to this call. A copy of the call, recognised by its token, gets the
+-- same lease, or none.
 -- Touches leases, ready/retry of the lanes, leased, delayed, fence, took, turns, woken, limits.
--- Returns {status, lists, state}: 'taken' and {key, fence, started_ms, fails, memo, mark, waited_ms,
--- epoch, versions, complete kinds, newest version of its object, intent, unsaved PV, was saved}, of
--- which the last three are a claim's; 'none'; 'new life'.
-local TOOK_MS = 60000 -- longer than the client repeats
+-- Returns {status, lists, state}. The status is 'taken', 'none' or 'new life'. The state of a taken
+-- key is {key, fence, started_ms, fails, memo, mark, waited_ms, epoch, versions, complete kinds,
+-- newest version of its object, intent, unsaved PV, was saved}; only claims have the last three.
+local TOOK_MS = 60000 -- longer than the time for which the client repeats a call
 local process, token, ttl, driver = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
 if not life() then return { 'new life', lists, false } end
 local noted = K.took .. token
 local took = redis.call('GET', noted)
-if took then -- a copy of a call whose reply was lost, or that comes late
+if took then -- a copy of a call that was repeated or delayed
   local lease = lease_by(took, process, token)
   if lease then return { 'taken', lists, state_of(took, lease) } end
   return { 'none', lists, false }
@@ -1570,9 +1618,10 @@ for kind in pairs(wanted) do wake_lane(kind .. '|' .. driver) end
 return { 'taken', lists, state_of(key, lease) }
 end
 scripts['throttle'] = function()
--- THROTTLE(lane, step_ms, cooldown_ms): the driver answered "too much": half of it from now on.
--- Within the cool-down nothing more is taken away: calls that ran together fail together.
--- Touches limits:<lane> (hash). Returns the concurrency that holds now.
+-- THROTTLE(lane, step_ms, cooldown_ms): halve the lane's concurrency after the driver answered "too
+-- much". Within the cool-down, it is not lowered again, because calls that ran together fail
+-- together.
+-- Touches limits:<lane> (hash). Returns the concurrency that is now in force.
 local lane = ARGV[2]
 local raw = redis.call('HMGET', K.limits .. lane, 'concurrency', 'cap', 'cap_at', 'cap_step',
   'cap_gain')
@@ -1585,8 +1634,8 @@ return cap
 end
 scripts['turn'] = function()
 -- TURN(driver, interval_ms, burst): take the next turn to write a capacity object.
--- Touches capacity_turn:<driver> (string: ms at which the bucket would be full again, PX).
--- Returns the ms to wait for it. Turns are in order: each caller waits for its own.
+-- Touches capacity_turn:<driver> (string: the ms at which the bucket would be full again, PX).
+-- Returns the ms to wait for the turn. Turns are in order: each caller waits for its own turn.
 local key = K.capacity_turn .. ARGV[2]
 local interval, burst = tonumber(ARGV[3]), tonumber(ARGV[4])
 local at = math.max(tonumber(redis.call('GET', key)) or now, now)
@@ -1595,8 +1644,9 @@ redis.call('SET', key, string.format('%.3f', full_at), 'PX', math.ceil(full_at -
 return math.ceil(math.max(0, at - now - interval * (burst - 1)))
 end
 scripts['unlock'] = function()
--- UNLOCK(key, process, token, epoch, name): one lock of the lease goes early. Repeatable.
--- Touches leases, holders and the places of the woken waiters. Returns {lists, 1 = ours, 0 = lost}.
+-- UNLOCK(key, process, token, epoch, name): release one lock before the lease ends. Repeatable.
+-- Touches leases, holders and the places of the woken waiters.
+-- Returns {lists, 1 = the process has the lease, 0 = it is lost}.
 local key, name = ARGV[2], ARGV[6]
 local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
@@ -1612,8 +1662,8 @@ end
 return { lists, lease and 1 or 0 }
 end
 scripts['unregister'] = function()
--- UNREGISTER(process): hand over its leases now. Returns the lists to wake.
--- Touches procs (zset) and all of the queue.
+-- UNREGISTER(process): take back the process's leases now, so that others can take the keys.
+-- Touches procs (zset) and all of the queue. Returns the lists to wake.
 redis.call('ZREM', K.procs, ARGV[2])
 local flat = redis.call('HGETALL', K.leases)
 for i = 1, #flat, 2 do
@@ -1628,5 +1678,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_68e43e8ec81149f7', run)
-redis.register_function{ function_name = 'csifleet_68e43e8ec81149f7_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_56009e12e812eb86', run)
+redis.register_function{ function_name = 'csifleet_56009e12e812eb86_always', callback = run, flags = { 'allow-oom' } }

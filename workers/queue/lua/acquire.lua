@@ -1,5 +1,6 @@
--- ACQUIRE(key, process, token, epoch, lock...): all of them for the lease, or none. Repeatable.
--- Touches leases, holders. Returns 0 = all held, n = the n-th is busy, -1 = lease lost.
+-- ACQUIRE(key, process, token, epoch, lock...): take all these locks for the lease, or none.
+-- Repeatable.
+-- Touches leases, holders. Returns 0 = all are held, n = the n-th is busy, -1 = the lease is lost.
 local key = ARGV[2]
 local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if not lease then return -1 end

@@ -1,4 +1,4 @@
--- ADD(delay_ms, key...): make keys dirty, at once or later. Idempotent.
+-- ADD(delay_ms, key...): make keys dirty, at once or after a delay. Idempotent.
 -- Touches leases, dirty, ready/retry of the lanes, blocked, delayed, since, share, limits.
 -- Returns the lists to wake.
 local wait_ms = tonumber(ARGV[2])

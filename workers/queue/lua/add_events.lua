@@ -1,4 +1,4 @@
--- ADD_EVENTS(key, version, ...): make keys dirty, each version of their objects once.
+-- ADD_EVENTS(key, version, ...): make keys dirty, once for each version of their objects.
 -- Touches seen:<minute> (hash, 3 min), news, and what ADD touches. Idempotent within a minute.
 -- Returns the lists to wake.
 local lanes = {}
@@ -7,7 +7,7 @@ for i = 2, #ARGV, 2 do
   if is_news(key, version) then
     local lane = lane_of(key)
     if redis.call('HEXISTS', K.leases, key) == 1 then
-      redis.call('HSET', K.news, key, version) -- the pass may know it already
+      redis.call('HSET', K.news, key, version) -- the running reconcile may know it already
     elseif enqueue(key, lane, false) then
       lanes[lane] = true
     end

@@ -1,6 +1,6 @@
--- BLOCK(key, process, token, epoch, stays, lock, note...): end the lease and wait for a busy lock; if
--- it got free meanwhile the key is ready at once. No counter changes.
--- Returns {lists, 1 = released (or before), 0 = lease was lost}.
+-- BLOCK(key, process, token, epoch, stays, lock, note...): end the lease and let the key wait for a
+-- busy lock. If the lock was released meanwhile, the key is ready at once. No counter changes.
+-- Returns {lists, 1 = released (now or before), 0 = the lease was lost}.
 local key, lane, lease, is_ok = ending()
 local lock = ARGV[7]
 if lease then

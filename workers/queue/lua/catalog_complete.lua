@@ -1,5 +1,5 @@
--- CATALOG_COMPLETE(epoch, kind...): the watcher has written everything it listed in this epoch.
--- Touches epoch (string), complete, fresh (hashes). Returns 1, or 0 when the epoch is over.
+-- CATALOG_COMPLETE(epoch, kind...): the watcher has written all listed objects in this epoch.
+-- Touches epoch (string), complete, fresh (hashes). Returns 1, or 0 if the epoch is over.
 if redis.call('GET', K.epoch) ~= ARGV[2] then return 0 end
 for i = 3, #ARGV do
   redis.call('HSET', K.complete, ARGV[i], ARGV[2])

@@ -1,4 +1,4 @@
--- CATALOG_ENTRY(kind, name): one object, for readers without a copy of the kind.
+-- CATALOG_ENTRY(kind, name): read one object, for readers that have no copy of the kind.
 -- Touches epoch, complete, fresh, catalog:<kind>; writes nothing. Returns {1 = the kind is complete
 -- and was watched in the last FRESH_MS, entry}.
 local epoch = redis.call('GET', K.epoch)

@@ -1,4 +1,4 @@
--- CATALOG_FRESH(epoch, kind...): a watcher follows these kinds and has written what it was told.
+-- CATALOG_FRESH(epoch, kind...): a watcher follows these kinds and has written all events so far.
 -- Touches epoch, complete (read), fresh (hash). Returns how many kinds are complete in this epoch.
 local count = 0
 if redis.call('GET', K.epoch) ~= ARGV[2] then return count end

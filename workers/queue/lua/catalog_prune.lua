@@ -1,6 +1,6 @@
--- CATALOG_PRUNE(kind, list rv, name...): drop the tombstones named; one newer than the list stays,
--- for it keeps out what a slow watcher still brings. Readers that know less than the newest of those
--- dropped reload.
+-- CATALOG_PRUNE(kind, list rv, name...): drop the named tombstones. A tombstone that is newer than
+-- the list is kept, because it rejects events that a slow watcher may still deliver. Readers whose
+-- version is older than the newest dropped tombstone read the whole kind again.
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions, floors (hashes).
 local kind = ARGV[2]
 local pruned, floor = 0, 0
@@ -15,7 +15,8 @@ for i = 4, #ARGV do
     pruned = pruned + 1
   end
 end
--- Who knows less than the newest of them never hears of its removal by `changes`.
+-- A reader with an older version than the newest of them would never learn of the removals from
+-- `changes`.
 if floor > (tonumber(redis.call('HGET', K.floors, kind)) or 0) then
   redis.call('HSET', K.floors, kind, string.format('%d', floor))
 end

@@ -1,12 +1,14 @@
--- CATALOG_PUT(kind, name, rv, json, ...): write objects, the newer resourceVersion wins; an empty
--- json is a tombstone and wins at an equal one (a relist without the object, a repeated delete).
+-- CATALOG_PUT(kind, name, rv, json, ...): write objects; the newer resourceVersion wins. An empty
+-- json is a tombstone, which also wins at an equal version (a new list without the object, a
+-- repeated delete).
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions (hash). Idempotent.
--- Returns how many entries changed.
+-- Returns the number of entries that changed.
 local kind = ARGV[2]
 local entries, changes = K.catalog .. kind, K.changes .. kind
 
 local version = tonumber(redis.call('HGET', K.versions, kind))
--- A lost counter starts at the time, so that versions of an earlier life are never reused.
+-- A lost counter starts from the current time, so that versions of an earlier life are never
+-- reused.
 if not version then version = now * 1000 end
 local changed = 0
 for i = 3, #ARGV, 3 do

@@ -1,6 +1,8 @@
--- CATALOG_READ(known_epoch, kind, known_version, ...): what changed since, for each kind.
+-- CATALOG_READ(known_epoch, kind, known_version, ...): read the changes since that version, per
+-- kind.
 -- Touches epoch, complete, versions, floors, catalog:<kind>, changes:<kind>; writes nothing.
--- Returns {epoch, {kind, is complete, version, is full, {name, entry, ...}}...}; entry "" = gone.
+-- Returns {epoch, {kind, is complete, version, is full, {name, entry, ...}}...}; entry "" =
+-- deleted.
 local epoch = redis.call('GET', K.epoch) or ''
 local reply = { epoch }
 for i = 3, #ARGV, 2 do

@@ -1,6 +1,7 @@
--- DONE(key, process, token, epoch, stays, volume, known, note...): forget failures, release; with a
--- volume's name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
--- Returns {lists, 1 = done (or done before), 0 = lease was lost}.
+-- DONE(key, process, token, epoch, stays, volume, known, note...): forget the failures and release
+-- the key. If `volume` is not empty, its intent and unsaved PV are dropped in the same step. Events
+-- up to the version `known` need no further reconcile.
+-- Returns {lists, 1 = done (now or before), 0 = the lease was lost}.
 local key, lane, lease, is_ok = ending()
 if lease then
   forget(key)
@@ -11,7 +12,7 @@ if lease then
   trail_pass(key, 9, 'done')
   local known = ARGV[8]
   if unlease(key, lane, known) then enqueue(key, lane, false) end
-  if known ~= '' then is_news(key, known) end -- those that come late
+  if known ~= '' then is_news(key, known) end -- for events that arrive late
   free_all(key, lease)
   wake(lane)
 end

@@ -1,5 +1,5 @@
--- DRIVERS_ALIVE(): drivers a worker serves now. Touches drivers, drivers_until; writes nothing.
--- Returns {version, name, record, ...}.
+-- DRIVERS_ALIVE(): read the drivers that a worker serves now.
+-- Touches drivers, drivers_until; writes nothing. Returns {version, name, record, ...}.
 local reply = { redis.call('HGET', K.versions, 'drivers') or '0' }
 local alive = redis.call('ZRANGEBYSCORE', K.drivers_until, '(' .. string.format('%d', now), '+inf')
 for _, name in ipairs(alive) do

@@ -1,9 +1,10 @@
 -- DRIVERS_KEEP(process, ttl_ms, name, record, connected, ...): the process serves these drivers.
--- `connected` is 0, 1, or the address of the replica of a driver of which one is called.
+-- `connected` is 0 or 1 or, for a driver of which only one replica is called, that replica's
+-- address.
 -- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), chosen:<driver> (string),
 -- versions (hash, field drivers), paused (hash). Idempotent.
--- Returns {1 when the set of drivers or a record changed, connected drivers that count as lost, or
--- as connected to another replica}.
+-- Returns {1 if the set of drivers or a record changed, connected drivers that count as lost or for
+-- which another replica was chosen}.
 local process, ttl = ARGV[2], tonumber(ARGV[3])
 local changed, lost = false, {}
 for i = 4, #ARGV, 3 do
@@ -15,7 +16,7 @@ for i = 4, #ARGV, 3 do
   redis.call('ZADD', K.drivers_until, now + ttl, name)
   local connected = ARGV[i + 2]
   if connected ~= '0' then
-    local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
+    local driver = string.match(name, '^[^#]*') -- without the controller, see registry.py
     local chosen = connected == '1' and '1'
       or string.match(redis.call('GET', K.chosen .. driver) or '', '%S+$')
     if chosen == connected then

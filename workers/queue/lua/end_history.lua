@@ -1,7 +1,8 @@
--- END_HISTORY(epoch, kind...): resourceVersions went back; nothing that was learnt by them counts.
+-- END_HISTORY(epoch, kind...): resourceVersions went back, so nothing that depends on them is
+-- valid.
 -- Touches epoch, complete, fresh, versions, floors, news, seen:<minute>, catalog:<kind> and
--- changes:<kind>: all are deleted. Without an epoch a new life begins, in which processes restore
--- their leases and watchers list everything. Returns 1, or 0 when that epoch is over.
+-- changes:<kind>: all of them are deleted. Without an epoch, a new life begins, in which processes
+-- restore their leases and watchers list everything. Returns 1, or 0 if that epoch is over.
 if redis.call('GET', K.epoch) ~= ARGV[2] then return 0 end
 redis.call('DEL', K.epoch, K.complete, K.fresh, K.news)
 for minute = math.floor(now / 60000) - 4, math.floor(now / 60000) do

@@ -1,4 +1,4 @@
--- ENSURE(key...): make those keys ready that no structure of the queue holds. Idempotent.
+-- ENSURE(key...): make those keys ready that are nowhere in the queue. Idempotent.
 -- Touches leases, ready/retry of the lanes, blocked, delayed, abandoned, since, share.
 -- Returns the lists to wake.
 local lanes = {}

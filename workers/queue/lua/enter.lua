@@ -1,6 +1,6 @@
--- ENTER(key, process, token, epoch, lock...): all locks of a key that TAKE leased. If one is busy the
--- lease ends, and the key waits for it; no counter changes. Repeatable.
--- Touches leases, holders, since, limits; for a busy lock leased, blocked, waiters.
+-- ENTER(key, process, token, epoch, lock...): take all locks of a key that TAKE has leased. If a
+-- lock is busy, the lease ends and the key waits for the lock; no counter changes. Repeatable.
+-- Touches leases, holders, since, limits; for a busy lock also leased, blocked, waiters.
 -- Returns {lists, 1}; {lists, 0}: a lock is busy; {lists, -1}: the lease is lost.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
@@ -17,7 +17,7 @@ for i = 6, #ARGV do
     return { lists, 0 }
   end
 end
-if redis.call('HDEL', K.since, key) == 1 then -- else a repeated call
+if redis.call('HDEL', K.since, key) == 1 then -- otherwise the call is a repeated one
   charge(lane)
   trail(key, stamped('taken ' .. lease.process))
 end

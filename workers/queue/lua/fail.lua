@@ -1,6 +1,6 @@
--- FAIL(key, process, token, epoch, stays, base_ms, cap_ms, min_ms, threshold, memo, note...): count,
--- delay, release.
--- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
+-- FAIL(key, process, token, epoch, stays, base_ms, cap_ms, min_ms, threshold, memo, note...): count
+-- a failure, and release the key with a delay. A key that became dirty meanwhile is ready at once.
+-- Touches fails, memos, delayed, abandoned.
 -- Returns {lists, is owner, fails, delay_ms; -1 = given up}.
 local key, lane, lease, is_ok = ending()
 local count = tonumber(redis.call('HGET', K.fails, key)) or 0

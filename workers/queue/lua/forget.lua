@@ -1,4 +1,5 @@
--- FORGET(key...): the objects are gone; counters, memo, mark and delayed entry go, waiting keys stay.
+-- FORGET(key...): the objects are gone. Drop their counters, memos, marks and delayed entries, but
+-- keep waiting keys.
 for i = 2, #ARGV do
   forget(ARGV[i])
   redis.call('HDEL', K.marks .. driver_part(ARGV[i]), ARGV[i])

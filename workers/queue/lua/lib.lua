@@ -1,29 +1,32 @@
--- Functions shared by all scripts. In front of this file: `K` (names of keys, from names.py), KINDS (all
--- kinds, in order of turns), CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail)
--- and APART (part of the name of a kind's Celery list), from kinds.py.
--- This is run once, when the library is loaded, where no global is known yet.
--- Every script's first argument is the time in ms, "" outside of tests: then the clock below.
-local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
-local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
-local WOKEN_MS = 2000          -- a wake-up that nobody answered was lost
-local TRAIL_NOTES = 40         -- kept of each key's trail
+-- The functions that all scripts share. This file is preceded by `K` (the names of the keys, from
+-- names.py) and, from kinds.py, by KINDS (all kinds, in the order of turns), CALL_KINDS (the kinds
+-- whose keys call the driver), TRAILED (the kinds that have a trail) and APART (a part of the name
+-- of a kind's Celery list).
+-- This file is run once, when the library is loaded and no global is known yet.
+-- The first argument of every script is the time in ms, or "" outside of tests: the clock below is
+-- then used.
+local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, for any number of tenants (G12)
+local FIFO_STEP = 0.000001     -- added per arrival, so that keys with equal virtual times stay in order
+local WOKEN_MS = 2000          -- a wake-up that is not answered within this time is lost
+local TRAIL_NOTES = 40         -- number of notes that are kept in each key's trail
 local TRAIL_SECONDS = 3600
-local TIGHT_SHARE = 0.6        -- of Redis' memory; the rest is for what is worked on
-local FULL_SHARE = 0.9         -- no new work; the rest is to bring to its end what is there
-local CROWDED_SHARE = 0.95     -- no new record; the rest is for Celery's lists
+local TIGHT_SHARE = 0.6        -- beyond this share of Redis' memory in use, no trails are written
+local FULL_SHARE = 0.9         -- beyond this share, no new work is accepted; the rest is for finishing work
+local CROWDED_SHARE = 0.95     -- beyond this share, no new record is accepted; the rest is for Celery's lists
 local TIGHT_MS = 60000
 local LOOK_MS = 1000
-local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
-local FRESH_MS = 30000         -- a watcher's word that it follows a kind of the catalog
-local GAP_MS = 1000            -- more of it in which no script ran is no time for the queue
+local LOOK_AHEAD_SECONDS = 0.25 -- a take may use the rate of this much future; `pace` is exact
+local FRESH_MS = 30000         -- how long a watcher's report that it follows a kind of the catalog is valid
+local GAP_MS = 1000            -- if no script runs for longer, the queue's clock does not count the excess
 local CLOCK_MS = 250           -- how often the clock is written
-local KEPT_MS = 604800000      -- a key nobody cleared goes by the clock of Redis' host: cleaning only
+local KEPT_MS = 604800000      -- for cleaning up only: Redis expires unused keys by its host's clock
 local CALLS_DRIVER = {}
 for i = 1, #CALL_KINDS do CALLS_DRIVER[CALL_KINDS[i]] = true end
 
-local MOST = 9e15              -- beyond it Lua's numbers are not exact, and some cannot be stored
+local MOST = 9e15              -- beyond it, Lua's numbers are not exact, and some cannot be stored
 
--- A number that somebody else may have written: never infinite, nil for what is none.
+-- Parse a number that may have been written by another program. The result is never infinite; it is
+-- nil if the text is not a number.
 local function parse(text) return tonumber(text) end
 local function tonumber(text)
   local number = parse(text)
@@ -31,16 +34,17 @@ local function tonumber(text)
   return math.max(-MOST, math.min(MOST, number))
 end
 
--- Of this call: the queue's time, that of Redis' host, both in ms; the Celery lists for which the
--- caller must publish one message each (and what `drop` found), and the list whose next key the
--- caller takes itself.
+-- The state of this call: the queue's time and the Redis host's time, both in ms; the Celery lists
+-- to which the caller must send one message each (and the members that `drop` found); and the list
+-- whose next key the caller itself takes.
 local now, host_now, lists, own_list
 
--- The queue's clock, by which all that is kept here is stamped and compared. It has the pace of
--- Redis' host, and only goes on: whoever sets the clock of that host, or promotes a replica on
--- another one, changes nothing here but the difference between the two. What looks like a leap
--- forward may as well be time in which nobody was there to call, and nobody's time is over by it.
--- K.clock holds 'ms difference', 250 ms old at most; this run of Redis remembers the rest.
+-- The queue's clock, with which everything that is stored here is stamped and compared. It runs at
+-- the rate of the Redis host's clock, and only forward. Setting the host's clock, or promoting a
+-- replica on another host, changes nothing here except the difference between the two clocks. An
+-- apparent leap forward may just be time in which no process was there to call, so it must not end
+-- anybody's time. K.clock contains 'ms difference' and is at most 250 ms old; this run of Redis
+-- remembers the exact time.
 local clock_ms, difference = nil, 0
 
 local function read_clock()
@@ -49,7 +53,8 @@ local function read_clock()
   kept = tonumber(kept)
   if kept then
     difference = tonumber(kept_difference)
-    -- What an earlier run or a master kept; it may have gone on for as long as it writes nothing.
+    -- The time was stored by an earlier run or a master, whose clock may have been ahead of it by
+    -- up to the interval between two writes.
     if not clock_ms or clock_ms > kept + CLOCK_MS then clock_ms = kept + CLOCK_MS end
     clock_ms = math.max(clock_ms, kept)
   end
@@ -77,7 +82,7 @@ local function begin_call()
   now = read_clock()
 end
 
--- Whether no period of that name lasts any more. Whoever asks first then begins the next one.
+-- Return true if no period with that name is running. The first caller then begins the next period.
 local function begins_period(name, period_ms)
   if period_ms <= 0 then return true end
   local mark = K.period .. name
@@ -86,26 +91,25 @@ local function begins_period(name, period_ms)
   return true
 end
 
--- The name of this run of Redis, another one after each start. Each run makes its library anew, also
--- one from a file or a master, so what is remembered here is never of another run; a text, which has
--- no memory, asks each time.
+-- The name of this run of Redis, which changes at each start. Each run creates its library again,
+-- even from a file or a master, so a value that is remembered here never comes from another run.
 local run_id
 local function this_run()
   run_id = run_id or string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
   return run_id
 end
 
--- The epoch, 'random:birth_ms:run_id', if it is that of this run of Redis: a restart and a fail-over
--- end a life as the loss of all data does, for each may have lost what was acknowledged. Then what
--- is written there, of whichever life.
+-- Return the epoch, 'random:birth_ms:run_id', if it belongs to this run of Redis, otherwise nil. A
+-- restart or a fail-over ends a life as a loss of all data does, because each of them may have lost
+-- acknowledged writes. The second result is the stored epoch, whichever life it belongs to.
 local function life()
   local epoch = redis.call('GET', K.epoch)
   if epoch and string.match(epoch, ':(%w+)$') == this_run() then return epoch, epoch end
   return nil, epoch
 end
 
--- Nothing is taken for one TTL of a life whose processes held leases in an earlier one: they
--- restore them meanwhile.
+-- No key is taken during the first TTL of a life if processes held leases in an earlier life: they
+-- restore these leases meanwhile.
 local function is_quiet() return now < (tonumber(redis.call('GET', K.quiet)) or 0) end
 
 local function quiet_until(ms)
@@ -113,18 +117,18 @@ local function quiet_until(ms)
   redis.call('SET', K.quiet, string.format('%d', quiet))
 end
 
--- The present life's epoch; begins one when there is none. `known` is the newest epoch the caller
--- has heard of, '' for none.
+-- Return the epoch of the current life; begin a life if there is none. `known` is the newest epoch
+-- that the caller knows, '' for none.
 local function begin_life(candidate, known, ttl)
   local epoch, old = life()
   if not epoch then
     epoch = string.format('%s:%d:%s', candidate, now, this_run())
     redis.call('SET', K.epoch, epoch)
-    -- After an orderly end of all processes nobody has anything to restore.
+    -- If all processes ended in an orderly way, nobody has anything to restore.
     local is_used = redis.call('EXISTS', K.leases) == 1
       or redis.call('ZCOUNT', K.procs, now - 60000, '+inf') > 0
     if old and is_used then quiet_until(now + ttl) end
-    -- Higher than every fence of the earlier life, of which the last may be lost.
+    -- The fence must be higher than every fence of the earlier life, the last of which may be lost.
     local fence = math.max(now, tonumber(redis.call('GET', K.fence)) or 0)
     redis.call('SET', K.fence, string.format('%d', fence))
   end
@@ -138,48 +142,51 @@ local function lane_of(key)
   return string.match(key, '^([^|]*|[^|]*)|') or key
 end
 
--- The driver's part of a key, node included: what the keys of its records are named after.
+-- Return the driver part of a key, including the node: the keys of its records are named after it.
 local function driver_part(key) return string.match(key, '^[^|]*|([^|]*)|') or '' end
 
--- What a key may hold beside plain ASCII: the escapes that `Key.text` in keys.py makes, and UTF-8.
+-- What a key may contain besides plain ASCII: UTF-8, and the escapes that `Key.text` in keys.py
+-- makes.
 local SPECIAL = { '%%[01][0-9A-F]', '%%25', '%%7C', '%%7F',
   '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]',
   '[\225-\236\238\239][\128-\191][\128-\191]', '\237[\128-\159][\128-\191]',
   '\240[\144-\191][\128-\191][\128-\191]', '[\241-\243][\128-\191][\128-\191][\128-\191]',
   '\244[\128-\143][\128-\191][\128-\191]' }
 
--- Whether a member of a lane's set is a key of that lane, in its one spelling: a worker that reads
--- another one would ask for a key that is not there, and the slot would be lost.
+-- Return true if a member of a lane's set is a key of that lane in its only valid spelling. With a
+-- different spelling, a worker would ask for a key that does not exist, and the slot would be lost.
 local function is_at_home(key, lane)
   if not string.match(key, '^[^|]+|[^|]*|[^|]*|[^|]*$') or lane_of(key) ~= lane then return false end
   if not string.find(key, '[%z\1-\31%%\127-\255]') then return true end
-  -- By blanks, so that nothing comes together that stood apart.
+  -- Replace each match by a blank, so that its neighbours do not form a new sequence.
   for _, pattern in ipairs(SPECIAL) do key = string.gsub(key, pattern, ' ') end
   return not string.find(key, '[%z\1-\31%%\127-\255]')
 end
 
--- What is not at home is gone, and reported once by the caller of the script: this is no list.
+-- Drop a member that does not belong to its lane. The caller of the script logs it once: the text
+-- with '|' in front is not a list.
 local function drop(member)
   redis.call('HDEL', K.since, member)
   lists[#lists + 1] = '|' .. member
 end
 
--- The namespace: 'namespace/name' is the object, or the last field is '@namespace'.
+-- Return the namespace: it is in the object 'namespace/name', or in the last field '@namespace'.
 local function tenant_of(key)
   local object, last = string.match(key, '^[^|]*|[^|]*|([^|]*)|?(.*)')
   return string.match(object or '', '^([^/]*)/') or string.match(last or '', '^@(.*)') or ''
 end
 
--- The Celery list in which messages announce work of a lane, as `place_of` in kinds.py has it.
+-- Return the Celery list whose messages announce a lane's work, as `place_of` in kinds.py names it.
 local function celery_of(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
   if driver == '' then return K.celery .. 'system-' .. kind end
   return K.celery .. (driver or '') .. (APART[kind] or '')
 end
 
--- What happened to an object, for `csi-fleet explain`: the newest notes, 'ms event detail'.
--- Keys of one object in several lanes (node deployment) share a trail. What is kept for people is the
--- first to go where room gets scarce: one tenant's claims could fill Redis with it (SEC-4).
+-- Record what happened to an object, for `csi-fleet explain`: the newest notes, 'ms event detail'.
+-- Keys for one object in several lanes (node deployment) share a trail. When memory gets scarce,
+-- these notes for people are the first to be left out: one tenant's claims could fill Redis with
+-- them (SEC-4).
 local function trail(key, ...)
   if (tonumber(redis.call('GET', K.tight)) or 0) > now then return end
   local kind, object = string.match(key, '^([^|]*)|[^|]*|(.*)$')
@@ -191,8 +198,7 @@ local function trail(key, ...)
   redis.call('EXPIRE', notes, TRAIL_SECONDS)
 end
 
--- Used share of Redis' memory, looked at once a second. A script sent as a text, to a Redis before 7,
--- has no memory of its own and looks each time.
+-- The used share of Redis' memory, which is checked once a second.
 local used_share, looked_ms = 0, -MOST
 
 local function look_for_room()
@@ -200,7 +206,8 @@ local function look_for_room()
   looked_ms = now
   local memory = redis.call('INFO', 'memory')
   local function bytes(name) return tonumber(string.match(memory, name .. ':(%d+)')) or 0 end
-  -- Buffers of replicas and of the append-only file are no part of what it compares either.
+  -- Redis too leaves out the buffers of replicas and of the append-only file when it checks the
+  -- limit.
   local used, most = bytes('used_memory') - bytes('mem_not_counted_for_evict'), bytes('maxmemory')
   used_share = most > 0 and used / most or 0
   if used_share > TIGHT_SHARE then
@@ -208,8 +215,9 @@ local function look_for_room()
   end
 end
 
--- The error of who would add to a Redis of which more than a share is used, nil while there is room.
--- Redis itself refuses too late: no message could be sent any more either, and nothing would drain.
+-- Return the error for a caller that wants to add data to a Redis of which more than a share is
+-- used; nil while there is room. Redis' own refusal comes too late: no messages could be sent any
+-- more, so nothing would drain.
 local function refused(share)
   look_for_room()
   if used_share <= share then return nil end
@@ -217,16 +225,19 @@ local function refused(share)
     .. 'new is accepted until work ends. Raise maxmemory', used_share * 100))
 end
 
--- The same for a record of an attempt: one that is replaced may be the attempt's end.
+-- Do the same for the record of an attempt, unless it replaces a record: that may be the attempt's
+-- end.
 local function refused_if_new(hash, field)
   if redis.call('HEXISTS', hash, field) == 1 then return nil end
   return refused(CROWDED_SHARE)
 end
 
--- For people, who compare it with what the API server stamped: by the clock of Redis' host.
+-- Stamp an event with the Redis host's clock, so that people can compare it with the API server's
+-- times.
 local function stamped(event) return string.format('%d %s', host_now, event) end
 
--- The notes of a pass, ARGV[first] on as 'age_ms text', then how its lease ended.
+-- Record the notes of a reconcile, given as 'age_ms text' from ARGV[first] on, and how its lease
+-- ended.
 local function trail_pass(key, first, ending)
   local notes = {}
   for i = first, math.min(#ARGV, first + TRAIL_NOTES) do
@@ -237,8 +248,8 @@ local function trail_pass(key, first, ending)
   trail(key, unpack(notes))
 end
 
--- Lease of a key as a table, nil when there is none. An unreadable one is dropped: the lease check
--- of the sweep then puts its key back.
+-- Return the lease of a key as a table, nil if there is none. An unreadable lease is dropped; the
+-- sweep's check of leases then adds its key again.
 local function lease_of(key)
   local raw = redis.call('HGET', K.leases, key)
   if not raw then return nil end
@@ -260,11 +271,11 @@ local function write_lease(key, lease)
     { lease.fence, lease.process, lease.token, lease.started, unpack(lease.locks) }, ' '))
 end
 
--- The driver's own name: a lane of node deployment has driver@node.
+-- Return the driver's own name: in node deployment, a lane contains driver@node.
 local function driver_of(lane) return string.match(lane, '^[^|]*|([^@]*)') or '' end
 
 local function is_paused(lane)
-  -- Mostly nothing is.
+  -- Usually nothing is paused.
   if redis.call('EXISTS', K.paused, K.pauses) == 0 then return false end
   local found = redis.call('HMGET', K.paused, 'driver ' .. lane, 'lease ' .. lane)
   found[3] = redis.call('HGET', K.pauses, 'driver ' .. driver_of(lane))
@@ -275,8 +286,8 @@ local function is_paused(lane)
   return false
 end
 
--- Start-time fair queueing: a tenant's n-th waiting key gets virtual time n, so tenants take turns.
--- `front` keys were taken before and do not pay again.
+-- Start-time fair queueing: a tenant's n-th waiting key gets the virtual time n, so that tenants
+-- take turns. `front` keys were taken before and do not pay again.
 local function push(key, lane, front)
   local is_retry = redis.call('HEXISTS', K.fails, key) == 1
   local ready = (is_retry and K.retry or K.ready) .. lane
@@ -296,7 +307,7 @@ local function push(key, lane, front)
   trail(key, stamped(is_retry and 'queued retry' or 'queued'))
 end
 
--- One key from a ready set, nil when empty; an empty set forgets its virtual times.
+-- Take one key from a ready set, nil if the set is empty. An empty set forgets its virtual times.
 local function pop(ready, share)
   local popped = redis.call('ZPOPMIN', ready)
   if not popped[1] then return nil end
@@ -309,7 +320,7 @@ local function pop(ready, share)
   return popped[1]
 end
 
--- Tokens in the lane's bucket now; math.huge without a rate.
+-- Return how many tokens the lane's bucket now has; math.huge without a rate.
 local function bucket(rate, burst, tokens, at)
   if not rate or rate <= 0 then return math.huge end
   burst = math.max(burst or 1, 1)
@@ -317,8 +328,8 @@ local function bucket(rate, burst, tokens, at)
   return math.min(burst, tokens + math.max(0, now - at) * rate / 1000)
 end
 
--- The lane's concurrency now: as declared, or less after throttling answers. A lowered one
--- grows by itself, `cap_gain` per `cap_step` ms.
+-- Return the lane's current concurrency: as declared, or lower after throttling answers. A lowered
+-- concurrency recovers by `cap_gain` per `cap_step` ms.
 local function effective(concurrency, cap, at, step, gain)
   if not concurrency or not cap then return concurrency end
   if step and step > 0 then cap = cap + math.floor(math.max(0, now - at) / step) * gain end
@@ -329,13 +340,13 @@ local function lower(lane, cap, step, gain)
   redis.call('HSET', K.limits .. lane, 'cap', cap, 'cap_at', now, 'cap_step', step, 'cap_gain', gain)
 end
 
--- Calls of dead processes count too, where a second call at once is forbidden (`hold`).
+-- The calls of dead processes also count in lanes where no second call may run at once (`hold`).
 local function busy(lane)
   return redis.call('ZCARD', K.leased .. lane)
     + redis.call('ZCOUNT', K.ghosts .. lane, '(' .. now, '+inf')
 end
 
--- A pass of a lane with a rate begins. A take looks ahead, so there may be a debt.
+-- Charge a reconcile to the rate of its lane. A take looks ahead, so the bucket may be in debt.
 local function charge(lane)
   local limits = K.limits .. lane
   local raw = redis.call('HMGET', limits, 'rate', 'burst', 'tokens', 'at')
@@ -345,8 +356,8 @@ local function charge(lane)
   end
 end
 
--- What the limits of a lane say if one of its waiting keys may be taken now, else nil. `reserved` of
--- the calls that the driver has left are other kinds' turns.
+-- Return the state of a lane if its limits allow one of its waiting keys to be taken now, else nil.
+-- `reserved` is how many of the driver's remaining calls are reserved for the turns of other kinds.
 local function open_lane(lane, reserved)
   local first, retry = redis.call('ZCARD', K.ready .. lane), redis.call('ZCARD', K.retry .. lane)
   if first + retry == 0 then return nil end
@@ -365,26 +376,27 @@ local function open_lane(lane, reserved)
   if free <= 0 then return nil end
   local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
   if tokens ~= math.huge and tokens + rate * LOOK_AHEAD_SECONDS < 1 then return nil end
-  -- Last: lanes that wait are mostly busy ones.
+  -- This is checked last, because most lanes with waiting keys are busy.
   if is_paused(lane) or is_quiet() then return nil end
   return { first = first, retry = retry, streak = tonumber(raw[6]) or 0 }
 end
 
--- One message for the list of a lane if something of the lane could be taken and none is on its way.
+-- Send one message to a lane's list if a key of the lane could be taken and no message is on its
+-- way.
 local function wake_lane(lane)
   local list = celery_of(lane)
   if list == own_list then return end
   local flag = K.woken .. list
-  -- The end is by the queue's clock: that of Redis' host may be set back.
+  -- The flag ends by the queue's clock, because the Redis host's clock may be set back.
   if (tonumber(redis.call('GET', flag)) or 0) > now or not open_lane(lane) then return end
   redis.call('SET', flag, string.format('%d', now + WOKEN_MS), 'PX', WOKEN_MS)
-  -- One that waits there means the same, also where nobody fetches any.
+  -- A message that is waiting in the list means the same, even if no worker fetches it.
   local waiting = redis.pcall('LLEN', list)
   if type(waiting) ~= 'number' or waiting == 0 then lists[#lists + 1] = list end
 end
 
--- Limits of a lane may allow more, or something came to it. A call of a driver with a limit over all
--- of them (`total`) may be any kind's.
+-- Wake a lane whose limits may now allow more, or to which a key was added. If the driver has a
+-- limit on all its calls (`total`), the next call may belong to any kind.
 local function wake(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
   if CALLS_DRIVER[kind] and (tonumber(redis.call('HGET', K.limits .. lane, 'total')) or 0) > 0 then
@@ -400,7 +412,8 @@ local function is_waiting(key, lane)
     or redis.call('HEXISTS', K.blocked, key) == 1
 end
 
--- client-go's Add: running -> dirty, waiting -> nothing, else ready. Returns true when made ready.
+-- client-go's Add: a running key becomes dirty, a waiting key is left alone, any other key becomes
+-- ready. Returns true if the key was made ready.
 local function enqueue(key, lane, front)
   if redis.call('HEXISTS', K.leases, key) == 1 then
     redis.call('SADD', K.dirty, key)

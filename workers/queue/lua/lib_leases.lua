@@ -1,11 +1,11 @@
--- Locks and leases: functions shared by all scripts, after lib.lua.
+-- Locks and leases: functions that all scripts share, loaded after lib.lua.
 
 -- A lock is spelled 'x:name' (exclusive) or 's:name' (shared).
 local function mode_and_name(lock) return string.sub(lock, 1, 1), string.sub(lock, 3) end
 
--- Another key that holds a lock against `key`, nil for none. Shared holders stand side by side. Only a
--- holder keeps others out: a waiter might be unable to run, or wait for a call that hangs.
--- `counts` may pass over some: holder -> boolean.
+-- Return another key that holds a lock against `key`, nil if there is none. Shared holders do not
+-- exclude each other. Only a holder excludes others, never a waiter: the waiter might be unable to
+-- run, or wait for a call that hangs. `counts(holder)` may return false to ignore a holder.
 local function holder_against(key, lock, counts)
   local mode, name = mode_and_name(lock)
   local prefix = name .. '\0'
@@ -14,7 +14,7 @@ local function holder_against(key, lock, counts)
     local holder = string.sub(member, #prefix + 2)
     if holder ~= key then
       if redis.call('HEXISTS', K.leases, holder) == 0 then
-        redis.call('ZREM', K.holders, member) -- its lease record was lost
+        redis.call('ZREM', K.holders, member) -- the record of its lease was lost
       elseif not counts or counts(holder) then
         return holder
       end
@@ -23,12 +23,12 @@ local function holder_against(key, lock, counts)
   return nil
 end
 
--- Note a free lock in the lease (the caller writes it) and among the holders.
+-- Add a free lock to the lease (which the caller writes) and to the holders.
 local function hold(key, lease, lock)
   local mode, name = mode_and_name(lock)
   for i, held in ipairs(lease.locks) do
     if held == lock or held == 'x:' .. name then return end
-    if held == 's:' .. name then -- from now on alone
+    if held == 's:' .. name then -- the lock becomes exclusive
       redis.call('ZREM', K.holders, name .. '\0s' .. key)
       table.remove(lease.locks, i)
       break
@@ -38,7 +38,7 @@ local function hold(key, lease, lock)
   lease.locks[#lease.locks + 1] = lock
 end
 
--- `key` waits for a lock; it occupies no slot meanwhile.
+-- Let `key` wait for a lock; it occupies no slot meanwhile.
 local function park(key, lock, holder)
   local _, name = mode_and_name(lock)
   redis.call('HSET', K.blocked, key, lock)
@@ -47,7 +47,7 @@ local function park(key, lock, holder)
   trail(key, stamped('blocked ' .. holder))
 end
 
--- Make the waiters of a lock ready. Those that still find it busy wait again.
+-- Make the keys that wait for a lock ready. Those that still find the lock busy wait again.
 local function unpark(name)
   local prefix = name .. '\0'
   local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
@@ -73,20 +73,21 @@ local function free_all(key, lease)
   for _, lock in ipairs(lease.locks) do free(key, lock) end
 end
 
--- Is resourceVersion a newer than b? Integers of any length: numbers of Lua lose digits above 2^53.
+-- Return true if resourceVersion a is newer than b. Both are integers of any length, because Lua's
+-- numbers lose digits above 2^53.
 local function is_newer(a, b)
   a, b = string.gsub(a, '^0+', ''), string.gsub(b, '^0+', '')
   if #a ~= #b then return #a > #b end
   return a > b
 end
 
--- The version of the key's newest event in the last minutes, nil for none.
+-- Return the version of the key's newest event in the last few minutes, nil if there is none.
 local function newest_seen(key)
   local minute = math.floor(now / 60000)
   return redis.call('HGET', K.seen .. minute, key) or redis.call('HGET', K.seen .. (minute - 1), key)
 end
 
--- Note an event of the key; returns false for one that is not newer than what was noted.
+-- Note an event for the key; return false if it is not newer than the newest event noted.
 local function is_news(key, version)
   local newest = newest_seen(key)
   if newest and not is_newer(version, newest) then return false end
@@ -96,12 +97,13 @@ local function is_news(key, version)
   return true
 end
 
--- End a lease: the slot and the dirty mark go; returns true when the key was dirty, by an event only
--- if that is newer than version `known`, the last that the pass read or wrote ('' or nil: none).
--- The caller puts the key where it belongs, frees the locks and then wakes its lane.
+-- End a lease: remove its slot and its dirty mark. Returns true if the key was dirty. An event
+-- makes it dirty only if the event is newer than `known`, the last version that the reconcile read
+-- or wrote ('' or nil for none). The caller then enqueues or delays the key, frees its locks and
+-- wakes its lane.
 local function unlease(key, lane, known)
   redis.call('HDEL', K.leases, key)
-  redis.call('HDEL', K.since, key) -- of a key that no ENTER followed
+  redis.call('HDEL', K.since, key) -- left over if no ENTER followed the TAKE
   redis.call('ZREM', K.leased .. lane, key)
   local event = redis.call('HGET', K.news, key)
   if event then
@@ -111,15 +113,15 @@ local function unlease(key, lane, known)
   return redis.call('SREM', K.dirty, key) == 1
 end
 
--- The key's lease if the process holds it with this token, else nil.
+-- Return the key's lease if the process holds it with this token, otherwise nil.
 local function lease_by(key, process, token)
   local lease = lease_of(key)
   return lease and lease.process == process and lease.token == token and lease or nil
 end
 
--- Owner check. Returns the lease, or nil and whether this is the repeat of a call that ended it: a
--- lease of this life that was not taken back was ended by its owner. A replica that lagged has the
--- epoch of its master's life and not its leases.
+-- Check the owner. Returns the lease; or nil, and whether this call repeats one that ended the
+-- lease. A lease that was taken in this life and not taken back was ended by its owner. A replica
+-- that lagged has the epoch of its master's life but not its leases.
 local function owned(key, process, token, epoch)
   local lease = lease_by(key, process, token)
   if lease then return lease, true end
@@ -127,17 +129,18 @@ local function owned(key, process, token, epoch)
   return nil, is_ended
 end
 
--- How a script (key, process, token, epoch, stays, ...) begins that ends a lease: returns the key, its
--- lane, and what `owned` does. With `stays` the caller takes the next key of the list itself.
+-- The common beginning of all scripts (key, process, token, epoch, stays, ...) that end a lease:
+-- returns the key, its lane and the results of `owned`. If `stays` is set, the caller itself takes
+-- the next key of the list.
 local function ending()
   local key, lane = ARGV[2], lane_of(ARGV[2])
   if ARGV[6] == '1' then own_list = celery_of(lane) end
   return key, lane, owned(key, ARGV[3], ARGV[4], ARGV[5])
 end
 
--- Count the bytes of intents by namespace, before one is written, or goes (''). Not exact where
--- somebody else writes them; the recovery counts anew each minute. Returns false, and counts nothing,
--- for a new one beyond `most`.
+-- Count the bytes of intents by namespace, before an intent is written or, if `record` is '',
+-- removed. The counts become inexact if another program writes intents; the recovery counts them
+-- again every minute. For a new intent that would exceed `most`, returns false and counts nothing.
 local function weigh(intents, domain, record, most)
   local old = redis.call('HGET', intents, domain) or ''
   local tenant = string.match(record == '' and old or record, '^[^:{]*:([^:]*):') or ''
@@ -152,14 +155,15 @@ local function weigh(intents, domain, record, most)
   return true
 end
 
--- The outcome is known: a claim's intent and unsaved PV go.
+-- Drop a claim's intent and unsaved PV, because the outcome is known.
 local function end_attempt(driver, domain)
   weigh(K.intents .. driver, domain, '')
   redis.call('HDEL', K.intents .. driver, domain)
   redis.call('HDEL', K.unsaved .. driver, domain)
 end
 
--- For whoever sweeps, perhaps a worker beside another driver, which reaches no record of this one.
+-- Forget the failures of a key. The sweep uses this, because the worker that sweeps may belong to
+-- another driver and cannot reach the records of this one.
 local function forget_failures(key)
   redis.call('HDEL', K.fails, key)
   redis.call('ZREM', K.abandoned, key)
@@ -170,8 +174,8 @@ local function forget(key)
   redis.call('HDEL', K.memos .. driver_part(key), key)
 end
 
--- A driver that allows one call at a time may still be at the one of a dead process, until that
--- call's deadline: nobody else begins one before.
+-- If a driver allows only one call at a time, it may still be executing the call of a dead process.
+-- Until that call's deadline, no other process begins a call.
 local function haunt(key, lane)
   local raw = redis.call('HMGET', K.limits .. lane, 'hold', 'concurrency', 'total')
   local hold = tonumber(raw[1]) or 0
@@ -180,8 +184,8 @@ local function haunt(key, lane)
   end
 end
 
--- Take a lease back from a process that died, or from one that an older truth had it; its key is
--- worked on again.
+-- Take a lease back, because its process died or a newer owner has the lock or key; the key becomes
+-- ready again.
 local function take_back(key, lease)
   local lane = lane_of(key)
   trail(key, stamped('lost ' .. (lease and lease.process or '')))

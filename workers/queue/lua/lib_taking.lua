@@ -1,13 +1,13 @@
--- Beginning to work on keys: functions shared by all scripts, after lib_leases.lua.
+-- Taking keys: functions that all scripts share, loaded after lib_leases.lua.
 
--- The name of a claim's record, as `Key.record_name` in keys.py has it; nil for other kinds.
+-- Return the name of a claim's record, as `Key.record_name` in keys.py does; nil for other kinds.
 local function record_name(key)
   local driver, uid = string.match(key, '^claims|([^|]*)|[^|]*|([^|]*)$')
   local node = driver and string.match(driver, '@(.+)$')
   return driver and 'pvc-' .. uid .. (node and '@' .. node or '')
 end
 
--- What comes with a lease, see TAKE.
+-- Return the state that is sent with a lease, see TAKE.
 local function state_of(key, lease)
   local epoch = redis.call('GET', K.epoch) or ''
   local complete, flat = {}, redis.call('HGETALL', K.complete)
@@ -27,8 +27,9 @@ local function state_of(key, lease)
     redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved }
 end
 
--- The next key of an open lane: first attempts in the order of their tenants' turns, and after five
--- of them, or where there are none, one retry. nil where nothing but foreign members was left.
+-- Take the next key of an open lane: first attempts in the order of their tenants' turns, and one
+-- retry after every five of them or if there are none. nil if the lane had only invalid members
+-- left.
 local function pop_next(lane, open)
   local key
   repeat
@@ -51,9 +52,9 @@ local function pop_next(lane, open)
   return key
 end
 
--- The next key of a driver's kinds (a set), and its lane. Kinds take turns, those of one list or, with
--- a limit over all calls of the driver (`total`), all of them: an earlier turn of a kind that the
--- caller does not work on keeps one call free.
+-- Take the next key of a driver's kinds (a set), and return it with its lane. Kinds take turns: the
+-- kinds of one list or, with a limit on all calls of the driver (`total`), all kinds. If a kind
+-- that the caller does not handle has an earlier turn, one call is kept free for it.
 local function next_key(driver, wanted, any)
   local has_total = (tonumber(redis.call('HGET', K.limits .. any .. '|' .. driver, 'total')) or 0) > 0
   local field = has_total and driver or celery_of(any .. '|' .. driver)

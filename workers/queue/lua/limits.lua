@@ -1,6 +1,6 @@
--- LIMITS(lane, concurrency, rate, burst, total, hold_ms, is_new_life): declare, then wake. Returns
--- the lists to wake. In a new life a call of a dead process may be lost from sight: a driver
--- that takes one at a time gets none before that one's deadline.
+-- LIMITS(lane, concurrency, rate, burst, total, hold_ms, is_new_life): declare limits, then wake
+-- the lane. Returns the lists to wake. In a new life, Redis may have forgotten a dead process's
+-- call: a driver that takes one call at a time gets no other call before that call's deadline.
 -- Touches limits:<lane> (hash), declared, ghosts:<lane> (zsets); the bucket's level is kept.
 redis.call('HSET', K.limits .. ARGV[2], 'concurrency', ARGV[3], 'rate', ARGV[4], 'burst', ARGV[5],
   'total', ARGV[6] or 0, 'hold', ARGV[7] or 0)

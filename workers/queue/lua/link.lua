@@ -1,10 +1,11 @@
--- LINK(event, driver, kinds, process, open_ms, longest_ms, ...): whether any process is connected to
--- a driver, and which of its replicas is called (workers/drivers/replica.py).
---   lost(reason)                  the process has no connection; with the last one the driver's lanes
---                                 are paused, until a process is back or nobody has said `lost` again
---   back(ttl_ms, address, serves) the process is connected, and knows the driver; to that replica, ""
---                                 for a driver of which any replica may be called
--- `open_ms`: the process's calls may run for so long; `longest_ms`: no call runs for longer.
+-- LINK(event, driver, kinds, process, open_ms, longest_ms, ...): record whether any process is
+-- connected to a driver, and which of its replicas is called (workers/drivers/replica.py).
+--   lost(reason)                  the process has no connection. If it was the last, the driver's lanes
+--                                 are paused until a process is back, or until no process repeats `lost`
+--   back(ttl_ms, address, serves) the process is connected and knows the driver. `address` names the
+--                                 replica; it is "" if any replica of the driver may be called
+-- `open_ms`: how long the process's calls may still run; `longest_ms`: the longest time of any
+-- call.
 -- Touches links:<driver> (zset), chosen:<driver> (string), paused (hash), epoch, all lanes.
 -- Returns {lists to wake, 1 if the process may call the driver, ms until then, chosen address}.
 local event, driver, kinds, process = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -21,7 +22,7 @@ end
 
 redis.call('ZREM', links, process)
 if chosen then
-  -- A process that fell silent made its last call before its word ended.
+  -- A process that fell silent can have begun its last call only before its report expired.
   local silent = redis.call('ZRANGE', links, now, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
   local last = math.max(calls, now + open, silent and tonumber(silent) + longest or 0)
   if last > calls and last > now then
@@ -36,7 +37,8 @@ if event == 'back' then
   if address ~= '' and address ~= chosen then
     local birth = tonumber(string.match(redis.call('GET', K.epoch) or '', ':(%d+):')) or now
     local is_other = chosen and redis.call('ZCARD', links) > 0
-    -- A young Redis may have forgotten whom others call; who is connected says so within its ttl.
+    -- A Redis that began its life recently may have forgotten which replica others call. A
+    -- connected process reports this within its ttl.
     local is_unsure = not chosen and not serves and now < birth + longest + LOST_MS
     if is_other or is_unsure then return { lists, 0, 0, chosen or '' } end
     begin = math.max(now, calls)

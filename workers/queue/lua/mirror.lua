@@ -1,10 +1,10 @@
--- MIRROR(version, name, pause, ...): make the operators' pauses those of the API server at that
--- resourceVersion, and wake the lists of what a resumed driver kept back. A name is 'driver NAME' or
--- 'class NAME', a pause 'until_ms reason' by the clock of Redis' host. An older version than the known
--- one changes nothing. What was mirrored before keeps the end that it got then, 'end_ms until_ms
--- reason', so that a step of that clock makes it neither longer nor shorter.
+-- MIRROR(version, name, pause, ...): replace the operators' pauses with those of the API server at
+-- that resourceVersion, and wake the lists of resumed drivers. A name is 'driver NAME' or 'class
+-- NAME'; a pause is 'until_ms reason' by the Redis host's clock. A version older than the known one
+-- changes nothing. A pause that was mirrored before keeps the end that it got then, 'end_ms
+-- until_ms reason', so that a jump of the host's clock makes it neither longer nor shorter.
 -- Touches pauses (hash), pauses_version (string), woken (flags). Idempotent.
--- Returns 1 when taken, else 0, and the lists to wake.
+-- Returns 1 if the pauses were stored, else 0, and the lists to wake.
 local version = ARGV[2]
 local known = redis.call('GET', K.pauses_version)
 if known and is_newer(known, version) then return { 0 } end
@@ -18,7 +18,8 @@ for i = 3, #ARGV, 2 do
   local kept = string.match(before[name] or '', '^%d+ (.*)$') == pause
   redis.call('HSET', K.pauses, name, kept and before[name] or string.format('%d %s', end_ms, pause))
 end
--- No race lasts longer; after a restore of the API server's data versions begin lower.
+-- No race lasts longer than a minute. After a restore of the API server's data, versions start
+-- lower.
 redis.call('SET', K.pauses_version, version, 'PX', 60000)
 local is_resumed = {}
 for name in pairs(before) do

@@ -1,5 +1,5 @@
--- ORPHAN(key, (slot, name, record)...): a lost lease ended without an outcome. What it began is
--- remembered, unless a newer owner's record is there, and the key is worked on again.
+-- ORPHAN(key, (slot, name, record)...): a lost lease ended without an outcome. The records of its
+-- attempt are restored unless a newer owner's records are stored, and the key is added again.
 -- Touches the driver's slots and everything of the queue. Returns the lists to wake.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local driver = driver_part(key)

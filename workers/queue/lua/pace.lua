@@ -1,5 +1,6 @@
--- PACE(lane): a call of a lane with a rate is about to begin and takes its place among all workers'.
--- Touches limits:<lane> (hash). Returns ms to wait before it.
+-- PACE(lane): a call of a lane with a rate is about to begin; reserve its turn among all workers'
+-- calls.
+-- Touches limits:<lane> (hash). Returns the ms to wait before the call.
 local limits = K.limits .. ARGV[2]
 local raw = redis.call('HMGET', limits, 'rate', 'burst', 'calls', 'calls_at')
 local rate = tonumber(raw[1])

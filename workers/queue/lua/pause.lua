@@ -1,4 +1,4 @@
--- PAUSE(kind, span_ms, reason, lane...): nothing is taken for the span, 0 = until resumed.
+-- PAUSE(kind, span_ms, reason, lane...): admit no key for the span, 0 = until resumed.
 -- Touches paused (hash).
 local kind, span, reason = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local pause = string.format('%d %s', span > 0 and now + span or 0, reason)

@@ -1,7 +1,9 @@
 -- REGAIN(process, candidate, known, ttl_ms, (key, fence, token, started, locks, n, (slot, name,
--- record) x n)...): the process meets a new life of Redis, which may lack what it holds or know an
--- older owner. The higher fence is the newer owner. Records are written as the owner knows them.
--- Touches everything of the queue. Returns {epoch, lists, {tokens of lost leases...}, the time in ms}.
+-- record) x n)...): restore the leases of a process in a new life of Redis, which may have lost
+-- them or may know an older owner. The higher fence is the newer owner. Records are written as the
+-- owner knows them.
+-- Touches everything of the queue. Returns {epoch, lists, {tokens of lost leases...}, the time in
+-- ms}.
 local process, ttl = ARGV[2], tonumber(ARGV[5])
 local epoch = begin_life(ARGV[3], ARGV[4], ttl)
 if type(epoch) == 'table' then return epoch end
@@ -16,7 +18,7 @@ local function is_same(lease, mine)
   return lease and lease.process == process and lease.token == mine.token
 end
 
--- Whether nobody newer has the key or one of its locks; older owners lose them.
+-- Return true if no newer owner has the key or one of its locks; older owners lose them.
 local function make_room(key, mine)
   local is_older, present = older(key, mine.fence)
   if present and not (is_older or is_same(present, mine)) then return false end
@@ -42,7 +44,8 @@ end
 
 local function restore(key, mine)
   local lane, present = lane_of(key), lease_of(key)
-  -- A replica that lagged may lack a lock that was taken last, or still have one that was given back.
+  -- A replica that lagged may lack the lock that was taken last, or still have a lock that was
+  -- released.
   local locks = table.concat(mine.locks, ' ')
   if not (is_same(present, mine) and table.concat(present.locks, ' ') == locks) then
     if redis.call('ZSCORE', K.lost, mine.token) or not make_room(key, mine) then return false end

@@ -1,6 +1,6 @@
--- RELEASE(key, process, token, epoch, stays, delay_ms, count, note...): put back without a back-off
--- step.
--- Returns {lists, 1 = released (or before), 0 = lease was lost}.
+-- RELEASE(key, process, token, epoch, stays, delay_ms, count, note...): put the key back without a
+-- back-off step.
+-- Returns {lists, 1 = released (now or before), 0 = the lease was lost}.
 local key, lane, lease, is_ok = ending()
 if lease then
   local wait_ms = tonumber(ARGV[7])

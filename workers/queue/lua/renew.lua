@@ -1,7 +1,9 @@
--- RENEW(process, epoch, ttl_ms, (key, token)...): the leases that the process holds go on.
--- Those it does not name run out: a delayed copy of TAKE may have made one nobody knows of.
--- Touches procs, leases, leased, lost. Returns {1 = same life, the time in ms, tokens of lost leases...};
--- in another life {0}: REGAIN.
+-- RENEW(process, epoch, ttl_ms, (key, token)...): renew the leases that the process holds. Leases
+-- that it does not name expire: a delayed copy of TAKE may have made a lease that no process knows
+-- of.
+-- Touches procs, leases, leased, lost.
+-- Returns {1 = same life, the time in ms, tokens of lost leases...}; in another life {0}: call
+-- REGAIN.
 local process, ttl = ARGV[2], tonumber(ARGV[4])
 if life() ~= ARGV[3] then return { 0 } end
 redis.call('ZADD', K.procs, now + ttl, process)

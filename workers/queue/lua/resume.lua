@@ -1,5 +1,5 @@
--- RESUME(kind, lane...): end one kind of pause, then wake. Touches paused (hash). Returns the lists to
--- wake.
+-- RESUME(kind, lane...): end one kind of pause, then wake the lanes.
+-- Touches paused (hash). Returns the lists to wake.
 local kind = ARGV[2]
 for i = 3, #ARGV do
   redis.call('HDEL', K.paused, kind .. ' ' .. ARGV[i])

@@ -1,9 +1,11 @@
--- SWEEP(period_ms, limit, check_ms, ttl_ms, keep_limits_ms): what time has made due.
+-- SWEEP(period_ms, limit, check_ms, ttl_ms, keep_limits_ms): do the work that has become due with
+-- time.
 -- Touches everything of the queue. Returns {ms until the next key is due or -1, lists to wake}.
 local period, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local check_ms, ttl, keep_limits = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- Keys of a lane whose leases end until then. Another lane's would never go.
+-- Return the keys of a lane whose leases end by then. A key of another lane is dropped, because
+-- nothing else would ever remove it.
 local function leased(lane, most)
   local found = {}
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.leased .. lane, '-inf', most)) do
@@ -17,8 +19,9 @@ local function leased(lane, most)
   return found
 end
 
--- What waits for a node that went for good goes too; returns whether none is left. With the node its
--- objects' keys come back (its registration), and those of records in any case (recovery.py).
+-- Drop the keys that wait for a node that is gone for good; return true if none is left. If the
+-- node returns, its registration adds the keys of its objects again, and recovery.py adds the keys
+-- of records in any case.
 local function clear(lane)
   for _, family in ipairs({ K.ready, K.retry }) do
     for _, key in ipairs(redis.call('ZRANGE', family .. lane, 0, limit - 1)) do
@@ -39,7 +42,7 @@ end
 
 if not life() then return { -1, lists } end
 
--- What is due does not wait for the period: a retry starts when its back-off says.
+-- Due keys do not wait for the period: a retry must start when its back-off ends.
 local due_lanes = {}
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT', 0, limit)) do
   redis.call('ZREM', K.delayed, key)
@@ -53,7 +56,7 @@ if not begins_period('sweep', period) then
 end
 
 local is_check = begins_period('check', check_ms)
-if not is_quiet() then -- processes restore their leases
+if not is_quiet() then -- otherwise processes are still restoring their leases
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
     for _, key in ipairs(leased(lane, now)) do
       take_back(key, lease_of(key))
@@ -63,7 +66,8 @@ end
 
 if is_check then
   look_for_room()
-  -- A record may be lost by somebody's hand: a lease without deadline gets one, its owner renews it.
+  -- A record may have been deleted by hand: a lease without a deadline gets one, and its owner
+  -- renews it.
   for _, key in ipairs(redis.call('HKEYS', K.leases)) do
     local lane = lane_of(key)
     if not redis.call('ZSCORE', K.leased .. lane, key) then
@@ -75,19 +79,21 @@ if is_check then
     for _, key in ipairs(leased(lane, '+inf')) do
       if not lease_of(key) then take_back(key) end
     end
-    -- What a release with a message per key had chosen for one. Not at once: its workers may be there.
+    -- These keys were chosen for a message by an older release, which sent one message per key.
+    -- They are not moved at once, because that release's workers may still be running.
     for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.ticketed .. lane, '-inf', now - check_ms)) do
       redis.call('ZREM', K.ticketed .. lane, key)
       if is_at_home(key, lane) then enqueue(key, lane, true) else drop(key) end
     end
-    -- What comes late for a node that nobody declares goes an hour from now.
+    -- Keys that arrive late for a node that no worker declares any more are dropped an hour from
+    -- now.
     if string.find(lane, '@', 1, true) and redis.call('EXISTS', K.limits .. lane) == 0 then
       redis.call('ZADD', K.declared, 'NX', now, lane)
     end
   end
   redis.call('ZREMRANGEBYSCORE', K.procs, '-inf', now)
   redis.call('ZREMRANGEBYSCORE', K.lost, '-inf', now - 600000)
-  -- Limits that no worker declares any more, of a node that went for example.
+  -- Drop limits that no worker declares any more, for example those of a node that is gone.
   local old = redis.call('ZRANGEBYSCORE', K.declared, '-inf', now - keep_limits, 'LIMIT', 0, limit)
   for _, lane in ipairs(old) do
     redis.call('DEL', K.limits .. lane, K.ghosts .. lane)
@@ -95,7 +101,8 @@ if is_check then
   end
   local flat = redis.call('HGETALL', K.blocked)
   for i = 1, #flat, 2 do
-    -- The first part: an earlier one of this loop may have woken it.
+    -- The first condition is needed because an earlier iteration of this loop may have woken the
+    -- key.
     local key, lock = flat[i], flat[i + 1]
     if redis.call('HGET', K.blocked, key) == lock and not holder_against(key, lock) then
       unpark(string.sub(lock, 3))
@@ -106,7 +113,7 @@ if is_check then
 end
 
 for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-  wake_lane(lane) -- other kinds of its driver that wait have their own turn here
+  wake_lane(lane) -- other waiting kinds of its driver get their own turn in this loop
   if redis.call('EXISTS', K.leased .. lane, K.ready .. lane, K.retry .. lane, K.ticketed .. lane) == 0 then
     redis.call('SREM', K.lanes, lane)
   end

@@ -1,16 +1,17 @@
--- TAKE(process, token, ttl_ms, is_woken, driver, kind...): the next due key of the driver's kinds, which
--- share a Celery list, under a lease without locks; ENTER follows. `is_woken`: 1 = a message of the list
--- led to this call. A copy of the call, known by its token, gets the same lease, or none.
+-- TAKE(process, token, ttl_ms, is_woken, driver, kind...): take the next due key of the driver's
+-- kinds, which share a Celery list, under a lease without locks; ENTER follows. `is_woken` is 1 if
+-- a message of the list led to this call. A copy of the call, recognised by its token, gets the
+-- same lease, or none.
 -- Touches leases, ready/retry of the lanes, leased, delayed, fence, took, turns, woken, limits.
--- Returns {status, lists, state}: 'taken' and {key, fence, started_ms, fails, memo, mark, waited_ms,
--- epoch, versions, complete kinds, newest version of its object, intent, unsaved PV, was saved}, of
--- which the last three are a claim's; 'none'; 'new life'.
-local TOOK_MS = 60000 -- longer than the client repeats
+-- Returns {status, lists, state}. The status is 'taken', 'none' or 'new life'. The state of a taken
+-- key is {key, fence, started_ms, fails, memo, mark, waited_ms, epoch, versions, complete kinds,
+-- newest version of its object, intent, unsaved PV, was saved}; only claims have the last three.
+local TOOK_MS = 60000 -- longer than the time for which the client repeats a call
 local process, token, ttl, driver = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
 if not life() then return { 'new life', lists, false } end
 local noted = K.took .. token
 local took = redis.call('GET', noted)
-if took then -- a copy of a call whose reply was lost, or that comes late
+if took then -- a copy of a call that was repeated or delayed
   local lease = lease_by(took, process, token)
   if lease then return { 'taken', lists, state_of(took, lease) } end
   return { 'none', lists, false }

@@ -1,6 +1,7 @@
--- THROTTLE(lane, step_ms, cooldown_ms): the driver answered "too much": half of it from now on.
--- Within the cool-down nothing more is taken away: calls that ran together fail together.
--- Touches limits:<lane> (hash). Returns the concurrency that holds now.
+-- THROTTLE(lane, step_ms, cooldown_ms): halve the lane's concurrency after the driver answered "too
+-- much". Within the cool-down, it is not lowered again, because calls that ran together fail
+-- together.
+-- Touches limits:<lane> (hash). Returns the concurrency that is now in force.
 local lane = ARGV[2]
 local raw = redis.call('HMGET', K.limits .. lane, 'concurrency', 'cap', 'cap_at', 'cap_step',
   'cap_gain')

@@ -1,5 +1,6 @@
--- UNLOCK(key, process, token, epoch, name): one lock of the lease goes early. Repeatable.
--- Touches leases, holders and the places of the woken waiters. Returns {lists, 1 = ours, 0 = lost}.
+-- UNLOCK(key, process, token, epoch, name): release one lock before the lease ends. Repeatable.
+-- Touches leases, holders and the places of the woken waiters.
+-- Returns {lists, 1 = the process has the lease, 0 = it is lost}.
 local key, name = ARGV[2], ARGV[6]
 local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then

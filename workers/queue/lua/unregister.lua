@@ -1,5 +1,5 @@
--- UNREGISTER(process): hand over its leases now. Returns the lists to wake.
--- Touches procs (zset) and all of the queue.
+-- UNREGISTER(process): take back the process's leases now, so that others can take the keys.
+-- Touches procs (zset) and all of the queue. Returns the lists to wake.
 redis.call('ZREM', K.procs, ARGV[2])
 local flat = redis.call('HGETALL', K.leases)
 for i = 1, #flat, 2 do
