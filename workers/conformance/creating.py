@@ -147,7 +147,7 @@ def other_size(subject: Subject) -> None:
     name = subject.name()
     volume = subject.create(name)
     if not volume.capacity_bytes:
-        return  # a driver that does not know sizes cannot check them
+        return  # a driver without sizes cannot check them
     bigger = csi.CapacityRange(required_bytes=2 * max(volume.capacity_bytes, subject.size_bytes))
     subject.refused(
         "CreateVolume with a known name and twice the size",

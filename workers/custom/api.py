@@ -121,7 +121,7 @@ class ProvisionError(Exception):
         self.code = code
 
 
-class Ignored(Exception):  # noqa: N818 - the library's word, and not an error
+class Ignored(Exception):  # noqa: N818 - the library's name for it, and not an error
     """The claim or volume does not belong to this provisioner: no event, no retry (L-044).
 
     Args:

@@ -147,7 +147,7 @@ class Election:
             if self.standing is not Standing.UNKNOWN:
                 _log.warning("lease is not known any more", lease=self.name, err=why)
                 self._told_at = now
-            elif now - self._told_at >= _AGAIN_SECONDS:  # also a Lease that was never known
+            elif now - self._told_at >= _AGAIN_SECONDS:  # includes a Lease that was never known
                 _log.warning("lease is not known, no work is done by it", lease=self.name, err=why)
                 self._told_at = now
             self.standing = Standing.UNKNOWN

@@ -188,7 +188,7 @@ class Pass:
             _log.v(4, "pass ended", outcome=result, result=outcome.reason)
             try:
                 self.finish(lease, outcome)
-            except Exception as error:  # noqa: BLE001 - a lease nobody releases would hold the key
+            except Exception as error:  # noqa: BLE001 - an unreleased lease would block the key
                 self.unexpected(error)
                 give_back(context, lease)
 

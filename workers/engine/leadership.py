@@ -247,7 +247,7 @@ class Leadership:
     def _release(self, election: Election) -> None:
         try:
             election.release()
-        except Exception:  # noqa: BLE001 - the others are to be given back, too
+        except Exception:  # noqa: BLE001 - the other Leases must be released too
             _log.exception("unexpected error, lease runs out by itself", lease=election.name)
 
     def _all(self) -> list[_Kept]:
@@ -291,7 +291,7 @@ class Leadership:
         try:
             with HEARTBEATS.during(f"lease {one.candidate.lease}"):
                 self._step(one)
-        except Exception:  # noqa: BLE001 - nobody asks for the future's result
+        except Exception:  # noqa: BLE001 - nobody reads the future's result
             _log.exception("unexpected error, lease not kept", lease=one.candidate.lease)
         if not self._stopped.is_set() and (one.telling is None or one.telling.done()):
             one.telling = self._tellers.submit(self._tell_alone, one)
@@ -303,7 +303,7 @@ class Leadership:
                 self._tell(one)
         except QueueUnavailable as error:
             _log.warning("lanes do not follow the lease", lease=one.candidate.lease, err=error)
-        except Exception:  # noqa: BLE001 - nobody asks for the future's result
+        except Exception:  # noqa: BLE001 - nobody reads the future's result
             _log.exception("unexpected error, lanes do not follow", lease=one.candidate.lease)
 
     def _step(self, one: _Kept) -> _Kept:

@@ -236,7 +236,7 @@ class LivePass:
             return patch(resource, item, finalizer)
         except NotFoundError as error:
             raise _gone(error, item) from None
-        except ConflictError:  # the uid, or a webhook
+        except ConflictError:  # caused by the uid or by a webhook
             self._find_same(resource, item)
             raise
 
@@ -247,7 +247,7 @@ class LivePass:
             raise Gone from None
         return found
 
-    # Telling users.
+    # Informing users.
 
     def failure(self, message: str, **fields: Any) -> None:
         """Record an error in the key's history and log it."""

@@ -57,7 +57,7 @@ class Outcome:
     reason: str = ""
 
 
-class Ended(Exception):  # noqa: N818 - the end of a pass, no error
+class Ended(Exception):  # noqa: N818 - the end of a reconcile, not an error
     """Ends a reconcile early with `outcome`: no work is left, or other work must be done first."""
 
     def __init__(self, outcome: Outcome) -> None:

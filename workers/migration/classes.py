@@ -127,7 +127,7 @@ def _zonal(storage_class: StorageClass, plugin: Plugin, *, prefix_fstype: bool =
         if lowered == "zone":
             zones = [value]
         elif lowered == "zones":
-            zones = value.split(",")  # not trimmed: blanks reach the driver, as upstream
+            zones = value.split(",")  # not trimmed: as upstream, blanks reach the driver
         elif lowered == "fstype" and prefix_fstype:
             parameters[_FSTYPE] = value
         else:

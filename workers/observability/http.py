@@ -278,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.server.diagnostics.answer(
                 self.path, self.headers.get("Accept", ""), self.headers.get("Authorization", "")
             )
-        except Exception:  # noqa: BLE001  edge of the server: one bad answer must not end it
+        except Exception:  # noqa: BLE001  one failed request must not end the server
             _log.exception("HTTP request failed", path=self.path)
             answer = _Answer(500, b"internal server error\n")
         body, is_zipped = answer.body, False

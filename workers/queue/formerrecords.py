@@ -56,7 +56,7 @@ def adopt(client: redis.Redis) -> list[Key]:
 def _move(client: redis.Redis, name: str, field: str, raw: bytes) -> bool:
     place, driver = proof_place(client, name), _driver_of(client, name, field, raw)
     if driver is None:
-        if name != "unsaved":  # an unsaved PV whose intent is gone or has moved stays
+        if name != "unsaved":  # an unsaved PV is kept if its intent is gone or has moved
             quarantine(client, place, field, raw)
         return False
     goal, attempt = (driver_key(client, one, driver) for one in (name, "intents"))
@@ -72,7 +72,7 @@ def _move(client: redis.Redis, name: str, field: str, raw: bytes) -> bool:
             pipe.hdel(place, field)
             pipe.execute()
             return True
-    return False  # an old worker writes there, or new ones do: the next round
+    return False  # other workers keep writing here: the next call retries
 
 
 def _driver_of(client: redis.Redis, name: str, field: str, raw: bytes) -> str | None:

@@ -425,7 +425,7 @@ def _parse(name: str) -> Key | None:
 
 
 def _seconds(milliseconds: bytes | str | float | None) -> float:
-    if isinstance(milliseconds, float):  # a score, of whatever size
+    if isinstance(milliseconds, float):  # a score, which may have any size
         return min(max(milliseconds, 0.0), _LATEST_MS) / 1000
     return (whole(milliseconds) or 0) / 1000
 

@@ -50,7 +50,7 @@ class Lifeline:
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.bind(_address(name))
-        except OSError:  # no Linux, or forbidden
+        except OSError:  # not Linux, or not permitted
             return
         if _place():
             self.caller = f"{_place()}/{name}"

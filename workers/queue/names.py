@@ -126,7 +126,7 @@ NAMES: Final = {
         # Intents: volumes that may exist in a storage system without a PV.
         _by_driver("intents", "hash", "intents", "domain -> record; from before CreateVolume"),
         _by_driver("unsaved", "hash", "intents", "domain -> full PV; until saved"),
-        RedisName("held", "hash", "intents", "namespace -> bytes of its intents; each minute anew"),
+        RedisName("held", "hash", "intents", "namespace -> bytes of its intents; recounted"),
         _by_driver("saved", "string", "intents", "then '|domain': PV saved a moment ago; 10 min"),
         # Catalog: these keys are written by the watcher.
         _family("catalog", "hash", "catalog", "kind: name -> 'rv json', no json = tombstone"),
@@ -134,26 +134,26 @@ NAMES: Final = {
         RedisName("versions", "hash", "catalog", "kind -> last version, grows within an epoch"),
         RedisName("floors", "hash", "catalog", "kind -> version below which readers reload"),
         RedisName("complete", "hash", "catalog", "kind -> epoch in which it was filled"),
-        RedisName("fresh", "hash", "catalog", "kind -> ms until which its watch is believed"),
+        RedisName("fresh", "hash", "catalog", "kind -> ms until which its watch is trusted"),
         # Registry: these keys are written by workers.
         RedisName("drivers", "hash", "registry", "driver -> record json; dropped when expired"),
         RedisName("drivers_until", "zset", "registry", "driver -> ms until it counts as served"),
         _by_driver("links", "zset", "registry", "process connected to it -> ms; PX"),
         _by_driver("chosen", "string", "registry", "'begin_ms calls_ms address' (link.lua)"),
-        RedisName("installation", "string", "registry", "name of this Redis; put back by workers"),
-        _family("fellows", "zset", "registry", "Lease: worker -> ms until it works by it; PX"),
+        RedisName("installation", "string", "registry", "name of this Redis; restored by workers"),
+        _family("fellows", "zset", "registry", "Lease: worker -> ms until which it may work; PX"),
         RedisName(
-            "doubts", "hash", "registry", "kind -> unreadable catalog entry; until listed anew"
+            "doubts", "hash", "registry", "kind -> unreadable catalog entry; until the next list"
         ),
         RedisName("presence", "zset", "registry", "'role host pid' of a watcher -> when it ends"),
         # Capacity objects: the next plan rebuilds these keys.
         _by_driver("capacity", "hash", "capacity", "item -> its object; until it is gone"),
         _by_driver("capacity_uids", "hash", "capacity", "uid -> item, as `capacity`"),
         _by_driver("capacity_obsolete", "hash", "capacity", "name -> uid; until deleted"),
-        _by_driver("capacity_planned", "string", "capacity", "what it was planned for"),
+        _by_driver("capacity_planned", "string", "capacity", "input of the last plan"),
         _by_driver("capacity_turn", "string", "capacity", "ms of a full write bucket; PX"),
-        # Clocks.
-        _family("period", "string", "periods", "work done or told -> ms when it is due again; PX"),
+        # Times of periodic work.
+        _family("period", "string", "periods", "name of the work -> ms when it is due again; PX"),
         # The recent history of each key, for `explain`.
         _family("trail", "list", "events", "kind|object|uid: last 40 notes 'ms event'; 1 h"),
         # A shadow's predictions and verdicts, per driver; kept for 30 days after the last write.

@@ -446,6 +446,6 @@ class WorkQueue:
             for lane, (reason, until) in self._lease_pauses.copy().items()
             if until > started
         ]
-        self._heartbeats.run_each("pause", pauses)  # before anything is admitted
+        self._heartbeats.run_each("pause", pauses)  # before any key is admitted
         self.declared.again(is_new_life=is_new_life)
         self._declared_at = started

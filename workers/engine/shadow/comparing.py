@@ -84,7 +84,7 @@ def compare(
         live: the object as it is now; None if it does not exist.
     """
     if live is not None and base is not None and _uid(live) != _uid(base):
-        live = None  # another one of that name
+        live = None  # another object with that name
     if wanted is None or (wanted["metadata"].get("deletionTimestamp") and not _is_marked(base)):
         is_ended = live is None or _is_marked(live)
         return (Verdict.AGREES if is_ended else Verdict.WAITS), ()
@@ -157,7 +157,7 @@ def _is_equal(name: str, ours: Any, theirs: Any) -> bool:
     if isinstance(ours, str) and UNKNOWN in ours:
         return theirs is not None
     if _AT_LEAST.fullmatch(name) and ours is not None and theirs is not None:
-        return quantity.parse(theirs) >= quantity.parse(ours)  # the driver may give more
+        return quantity.parse(theirs) >= quantity.parse(ours)  # the driver may provide more
     default = _DEFAULTS.get(name)
     return default is not None and {ours, theirs} <= {None, default}
 
