@@ -157,7 +157,7 @@ def other_size(subject: Subject) -> None:
 
 
 def two_names(subject: Subject) -> None:
-    """Requests with two different names create two volumes."""
+    """Requests with two different names create two different volumes."""
     one, two = subject.create(subject.name()), subject.create(subject.name())
     if one.volume_id == two.volume_id:
         raise Broken(f"two names got one volume, {one.volume_id}")

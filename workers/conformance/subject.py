@@ -1,4 +1,4 @@
-"""Wraps a live CSI driver for the checks: unique names, and the removal of all that they create."""
+"""Wraps a live CSI driver for the checks; makes unique names and deletes what they create."""
 
 from __future__ import annotations
 

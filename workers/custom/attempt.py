@@ -1,4 +1,4 @@
-"""Makes one attempt with a plug-in: options, call, complete PV (L-040 steps 6 to 9)."""
+"""Makes one attempt with a plug-in: options, call and complete PV (L-040 steps 6 to 9)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
 
     @contextmanager
     def copied_when_slow(self) -> Iterator[None]:
-        """Copy the intent to a ConfigMap if the call in the block takes long (M-010)."""
+        """Copy the intent to a ConfigMap if the call in the block takes a long time (M-010)."""
         timer = threading.Timer(SLOW_AFTER_SECONDS, self.keep_copy)
         timer.daemon = True
         timer.start()

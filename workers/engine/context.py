@@ -36,10 +36,11 @@ class Context:
     Attributes:
         kube: reads objects live from the API server.
         effects: the only way to change anything outside this process.
-        driver_of: returns the connected driver that has a queue name; None if this process does
-            not serve it.
+        driver_of: returns the connected driver with the given queue name; None if this process
+            does not serve it.
         parts: the objects that each controller keeps in this process, by the controller's name.
-        lasting: sends users events about claims that are held back for long; None sends none.
+        lasting: sends users events about claims that are held back for a long time; None sends
+            none.
         may_work: called with a kind and a queue name; returns True if this process may work on
             such keys now. None means that there are no elections, so the process always may.
         goes_on: called with a key whose reconcile is about to end; returns True if the thread

@@ -107,7 +107,7 @@ class LivePass:
     # Reading.
 
     def read(self) -> bool:
-        """Read the object; False if there is none with this name and the key's uid."""
+        """Read the object; False if no object has this name and the key's uid."""
         found = self.find(self.resource, self.name, self.namespace)
         if found is None or self.key.uid not in {"", found["metadata"]["uid"]}:
             return False
@@ -274,7 +274,7 @@ class DriverPass(LivePass):
 
     @property
     def component(self) -> str:
-        """The driver's name for the source of the events."""
+        """The driver's name, as the source of its events."""
         return self.driver.event_source
 
     def secret(self, reference: SecretRef | None) -> dict[str, str]:
@@ -316,10 +316,10 @@ class DriverPass(LivePass):
 
 @dataclass(frozen=True, slots=True)
 class OpenCalls:
-    """The deadlines of calls for one object whose outcome is unknown.
+    """Deadlines of calls with an unknown outcome, all for one object.
 
     Attributes:
-        newest: the deadline of the last call; none once its outcome is known.
+        newest: the deadline of the last call; none if its outcome is known.
         earlier: the latest deadline of the calls before it; the answer to a later call does not
             reveal their outcome.
     """
@@ -349,7 +349,7 @@ class OpenCalls:
         return type(self)(session.deadline(timeout_seconds), earlier)
 
     def answered(self) -> Self:
-        """Return the state once the outcome of the newest call is known."""
+        """Return the state in which the outcome of the newest call is known."""
         return replace(self, newest=NONE)
 
 

@@ -32,8 +32,7 @@ class Outcome:
         action: what the queue does with the key.
         delay_seconds: WAIT: time until the retry. RETRY: shortest time until the retry,
             whatever the back-off is.
-        base_seconds, cap_seconds: RETRY: the initial and maximum back-off for this key; None
-        uses the settings.
+        base_seconds, cap_seconds: RETRY: the initial and longest back-off; None uses the settings.
         finish_intent: DONE: True to drop the volume's intent and unsaved PV in the same step.
         known: DONE: the newest resourceVersion of the key's object that the reconcile read or
             wrote; events up to this version cause no further reconcile.

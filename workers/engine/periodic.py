@@ -1,4 +1,4 @@
-"""Adds periodic work that is due: capacity polls, sweeps, events about claims held back for long.
+"""Adds periodic work that is due: capacity polls, sweeps, and events about claims that are held.
 
 Each worker checks twice a second, and beat's tick triggers a check too. The periods are marks in
 Redis, so a timer that runs twice, is late or has died does no harm.

@@ -26,7 +26,7 @@ class Waits(Generic[WaitT]):
         self._unlisted: set[str] = set()
 
     def put(self, name: str, item: WaitT, *needs: tuple[str, str]) -> None:
-        """Add or replace an object; `needs` are pairs of a word and a name, like ("node", "n1")."""
+        """Add or replace an object; `needs` are pairs of a kind and a name, like ("node", "n1")."""
         self.pop(name)
         self._items[name] = (item, needs)
         for need in needs:
@@ -58,7 +58,7 @@ class Waits(Generic[WaitT]):
         return len(self._items)
 
     def begin_list(self) -> None:
-        """Begin a new list: every known object is missing until it is listed."""
+        """Begin a new list; every known object counts as missing until it is listed."""
         self._unlisted = set(self._items)
 
     def listed(self, name: str) -> None:

@@ -74,7 +74,7 @@ def translate_class(storage_class: Mapping[str, Any], in_tree: str) -> StorageCl
     This is step 8 of P-101.
 
     Args:
-        storage_class: the class; it is never mutated, and the result shares nothing with it.
+        storage_class: the class; it is never mutated, and the result shares no objects with it.
         in_tree: the name of the in-tree plugin, which is the class's provisioner.
 
     Raises:

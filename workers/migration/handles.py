@@ -108,6 +108,6 @@ def azure_file_parts(handle: str) -> tuple[str, str, str]:
 
 
 def azure_account(secret_name: str) -> str:
-    """Return the storage account from a secret's name; a name of another form is the account."""
+    """Return the storage account in a secret's name; any other name is itself the account."""
     found = _AZURE_ACCOUNT.search(secret_name)
     return found[1] if found else secret_name

@@ -113,7 +113,7 @@ def _azure_disk(_volume: Volume, csi: Source) -> Source:
 
 
 def _azure_file(volume: Volume, csi: Source) -> Source:
-    """Read share and secret from the attributes, the stage secret (which wins) or the handle."""
+    """Get share and secret from the attributes or the handle; a stage secret takes precedence."""
     found = {lowered: value for lowered, _, value in ordered(_attributes(csi))}
     share, secret = found.get("sharename", ""), found.get("secretname", "")
     namespace = found.get("secretnamespace")
@@ -136,7 +136,7 @@ def _azure_file(volume: Volume, csi: Source) -> Source:
 
 
 def _vsphere(_volume: Volume, csi: Source) -> Source:
-    """Store the path, because in-tree vSphere knows no ids and has no readOnly (D-039)."""
+    """Store the path: in-tree vSphere volumes have no ids, and no readOnly (D-039)."""
     source = _disk(csi, "volumePath", _attributes(csi).get("initialvolumefilepath", ""))
     source.pop("readOnly", None)
     return source

@@ -30,8 +30,8 @@ _BETA: Final = (LABEL_ZONE_BETA, LABEL_REGION_BETA)
 def zone_and_region_label(volume: Volume) -> tuple[str, str]:
     """Return the zone and region labels to use: GA unless the volume has beta labels (P-607).
 
-    The first zone label that is found decides. The order is: GA in the affinity, beta in the
-    affinity, GA label, beta label. The region label is of the same kind.
+    The first zone label that is found decides. The places are searched in this order: GA in the
+    affinity, beta in the affinity, GA label, beta label. The region label is of the same kind.
     """
     for labels in (_GA, _BETA):
         if any(expression.get("key") == labels[0] for expression in _expressions(volume)):
@@ -125,7 +125,7 @@ def _rename(volume: Volume, old: str, new: str) -> None:
 
 
 def _require(volume: Volume, key: str, values: Iterable[str]) -> None:
-    """Add `key In values` to every term, creating one if there is none; drops empty values."""
+    """Add `key In values` to every term, or to a new term if there is none; drops empty values."""
     wanted = sorted({value.strip() for value in values} - {""})
     if not wanted:
         return

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""Set in the environment of the children of `run` before they are started."""
+"""The variable that is set in the environment of the children of `run` before they are started."""
 
 # These names are public in prometheus_client, but have no type annotations.
 _MmapedDict: Any = mmap_dict.MmapedDict

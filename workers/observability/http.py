@@ -54,7 +54,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def always_ok() -> str:
-    """Return "", as a check that never fails."""
+    """Return "": a check that never fails."""
     return ""
 
 
@@ -104,7 +104,7 @@ class DiagnosticsServer:
 
     @property
     def port(self) -> int:
-        """The port in use, which the kernel chooses if the setting is 0; 0 before the start."""
+        """The port in use, which the kernel chooses if the setting is 0; 0 before `start`."""
         return int(self._server.server_address[1]) if self._server else 0
 
     def start(self) -> None:

@@ -99,7 +99,7 @@ class Metrics:
         self.delete_failed_total.labels(volume_class(volume)).inc()
 
     def expect(self, driver_name: str, kinds: Iterable[str]) -> None:
-        """Export counters whose first event must alert from 0: a rate misses the first sample."""
+        """Export counters whose first event must alert from 0, else a rate would miss it."""
         for kind in kinds:
             self.unexpected_errors.labels(kind, driver_name)
             self.lease_losses.labels(kind)

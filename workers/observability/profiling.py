@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_PROFILE_SECONDS: Final = 120.0
 """Maximum duration of a profile that a request can ask for."""
 
-# 100 samples a second, as in Go's profiler.
+# 100 samples per second, as in Go's profiler.
 _SAMPLE_PERIOD_SECONDS: Final = 0.01
 
 # Maximum number of types on the heap page.
@@ -44,7 +44,7 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 def thread_stacks() -> str:
-    """Return the stack of every thread, newest call first, as Go does."""
+    """Return the stack of every thread, with the newest call first, as Go does."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     blocks = []
     for ident, frame in sorted(sys._current_frames().items()):  # noqa: SLF001  its documented name

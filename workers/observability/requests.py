@@ -67,7 +67,7 @@ def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
 
 @contextmanager
 def about_volume(*, is_migrated: bool) -> Iterator[None]:
-    """Mark this thread's calls inside the block as concerning an in-tree volume or not (A-072)."""
+    """Mark this thread's calls inside the block: they concern an in-tree volume or not (A-072)."""
     token = _MIGRATED.set(is_migrated)
     try:
         yield

@@ -40,13 +40,16 @@ class CapacityStore:
     def turn(self, driver: str, *, qps: float, burst: int) -> float:
         """Reserve the driver's next write; return the seconds to wait before it (CAP-071).
 
-        All processes share one token bucket: it allows a first `burst`, then `qps` writes per
-        second.
+        All processes share one token bucket: it allows `burst` writes at first, then `qps` writes
+        per second.
         """
         return int(self._scripts.run("turn", driver, 1000 / qps, max(1, burst))) / 1000
 
     def known(self, driver: str, item: str) -> tuple[bool, dict[str, Any] | None]:
-        """Return whether a plan was stored since Redis lost its data, and the item's object."""
+        """Return whether a plan is stored, and the known object of the item.
+
+        If Redis loses its data, no plan is stored until the next one is made.
+        """
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             pipe.exists(self._planned + driver)
@@ -80,7 +83,7 @@ class CapacityStore:
                 pipe.execute()
 
     def drop(self, driver: str, objects: Mapping[str, Mapping[str, Any]]) -> None:
-        """Forget deleted objects; if another object has replaced a deleted one, it is kept."""
+        """Forget deleted objects; an object that has replaced a deleted one is kept."""
         current = self._current(driver, list(objects))
         gone = [item for item, one in objects.items() if _uid(current.get(item)) in {"", _uid(one)}]
         uids = [_uid(one) for one in objects.values()]
@@ -211,7 +214,7 @@ def _uid(one: Mapping[str, Any] | None) -> str:
 def _is_newer(
     known: Mapping[str, Any] | None, listed: Mapping[str, Any], before: Mapping[str, Any] | None
 ) -> bool:
-    """Return True if the known object was stored after the LIST; compares versions as numbers."""
+    """Return True if the known object was stored after the LIST, by comparing versions."""
     if known is None:
         return False
     if _uid(known) != _uid(listed):

@@ -23,7 +23,7 @@ _KEPT: Final = re.compile(r"\d{1,16} (-?\d{1,16})")
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """One moment as two clocks show it.
+    """One moment in time, as shown by two clocks.
 
     Args:
         now_ms: the time on the queue's clock.

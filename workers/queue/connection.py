@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from workers.config.redisurl import SentinelUrl
     from workers.queue.names import Names
 
-# A name for the type, for modules that only pass a client along.
+# The type of a client, for modules that only pass a client on to others.
 RedisClient = redis.Redis
 RedisError = redis.RedisError
 ResponseError = redis.ResponseError

@@ -57,7 +57,7 @@ class Declared:
         self.declare()
 
     def again(self, *, is_new_life: bool) -> None:
-        """Declare all limits again, on a loss of data or a refresh; called by the heartbeat."""
+        """Declare all limits again, to refresh or restore them; called by the heartbeat."""
         lanes = self._limits.copy()
         if is_new_life:
             self._in_new_life.update(lanes)

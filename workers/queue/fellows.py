@@ -69,7 +69,7 @@ class LeaseFellows:
         self._known: dict[str, tuple[str, float]] = {}
 
     def installation(self, known: str) -> str:
-        """Return this Redis' name; without one, give it `known`, the given or a random name."""
+        """Return this Redis' name; if it has none, store `known` or, if empty, another name."""
         own = known or self._given or uuid.uuid4().hex[:16]
         with reading(self._client):
             while not _NAME.fullmatch(found := text(self._client.get(self._name))):

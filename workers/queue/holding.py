@@ -36,7 +36,7 @@ class Declare(Protocol):
     """Declares the limits to Redis again."""
 
     def __call__(self, *, is_new_life: bool) -> None:
-        """Declare all limits; `is_new_life`: Redis may have forgotten calls of dead processes."""
+        """Declare all limits; if `is_new_life`, Redis may have forgotten dead processes' calls."""
 
 
 class HeldLeases:
@@ -44,7 +44,7 @@ class HeldLeases:
 
     Args:
         scripts: runs the scripts that take, enter and end leases.
-        heartbeats: the scripts over a separate client, for the heartbeat's thread.
+        heartbeats: runs scripts over a separate client, for the heartbeat's thread.
         wakeups: receives the lists that the end of a lease wakes.
         ttl_ms: how long Redis keeps a lease that is not renewed.
         clock: returns local seconds, which also count while the process is stopped.
@@ -247,7 +247,7 @@ class HeldLeases:
 
 
 def _parsed(key: bytes) -> Key | None:
-    """Parse a key stored in Redis; None if the text is not a key, for example a manual edit."""
+    """Parse a stored key; None if the text is not a key, for example after a manual edit."""
     try:
         return Key.parse(text(key))
     except ValueError as error:

@@ -39,7 +39,7 @@ _KEYS_PER_READ = 200
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Why no key of a lane is taken; `until` is in seconds since 1970, 0 until it is resumed."""
+    """Why no key of a lane is taken; `until` is in seconds since 1970, 0 if it has no end."""
 
     kind: str
     reason: str

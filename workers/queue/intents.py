@@ -1,12 +1,12 @@
 """Records volumes that may exist in a storage system without a PersistentVolume.
 
 An intent is written before CreateVolume is called (M-010). The full PV of a created volume is
-written before the first attempt to save it (M-011). A claim has one record of each sort, stored
-under the claim's domain. The domain is the claim's uid, plus the node's name if each node has its
-own storage. No flag changes the domain, so every worker that gets the claim finds the record, which
-names the requested volume. The records contain no secrets. They outlive leases and processes, and
-are lost only with Redis' data; the API server then still has the ConfigMaps of longer attempts. In
-Redis, each driver's records are stored under the driver's own keys.
+written before the first attempt to save it (M-011). A claim has at most one intent and one unsaved
+PV, stored under the claim's domain. The domain is the claim's uid, plus the node's name if each
+node has its own storage. No flag changes the domain, so every worker that gets the claim finds the
+record, which names the requested volume. The records contain no secrets. They outlive leases and
+processes, and are lost only with Redis' data; the API server then still has the ConfigMaps of
+longer attempts. In Redis, each driver's records are stored under the driver's own keys.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from workers.queue.leases import Lease
     from workers.queue.seal import Seal
 
-# One twentieth of the memory of the Redis that is shipped: the failing claims of one namespace must
-# not fill Redis.
+# One twentieth of the memory of the Redis that csi-fleet ships: the failing claims of one namespace
+# must not fill Redis.
 NAMESPACE_BYTES: Final = 16 * 1024 * 1024
 _FULL: Final = 2
 
@@ -259,7 +259,7 @@ def _remember(lease: Lease | None, domain: str, **records: bytes) -> None:
 
 
 def _tenant(intent: Mapping[str, Any], lease: Lease | None) -> str:
-    """Return the namespace to whose size limit the record counts, from the key."""
+    """Return the namespace in the key; the record counts towards this namespace's limit."""
     if lease is not None:
         return lease.key.tenant
     try:

@@ -109,7 +109,7 @@ def claim_key(driver: str, namespace: str, name: str, uid: str) -> Key:
 
 
 def volume_key(driver: str, name: str, namespace: str = "") -> Key:
-    """Return the key of a PersistentVolume; the namespace is its claim's (`spec.claimRef`)."""
+    """Return the key of a PersistentVolume; `namespace` is that of its claim (`spec.claimRef`)."""
     return Key(KIND_VOLUMES, driver, name, f"@{namespace}" if namespace else "")
 
 

@@ -51,7 +51,7 @@ def apart(spec: Spec) -> str:
 
 
 def place_of(driver: str, kind: str) -> str:
-    """Return the place whose workers are woken for a key: the driver's, for the kind's controller.
+    """Return the place, a driver with one of its controllers, whose workers handle this kind.
 
     A kind without a driver has one place for all workers.
     """
@@ -71,7 +71,7 @@ def kinds_of(place: str, kinds: Iterable[Kind]) -> tuple[str, tuple[str, ...]]:
 
 
 def places(driver: str, specs: Iterable[Spec]) -> set[str]:
-    """Return the places of a driver's keys for these controllers; driver "" is for other keys."""
+    """Return the places of a driver's keys for these controllers; "" is for no driver."""
     return {
         place_of(driver, kind.name)
         for spec in specs

@@ -70,7 +70,7 @@ class Session:
     _heard: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def hear(self, now_ms: int, asked_at: float) -> None:
-        """Note the time on the queue's clock from a reply of Redis."""
+        """Note the queue's time from a reply of Redis."""
         self._heard = now_ms / 1000, asked_at, self.clock()
 
     def now(self) -> float:

@@ -149,7 +149,7 @@ def read_pause(value: bytes | str | None, clock: Clock) -> tuple[str, float] | N
 
 
 def read_mirrored(value: bytes | str | None, clock: Clock) -> tuple[str, float] | None:
-    """Parse an operator's pause, `end_ms until_ms reason`, like `read_pause`; `end_ms` counts."""
+    """Parse a mirrored pause, `end_ms until_ms reason`, like `read_pause`; its end is `end_ms`."""
     end, _, said = text(value).partition(" ")
     return read_pause(f"{end} {said.partition(' ')[2]}", clock)
 

@@ -31,7 +31,7 @@ COOL_DOWN_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A process's connection to a driver, where all workers must call the same replica.
+    """A process's connection to a driver for which all workers must call the same replica.
 
     Attributes:
         address: the replica's address; "" for a driver of which any replica may be called.
@@ -53,7 +53,7 @@ class Verdict:
 
     Attributes:
         is_ours: True if this process may call the driver over the connection.
-        hold_seconds: time until the process may begin its first call there.
+        hold_seconds: time until the process may begin its first call over the connection.
         chosen: the replica that all workers call, "" for none.
     """
 
@@ -89,7 +89,7 @@ class Links:
         self.process_id = uuid.uuid4().hex
 
     def lost(self, driver: str, reason: str, place: Place = ANYWHERE) -> None:
-        """Report a lost connection; without any other one, the driver's lanes are paused."""
+        """Report a lost connection; if it was the last one, the driver's lanes are paused."""
         self._event("lost", driver, place, reason)
 
     def back(

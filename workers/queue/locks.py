@@ -32,7 +32,7 @@ class Lock:
 
     @property
     def text(self) -> str:
-        """The lock's text in Redis, `x:<name>` or `s:<name>`, with blanks and controls encoded."""
+        """The lock's text in Redis, `x:<name>` or `s:<name>`, with special characters encoded."""
         return f"{self.mode.value}:{lock_name(self.name)}"
 
     @classmethod

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from workers.queue.seal import Seal
 
-# Maximum size of one mark in bytes: the mark of a group contains the handles of its volumes, which
-# may be some hundreds.
+# Maximum size of one mark in bytes: the mark of a group contains the handles of its volumes, of
+# which there may be several hundred.
 LONGEST_MARK: Final = 64 * 1024
 
 

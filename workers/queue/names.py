@@ -2,7 +2,7 @@
 
 This file is the only declaration. `lua/lib.lua` gets its names from here, the repair of keys with a
 wrong type reads the types, and a test fails if Redis contains a key that is not listed. `Names` has
-the names of one cluster's keys; the client for that cluster's Redis carries it.
+the names of one cluster's keys; the client for that cluster's Redis carries them.
 
 All data can be lost at any moment: the API server is the source of truth, and the watcher adds
 every undecided object again. Only `intents`, `unsaved` and some `marks` contain more than the API

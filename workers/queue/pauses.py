@@ -62,7 +62,7 @@ class Pause:
 
 
 class Pauses:
-    """The mirror of the pauses in Redis. Methods raise QueueUnavailable.
+    """The pauses that are mirrored in Redis. Methods raise QueueUnavailable.
 
     Args:
         client: the client for the queue's Redis.
@@ -127,7 +127,7 @@ class Pauses:
         }
 
     def of_class(self, name: str) -> Pause | None:
-        """Return the pause of a class, read at most a second ago; Redis is read once a second."""
+        """Return the pause of a class, as read from Redis at most a second ago."""
         with self._lock:
             epoch = "" if self._queue is None else self._queue.epoch
             if self._clock() - self._read_at >= CLASS_CACHE_SECONDS or epoch != self._read_in:

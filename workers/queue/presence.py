@@ -1,7 +1,7 @@
-"""Records which watchers are alive, whether a beat is, and what keeps processes from working.
+"""Records which watchers are alive, whether beat is alive, and what keeps processes from working.
 
 Each watcher announces itself every few seconds. Beat is not allowed to write here, so the worker
-that gets beat's tick announces it. The records are for people only: no decision depends on them.
+that gets beat's tick announces beat. The records are for people only: no decision depends on them.
 Workers need no entry, because they are registered in `procs`.
 """
 

@@ -56,7 +56,7 @@ class DriverRegistry:
 
     Args:
         client: the client for the queue's Redis.
-        now_ms: returns the queue's time, for a read-only process; if None, the Lua scripts read
+        now_ms: returns the queue's time, for a read-only process. If None, the Lua scripts read
             and maintain the queue's clock.
     """
 

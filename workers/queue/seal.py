@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 _DIGITS: Final = 32
 _UNSIGNED: Final = b"-"
 UNSIGNED_LINE: Final = "unsigned"
-"""A line that stands for a key: records without a MAC are then valid too, for workers without a
-key.
+"""A line in place of a key, which makes records without a MAC valid too, for workers without a key.
 """
 
 
@@ -79,7 +78,7 @@ class Seal:
 
 
 UNCHECKED: Final = Seal()
-"""For read-only processes, and for installations without a key."""
+"""A seal that checks nothing, for read-only processes and for installations without a key."""
 
 
 def content(stored: bytes) -> bytes:

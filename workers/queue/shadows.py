@@ -155,7 +155,7 @@ class Shadows:
             pipe.execute()
 
     def report(self, driver: str) -> dict[str, Any]:
-        """Return a driver's counts by verdict, number of open predictions, last differences."""
+        """Return a driver's verdict counts, number of open predictions and last differences."""
         name = driver or SYSTEM
         with reading(self._client):
             counts = self._client.hgetall(self._counts + name)

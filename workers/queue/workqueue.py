@@ -278,7 +278,8 @@ class WorkQueue:
                 cause no further reconcile.
 
         Returns:
-            False if the lease had been lost; its key is then only added again.
+            False if the lease had been lost; nothing is then reset, and the key is only added
+            again.
         """
         if finish_intent:
             lease.written.clear()
@@ -324,7 +325,7 @@ class WorkQueue:
         Args:
             lease: a lease from `take`.
             delay_seconds: the delay; 0 puts the key at the front of its lane.
-            count: True to count a failure nevertheless.
+            count: True to count the reconcile as a failure.
 
         Returns:
             False if the lease had been lost.

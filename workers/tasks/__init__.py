@@ -1,1 +1,1 @@
-"""The Celery tasks, each of which reconciles one key; they contain no rules of controllers."""
+"""The Celery tasks, each of which reconciles one key; controllers' rules are not part of them."""

@@ -84,7 +84,7 @@ class Listener(Node):
 
 
 def answer_place(body: dict[str, Any]) -> dict[str, str] | None:
-    """Return the list for a client's answers, from the client's name; None if it is invalid."""
+    """Return the list for a client's answers, named after the client; None if it is invalid."""
     place = body.get("reply_to")
     name = place.get("routing_key") if isinstance(place, dict) else None
     ticket = body.get("ticket")

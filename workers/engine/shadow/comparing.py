@@ -31,7 +31,8 @@ class Verdict(StrEnum):
 
 
 UNKNOWN: Final = "csi-fleet-shadow"
-"""The stand-in for the driver returns this for a name that only the driver can provide."""
+"""The value that the stand-in for the driver returns for a name that only the driver can provide.
+"""
 
 _SERVER: Final = (
     r"metadata\.(uid|resourceVersion|generation|creationTimestamp|managedFields|selfLink"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workers.kube.client import KubeClient
     from workers.kube.objects import JsonObject
 
-# The time after which the server ends the watch; this is the shortest value that it accepts.
+# The seconds after which the server ends the watch; this is the shortest value that it accepts.
 _SECONDS: Final = "1"
 
 

@@ -52,7 +52,7 @@ class Past(Protocol):
         """Return the version from which to read an object that does not exist yet."""
 
     def states(self, path: str, version: str) -> list[JsonObject]:
-        """Return the object's states since then, oldest first; none if they are no longer known."""
+        """Return the object's states since `version`, oldest first; none if no longer known."""
 
 
 class Judge:
@@ -224,7 +224,7 @@ def _without_noise(item: JsonObject | None) -> JsonObject | None:
 
 
 def _owner(record: dict[str, Any]) -> tuple[str, str] | None:
-    """Return path and uid of the object that a new object is for; None if it is for no other."""
+    """Return the path and uid of the object for which a new object is created; None if none."""
     spec = (record["wanted"] or {}).get("spec") or {}
     for name, resource in _OWNERS.items():
         if isinstance(found := spec.get(name), dict):

@@ -1,1 +1,1 @@
-"""The Lua scripts, one per file; `lib.lua`, `lib_leases.lua` and `lib_taking.lua` are shared."""
+"""The Lua scripts, one per file; the files `lib*.lua` have the functions that all scripts share."""
