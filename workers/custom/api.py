@@ -29,7 +29,7 @@ class VolumeStore(Enum):
     QUEUE = "queue"
     """Keep the volume and retry saving the PV forever; never delete the volume (L-080)."""
     BACKOFF = "backoff"
-    """After some failed attempts, delete the volume and provision the claim again (L-081)."""
+    """After a few failed attempts, delete the volume and provision the claim again (L-081)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,10 @@ class Metrics:
         self.delete_failed_total.labels(volume_class(volume)).inc()
 
     def expect(self, driver_name: str, kinds: Iterable[str]) -> None:
-        """Export counters whose first event must alert from 0, else a rate would miss it."""
+        """Export at 0 the counters whose first event must raise an alert.
+
+        A rate ignores the first sample of a series, so it would otherwise miss that event.
+        """
         for kind in kinds:
             self.unexpected_errors.labels(kind, driver_name)
             self.lease_losses.labels(kind)

@@ -75,7 +75,7 @@ def refused(error: Exception) -> None:
 
 
 def tell_refused(log: FleetLogger, error: Exception) -> None:
-    """Note and log a refusal; for failures whose event or caller does not show the cause."""
+    """Note and log a refusal whose cause is not shown by an event or by the caller."""
     log.warning("the API server refused", err=error)
     refused(error)
 

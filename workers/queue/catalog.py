@@ -276,8 +276,8 @@ class CatalogReader:
                 continue
             objects.pop(name, None)
             if is_broken(entry):
-                # Only the watcher may write the catalog: the watcher quarantines this entry and
-                # lists the kind again.
+                # Only the watcher may write the catalog: it quarantines this entry and lists the
+                # kind again.
                 with reading(self._client):
                     self._client.hset(self._doubts, kind, name)
                 raise CatalogIncomplete(f"the entry {name} of {kind} is unreadable")

@@ -201,7 +201,7 @@ def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
 
 
 def _records(key: Key) -> dict[str, str]:
-    """Return, for each family with a record of this key, the hash field of that record."""
+    """Return the families with a record of this key, each with the record's hash field."""
     return {"memos": key.text, "intents": key.record_name, "unsaved": key.record_name}
 
 

@@ -215,7 +215,7 @@ class IntentStore:
     def _closed(
         self, domain: str, lease: Lease | None, **records: Mapping[str, Any]
     ) -> dict[str, bytes]:
-        """Return an intent, and its PV if given, in their stored form, by family."""
+        """Return the stored form of an intent and, if given, of its PV, by family."""
         tenant = _tenant(records["intents"], lease)
         return {
             name: self._seal.close(self._places[name], domain, tenant, encode(record))

@@ -1,10 +1,10 @@
 """Reports connections to drivers, and lowers the limits of overloaded drivers.
 
-If no worker is connected to a driver, its lanes are paused (kind `driver`). Their keys wait without
-events and without back-off steps, and continue once a worker is connected and knows the driver. A
-driver that answers is never paused, even if it answers with errors, because only some of its
-storage systems may be failing. `throttle` halves a lane's limit after the driver has answered "too
-much"; the limit recovers slowly.
+If no worker is connected to a driver, the driver's lanes are paused (kind `driver`). Their keys
+wait without events and without back-off steps, and continue when a worker is connected and knows
+the driver. A driver that answers is never paused, even if it answers with errors, because only some
+of its storage systems may be failing. `throttle` halves a lane's limit after the driver has
+answered "too much"; the limit recovers slowly.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Verdict:
 
 
 def record_text(record: Mapping[str, Any]) -> str | bytes:
-    """Encode a driver's record for `Links.keep`, once, because it is sent every few seconds."""
+    """Encode a driver's record for `Links.keep` in advance: it is sent every few seconds."""
     return encode(record)
 
 

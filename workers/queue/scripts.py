@@ -41,7 +41,7 @@ _log = get_logger(__name__)
 
 _QUARANTINE_SECONDS = 7 * 24 * 3600
 _LUA = resources.files("workers.queue") / "lua"
-# Number of digits in a 64-bit number; csi-fleet writes no longer number.
+# Number of digits in a 64-bit number; csi-fleet writes no number with more digits.
 _LONGEST_NUMBER = 19
 # The error code of a master that refuses writes because it is cut off from its replicas; there may
 # already be a new master.
@@ -162,7 +162,8 @@ class Scripts:
     def run_each(self, name: str, rows: Sequence[Sequence[str | bytes | float]]) -> list[Any]:
         """Run one script per row of arguments, in few round trips; return the replies in order.
 
-        Only for scripts that return the same reply to a repeated call, or whose reply may be lost.
+        Use this only for scripts that return the same reply to a repeated call, or whose reply may
+        be lost.
 
         Raises:
             QueueUnavailable: Redis does not answer, or refuses a call.

@@ -113,7 +113,7 @@ class WorkQueue:
 
     @property
     def epoch(self) -> str:
-        """The last known epoch of Redis, at first ""; it changes when Redis may have lost data."""
+        """The last known epoch of Redis, initially ""; it changes when Redis may have lost data."""
         return self._leases.session.epoch
 
     def add(self, keys: Iterable[Key], *, delay_seconds: float = 0.0) -> None:
