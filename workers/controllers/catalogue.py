@@ -1,6 +1,6 @@
 """The only list of the controllers; everything else is derived from it.
 
-Importing it is cheap: only `workers.engine.controller.load` imports the controllers' code.
+Importing this module is cheap: only `workers.engine.controller.load` imports the controllers' code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ALL: Final = "all"
 
 
 def choose(text: str) -> tuple[Spec, ...]:
-    """Return the controllers of `--controllers=a,b` or `all`, each with its parts.
+    """Return the controllers that `--controllers=a,b` or `all` names, each with its parts.
 
     Raises:
         ConfigError: a name is unknown, or no name is given.
@@ -57,30 +57,30 @@ def choose(text: str) -> tuple[Spec, ...]:
 
 
 def specs(names: Iterable[str]) -> tuple[Spec, ...]:
-    """The controllers with these names."""
+    """Return the controllers with these names."""
     wanted = frozenset(names)
     return tuple(spec for spec in SPECS if spec.name in wanted)
 
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """Every kind of key by its name."""
+    """Map the name of every kind of key to the kind."""
     return {kind.name: kind for spec in SPECS for kind in spec.kinds}
 
 
 def program_of(kind: str) -> str:
-    """The name of the Go program that does the work of this kind of key; "Go" if there is none."""
+    """Return the Go program that does the work for this kind of key; "Go" if there is none."""
     return next((spec.program for spec in SPECS if kind in (one.name for one in spec.kinds)), "Go")
 
 
 @cache
 def driver_kinds() -> tuple[str, ...]:
-    """Names of the kinds whose work belongs to a driver; their queues stop when the driver does."""
+    """Return the kinds whose work belongs to a driver; their queues stop when the driver stops."""
     return tuple(kind.name for kind in kinds().values() if kind.has_driver)
 
 
 def kinds_with_parts(spec: Spec) -> tuple[str, ...]:
-    """Names of the kinds of a controller and of its parts."""
+    """Return the names of the kinds of a controller and of its parts."""
     return tuple(
         kind.name for one in SPECS if spec.name in {one.name, one.part_of} for kind in one.kinds
     )
@@ -88,7 +88,7 @@ def kinds_with_parts(spec: Spec) -> tuple[str, ...]:
 
 @cache
 def lanes() -> dict[str, str]:
-    """Map each operation to the kind of key that performs it."""
+    """Map each operation to the kind of key whose reconcile performs it."""
     found: dict[str, str] = {}
     for kind in kinds().values():
         for operation in kind.operations:
@@ -98,18 +98,18 @@ def lanes() -> dict[str, str]:
 
 @cache
 def work_queues() -> dict[str, str]:
-    """Map each kind to the name of the Go program's work queue, for its metrics (L-096)."""
+    """Map each kind to the name of the Go program's work queue, as used in its metrics (L-096)."""
     return {kind.name: kind.work_queue for kind in kinds().values()}
 
 
 def program(name: str) -> Spec | None:
-    """The controller that the drop-in command `name` (`csi-attacher`) runs; None if unknown."""
+    """Return the controller that the drop-in command `name` (`csi-attacher`) runs, or None."""
     return next((spec for spec in SPECS if spec.program == name and not spec.part_of), None)
 
 
 @cache
 def explainer(name: str) -> Callable[[Any, str, str, str], Any] | None:
-    """The `explain(tools, noun, namespace, name)` of a controller; None if it defines none."""
+    """Return a controller's `explain(tools, noun, namespace, name)`; None if it defines none."""
     folder = f"workers.controllers.{name.replace('-', '_')}"
     if importlib.util.find_spec(f"{folder}.explain") is None:
         return None

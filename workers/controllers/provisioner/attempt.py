@@ -1,7 +1,7 @@
-"""Makes one CreateVolume call for a claim: prepares, calls and checks (P-101, steps 5-24).
+"""Makes one CreateVolume call for a claim: prepares it, sends it and checks the answer.
 
-A first attempt reads everything that its request needs. A repeat sends the recorded request, for
-which only the secrets are read again.
+These are steps 5 to 24 of P-101. A first attempt reads everything that its request needs. A repeat
+sends the recorded request; only the secrets are read again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EVENT_SOURCE_POPULATOR = "external-provisioner"
 
 @dataclass(slots=True)
 class Prepared:
-    """A request ready to be sent, and the facts that make a PV of its answer."""
+    """A request that is ready to be sent, and the facts needed to build a PV from its answer."""
 
     request: csi.CreateVolumeRequest
     fs_type: str
@@ -64,7 +64,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     """One CreateVolume call for one claim.
 
     Attributes:
-        is_rehearsal: only build the request: no finalizer is added, no event recorded (D-011).
+        is_rehearsal: only build the request; add no finalizer and record no event (D-011).
     """
 
     is_rehearsal: bool = False
@@ -73,7 +73,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     def __post_init__(self) -> None:
         self.selected_node = claims.selected_node(self.claim)
 
-    # Steps 5 to 21.
+    # Prepare the request: steps 5 to 21 of P-101.
 
     def prepare(self) -> Prepared:
         """Reads and checks everything that is needed before the driver is called."""
@@ -131,7 +131,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         )
 
     def repeat(self, intent: Intent, recorded: JsonObject) -> Prepared:
-        """Builds the request of an earlier call again, from its record."""
+        """Rebuilds the request of an earlier call from its record."""
         self.selected_node = intent.selected_node
         self.protect_source()
         storage_class, migrated = self.translated_class()
@@ -166,8 +166,11 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     def protect_source(self) -> None:
         """Protects a source that still exists while the driver copies from it.
 
-        While the claim exists, a problem with the source is reported to its user (D-046). Once the
-        claim is gone the problem is only logged and the call repeated: no user gets the data.
+        While the claim exists, a problem with the source is reported to the claim's user (D-046).
+        Once
+        the claim is gone, the problem is only logged and the call is repeated, because no user will
+        get
+        the data.
         """
         gates = self.work.driver.settings.gates
         cross = gates.cross_namespace_volume_data_source
@@ -194,7 +197,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         vac_name: str,
         migrated: bool,
     ) -> Prepared:
-        """Reads secrets and attributes class and builds the request (steps 18 to 22)."""
+        """Reads the secrets and the attributes class, and builds the request (steps 18 to 22)."""
         driver, claim = self.work.driver, self.claim
         secret_ref = secret_rules.resolve(secret_rules.SecretKind.PROVISIONER, values, name, claim)
         data = self.secret_data(secret_ref) if secret_ref is not None else {}
@@ -229,7 +232,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return translate_class(self.storage_class, driver.in_tree_name), True
 
     def check_source(self, source: sources.DataSource) -> None:
-        """Checks the source's kind; records an event for a populator (step 9, P-209)."""
+        """Checks the source's kind; records an event if a populator handles it (step 9, P-209)."""
         try:
             sources.check_source(source)
         except sources.PopulatorSourceError as error:
@@ -247,7 +250,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     def topology(
         self, storage_class: JsonObject, *, selected_node: str | None = None
     ) -> csi.TopologyRequirement | None:
-        """Returns the topology requirement, None without topology (step 17, P-300)."""
+        """Returns the topology requirement, or None without topology (step 17, P-300)."""
         driver = self.work.driver
         if not driver.supports_topology:
             return None
@@ -264,7 +267,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         )
 
     def secret_data(self, ref: SecretRef) -> dict[str, str]:
-        """Reads the provisioner secret, which is kept for this call only (step 18)."""
+        """Reads the provisioner secret, whose data is kept for this call only (step 18)."""
         try:
             found = self.work.runtime.kube.get_secret(ref.namespace, ref.name)
         except RefusedError as error:
@@ -272,14 +275,14 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return secret_rules.decode(found, ref)
 
     def attributes(self, name: str) -> dict[str, str]:
-        """Reads the VolumeAttributesClass live, returns its parameters (step 21, P-160)."""
+        """Reads the VolumeAttributesClass live and returns its parameters (step 21, P-160)."""
         try:
             found = self.work.runtime.kube.get_attributes_class(name)
         except RefusedError as error:
             raise attributes_class.read_failed(error) from error
         return attributes_class.mutable_parameters(found, self.work.driver.name)
 
-    # Steps 22 to 24.
+    # Send the request and check the answer: steps 22 to 24 of P-101.
 
     def request_of(self, prepared: Prepared) -> Request:
         """Returns the part of the request that a repeat must send again."""
@@ -291,20 +294,21 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
 
     @property
     def timeout_seconds(self) -> float:
-        """The timeout of CreateVolume for this class."""
+        """The timeout of a CreateVolume call for this class."""
         driver, name = self.work.driver, self.storage_class["metadata"].get("name", "")
         own = driver.timeout_seconds("create", name)
         return driver.settings.driver.timeout_seconds if own is None else own
 
     def call(self, prepared: Prepared) -> csi.CreateVolumeResponse:
-        """Calls CreateVolume; raises its errors with their state (step 22, P-410)."""
+        """Calls CreateVolume; raises its errors with the resulting state (step 22, P-410)."""
         try:
             with about_volume(is_migrated=prepared.migrated):
                 return self.work.runtime.effects.client(self.work.driver).create_volume(
                     prepared.request, on_slow=self.keep_copy, timeout_seconds=self.timeout_seconds
                 )
         except DriverAway:
-            # The call may have arrived: repeated without event or back-off once the driver is back.
+            # The call may have reached the driver. It is repeated, without an event or back-off,
+            # once the driver is available again.
             self.remember_background()
             raise
         except UnusableAnswerError as error:
@@ -312,20 +316,23 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         except CsiError as error:
             state = self.state_of(error)
             if error.code == ALREADY_EXISTS and (earlier := self.current.with_earlier()):
-                # The earlier call made the volume, so the driver expects that call's request.
+                # The earlier call created the volume, so the driver expects that call's request.
                 self.remember(earlier)
                 state = State.BACKGROUND
             raise AttemptError(str(error), state, code=error.code) from None
 
     def state_of(self, error: CsiError) -> State:
-        """Returns the error's state; a transport status tells nothing of storage (P-410, D-024)."""
+        """Returns the state for an error (P-410, D-024).
+
+        A status that the gRPC transport set says nothing about the storage system.
+        """
         if error.from_transport:
             return State.FINISHED if error.is_final else State.BACKGROUND
         may_reschedule = self.work.driver.supports_topology and bool(self.selected_node)
         return create_volume_state(error.code, may_reschedule=may_reschedule)
 
     def accept(self, prepared: Prepared, answer: csi.CreateVolumeResponse) -> JsonObject:
-        """Checks the answer, deletes an unusable volume, builds the PV (steps 23 and 24)."""
+        """Checks the answer, deletes an unusable volume and builds the PV (steps 23 and 24)."""
         rejection = volume_rules.check_response(prepared.request, answer)
         if rejection is not None:
             raise self.rejected(prepared, rejection)
@@ -362,16 +369,16 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         )
 
     def rejected(self, prepared: Prepared, rejection: volume_rules.Rejection) -> AttemptError:
-        """Deletes a volume that must not stay, and returns the error of the attempt."""
+        """Deletes a volume that must not be kept, and returns the attempt's error."""
         problem = self.clean_up(prepared, rejection.volume_id)
         error = rejection.error(problem)
         # After a successful clean-up no volume is left, so nothing is in progress (D-009).
         return error if problem else AttemptError(error.message, State.FINISHED)
 
     def unusable(self, prepared: Prepared, error: UnusableAnswerError) -> AttemptError:
-        """Returns the error of an answer that cannot be used; deletes its volume (D-002).
+        """Returns the error for an answer that cannot be used, and deletes its volume (D-002).
 
-        Without a volume id nothing can be deleted: the intent stays and the call is repeated.
+        Without a volume id nothing can be deleted: the intent is kept and the call is repeated.
         """
         self.remember(self.current.answered())
         if not error.made.strip():
@@ -382,7 +389,10 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         )
 
     def to_in_tree(self, prepared: Prepared, built: JsonObject, volume_id: str) -> JsonObject:
-        """Makes the PV in-tree (step 24, P-605); deletes a volume it cannot name (D-001)."""
+        """Converts the PV to its in-tree form (step 24, P-605).
+
+        If the in-tree form cannot name the volume, the volume is deleted (D-001).
+        """
         try:
             return volume_to_in_tree(built, self.work.driver.name)
         except AttemptError as error:
@@ -391,10 +401,10 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             raise AttemptError(error.message, state) from error
 
     def clean_up(self, prepared: Prepared, volume_id: str) -> CsiError | None:
-        """Deletes a volume that must not stay (P-430): five tries within one `--timeout`.
+        """Deletes a volume that must not be kept (P-430): five tries within one `--timeout`.
 
         Returns:
-            None once it is gone, else the last error.
+            None once the volume is gone, else the last error.
 
         Raises:
             AttemptError: an earlier attempt left a record, and a live PV names the volume.

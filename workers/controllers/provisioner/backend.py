@@ -1,4 +1,4 @@
-"""Chooses what creates and deletes a driver's volumes: the CSI driver or a plug-in."""
+"""Chooses what creates and deletes a driver's volumes: the CSI driver itself or a plug-in."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ class CsiBackend:
     add_finalizer = True
 
     def threshold(self, kind: str) -> int:
-        """No retry limit, as in csi-provisioner."""
+        """Returns no retry limit, as in csi-provisioner."""
         del kind
         return 0
 
     def should_provision(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
     ) -> Outcome | None:
-        """The pre-check of a claim, with the node gate (L-022, L-025)."""
+        """Runs the pre-check of a claim, including the node check (L-022, L-025)."""
         return precheck.should_provision(work, claim, storage_class)
 
     def attempt(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject, intent: Intent | None
     ) -> ClaimAttempt:
-        """A new attempt, which makes one CreateVolume call."""
+        """Returns a new attempt, which makes one CreateVolume call."""
         return Attempt(work, claim, storage_class, intent)
 
     def save(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
     ) -> Outcome:
-        """Saves the PV and retries until it succeeds (the library's queue store)."""
+        """Saves the PV; the save is retried until it succeeds (the library's queue store)."""
         return saving.save(work, claim, volume, live)
 
     def resume(self, work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
@@ -48,12 +48,12 @@ class CsiBackend:
         return saving.resume(work, volume, live)
 
     def is_guard_willing(self, volume: JsonObject) -> bool:
-        """True, because CSI drivers have no guard."""
+        """Returns True, because CSI drivers have no deletion guard."""
         del volume
         return True
 
     def delete(self, work: Work, volume: JsonObject) -> None:
-        """Deletes the volume by one DeleteVolume call."""
+        """Deletes the volume with one DeleteVolume call."""
         deleting.delete_in_storage(work, volume)
 
 
@@ -61,6 +61,6 @@ CSI: Final = CsiBackend()
 
 
 def backend_of(driver: Driver) -> Backend:
-    """Returns the plug-in's backend for a plug-in's driver, else the gRPC backend."""
+    """Returns the plug-in's backend if a plug-in serves the driver, else the gRPC backend."""
     backend: Backend | None = getattr(driver, "backend", None)
     return CSI if backend is None else backend

@@ -3,23 +3,24 @@
 If a worker dies after one of these steps, the next worker that reconciles the claim continues:
 
 1. the intent is recorded: it calls the driver again with the same name and inputs;
-2. CreateVolume is called: the same;
+2. CreateVolume is called: it does the same as after step 1;
 3. the volume is recorded: it only saves the PV;
-4. the PV is saved: it finds the PV by name and compares;
+4. the PV is saved: it finds the PV by name and compares it with the claim;
 5. the intent is forgotten: the key is done.
 
 An attempt is finished even if its claim is deleted after step 1. The cluster then releases the PV,
 and the PV is deleted like any other, so no volume is left without an object (P-401).
 
-After a final error the intent stays, marked `failed`, until the claim succeeds or is gone. A claim
-that is deleted then gets one last attempt (T-058; csi-provisioner makes it too, if its cache is
-quick enough). A driver can answer INTERNAL after its own timeout although it made the volume, and
-only another call with the same name finds that volume. A claim that was bound to another volume
-meanwhile gets a last attempt for the same reason.
+After a final error the intent is kept, marked `failed`, until the claim succeeds or is gone. If the
+claim is deleted, it gets one last attempt (T-058; csi-provisioner makes that attempt too, if its
+cache is quick enough). The reason is that a driver can answer INTERNAL after its own timeout
+although it created the volume, and only another call with the same name finds that volume. A claim
+that was meanwhile bound to a different volume gets a last attempt for the same reason.
 
-An attempt whose claim is gone is repeated from its intent: class, source and attributes may have
-been deleted with the claim (an uninstalled chart, a deleted namespace). If something else is
-missing, such as a deleted secret, only an operator can restore it. The intent is then marked
+An attempt whose claim is gone is repeated from its intent: the class, the source and the attributes
+class may have been deleted with the claim (an uninstalled chart, a deleted namespace). If something
+else is missing, such as a deleted secret, only an operator can restore it. The intent is then
+marked
 `stranded`, `csi-fleet audit` lists it, and its key is no longer retried.
 """
 
@@ -76,7 +77,8 @@ TRIES_BEFORE_STRANDED = 8
 def claim_volume(driver: Driver, key: Key) -> str:
     """Returns the name that the claim's volume will have (P-121).
 
-    If it cannot be built (bad flags, no UID), returns a substitute: the attempt reports the error.
+    If the name cannot be built (bad flags, no UID), returns a substitute: the attempt then reports
+    the error.
     """
     try:
         return volume_name(
@@ -100,7 +102,7 @@ class ClaimPass(ClaimWork):
     def run(self) -> Outcome:
         """Decides and acts; raises only if the API server, Redis or csi-fleet itself fails.
 
-        Unless the key is done, an open attempt's intent is also copied to a ConfigMap.
+        Unless the key is done, the intent of an open attempt is also copied to a ConfigMap.
         """
         try:
             outcome = self.decide()
@@ -116,13 +118,14 @@ class ClaimPass(ClaimWork):
         return outcome
 
     def decide(self) -> Outcome:
-        """Reads intent, unsaved PV and claim, and takes the step that is due."""
+        """Reads the intent, the unsaved PV and the claim, and takes the step that is due."""
         record, unsaved, was_saved = self.own.intents.opened(self.lease)
         intent = Intent.from_record(record, self.key.uid)
         if unsaved is not None and saving.claim_uid(unsaved) != self.key.uid:
             unsaved = None
         if intent is not None and intent.volume not in {"", self.lease.volume}:
-            # The call used another volume name: the flags changed, or that worker's flags differ.
+            # The recorded call used a different volume name: the flags have changed since, or the
+            # worker that made the call has different flags.
             self.recorded_name = intent.volume
             busy = self.runtime.queue.acquire(self.lease, Lock(self.volume))
             if busy is not None:
@@ -142,9 +145,10 @@ class ClaimPass(ClaimWork):
             if doubt:
                 return self.set_aside(intent, doubt)
         has_volume = not self.is_orphaned and is_bound(live)
-        # The intent of a bound claim is not copied: a copy would prove that its call is open.
+        # The intent of a bound claim is not copied, because a copy would count as proof that its
+        # call is still open.
         self.record = intent.saved() if intent is not None and has_volume else intent
-        # A bound claim gets no second volume, whatever its record says.
+        # A bound claim gets no second volume, whatever its unsaved PV says.
         if unsaved is not None and (not has_volume or saving.exists(self, live or {})):
             return self.in_use(unsaved) or self.backend.resume(self, unsaved, live)
         seconds = 0.0 if has_volume else self.hold_seconds(intent)
@@ -188,7 +192,9 @@ class ClaimPass(ClaimWork):
     def in_use(self, volume: JsonObject) -> Outcome | None:
         """Sets the attempt aside if a live PV already uses the orphaned attempt's volume.
 
-        A second PV for the volume would cause its deletion, and so would deleting it as unwanted.
+        Saving a second PV for that volume would lead to the volume's deletion, and so would
+        deleting
+        the volume as unwanted.
         """
         if not self.is_orphaned:
             return None
@@ -198,7 +204,7 @@ class ClaimPass(ClaimWork):
         return self.set_aside(self.record, f"PersistentVolume {user} names its volume")
 
     def set_aside(self, intent: Intent | None, problem: str) -> Outcome:
-        """Marks an attempt as stranded because its record is not trusted; writes no copy of it."""
+        """Marks an attempt whose record is not trusted as stranded, without copying its record."""
         _log.warning("record of an attempt is not believed", volume=self.volume, err=problem)
         trail.note("error", problem)
         if intent is not None and intent.problem != problem:
@@ -217,16 +223,16 @@ class ClaimPass(ClaimWork):
         return self.driver.settings.node.enabled and live is not None and not selected_node(live)
 
     def is_another_nodes(self, live: JsonObject | None) -> bool:
-        """True in node deployment if the claim selects another node, which makes its volume."""
+        """True in node deployment if the claim selects another node, which creates its volume."""
         return live is not None and not self.is_here(live) and not self.is_unowned(live)
 
     def has_another(self, live: JsonObject) -> bool:
-        """True if the claim is bound to another volume than the one this attempt makes."""
+        """True if the claim is bound to a volume other than the one that this attempt creates."""
         bound_to = (live.get("spec") or {}).get("volumeName") or ""
         return bound_to not in {"", self.volume}
 
     def hold_seconds(self, intent: Intent | None) -> float:
-        """Returns how long to wait for a call of another process that may still run."""
+        """Returns how many seconds to wait for another process's call that may still be running."""
         if intent is None:
             return 0.0
         return intent.hold_seconds(self.lease.session, is_orphaned=self.is_orphaned)
@@ -234,10 +240,11 @@ class ClaimPass(ClaimWork):
     def finish_orphan(
         self, intent: Intent | None, live: JsonObject | None, *, was_saved: bool
     ) -> Outcome:
-        """Finishes an attempt whose volume no claim waits for (P-401, T-058)."""
+        """Finishes an attempt for whose volume no claim is waiting (P-401, T-058)."""
         if intent is None:
             return done("bound" if live is not None else "claim is gone")
-        # If the claim belongs to another node, so does the PV: `was_saved` is about this node's.
+        # If the claim belongs to another node, so does the PV that exists: `was_saved` refers only
+        # to this node's PV.
         if was_saved and not self.is_elsewhere and saving.exists(self, intent.claim):
             return done("volume exists")
         storage_class = intent.storage_class
@@ -251,9 +258,9 @@ class ClaimPass(ClaimWork):
         return outcome
 
     def strand(self, problem: str) -> Outcome:
-        """Retries a few times, then strands the attempt: only an operator can finish it.
+        """Retries a few times, then marks the attempt as stranded: only an operator can finish it.
 
-        A retry succeeds if the missing secret, its namespace or a permission was restored.
+        A retry succeeds if the missing secret, its namespace or a permission has been restored.
         """
         _log.warning("volume without claim cannot be asked for", volume=self.volume, err=problem)
         trail.note("error", problem)
@@ -266,10 +273,11 @@ class ClaimPass(ClaimWork):
     def sync(
         self, claim: JsonObject, live: JsonObject | None, intent: Intent | None, *, was_saved: bool
     ) -> Outcome:
-        """Provisions a claim that exists, or repeats its open call (L-021)."""
+        """Provisions a volume for a claim that exists, or repeats the claim's open call (L-021)."""
         if is_bound(claim):
             return saving.ended(self, "bound")
-        # An open call is repeated with its recorded class; a newer class applies to the next call.
+        # An open call is repeated with its recorded class; a newer class applies only to the next
+        # new call.
         recorded = intent.storage_class if intent is not None else None
         storage_class = recorded or self.storage_class(rules.claim_class_name(claim))
         delay = slow_delay_seconds(self.lease.memo, storage_class, self.lease.session.now())
@@ -281,7 +289,8 @@ class ClaimPass(ClaimWork):
             decision = self.backend.should_provision(self, claim, storage_class)
             if decision is not None:
                 return decision
-        # In node deployment another node's worker may have saved the PV; we do not see its mark.
+        # In node deployment another node's worker may have saved the PV, and its mark is not
+        # visible here.
         is_told = was_saved or self.driver.settings.node.enabled
         if is_told and saving.exists(self, claim, by_any_name=was_saved):
             return done("volume exists")
@@ -338,7 +347,7 @@ class ClaimPass(ClaimWork):
         return self.in_use(volume) or self.backend.save(self, attempt.claim, volume, live)
 
     def tell_capacity(self, claim: JsonObject, outcome: State | JsonObject) -> None:
-        """Tells capacity publishing that the driver's free space may have changed (CAP-030)."""
+        """Informs capacity publishing that the driver's free space may have changed (CAP-030)."""
         publishing = publishing_of(self.runtime)
         if publishing is not None:
             name = rules.claim_class_name(claim)
@@ -364,7 +373,8 @@ class ClaimPass(ClaimWork):
             return self.slow_retry(storage_class)
         self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
         if state is State.RESCHEDULE:
-            # Before the annotation goes: an open intent would provision without the scheduler.
+            # The intent is closed before the annotation is removed: with an open intent, the claim
+            # would be provisioned without the scheduler.
             self.keep_failed(claim, attempt, is_over=not self.had_doubt)
             if clear_selected_node(self, claim):
                 return done("rescheduled")
@@ -379,8 +389,10 @@ class ClaimPass(ClaimWork):
     ) -> None:
         """After a final error, keeps the intent as failed or forgets it.
 
-        A failed intent gives the claim one last attempt if it is deleted. That is not needed if
-        this was the last attempt: the claim was being deleted or gone (P-400: work stops).
+        A failed intent gives the claim one last attempt if the claim is deleted. No further attempt
+        is
+        needed if this was the last one, because the claim was being deleted or is gone (P-400: work
+        stops).
 
         Args:
             claim: the claim of the attempt.
@@ -418,17 +430,20 @@ class ClaimPass(ClaimWork):
         )
 
     def storage_class(self, name: str) -> JsonObject | None:
-        """Returns a class by name, None if there is none."""
+        """Returns the class with this name, or None if it does not exist."""
         return self.own.safekeeping.storage_class(name, self.lease.catalog)
 
 
 def is_bound(claim: JsonObject | None) -> bool:
-    """True if the claim names its volume."""
+    """True if the claim names a volume."""
     return claim is not None and bool((claim.get("spec") or {}).get("volumeName"))
 
 
 def slow_delay_seconds(memo: str, storage_class: JsonObject | None, now: float) -> float:
-    """Returns the seconds an infeasible claim still waits; 0 if its class was replaced (L-060)."""
+    """Returns how many seconds an infeasible claim must still wait (L-060).
+
+    The result is 0 if the claim's class has been replaced.
+    """
     if not memo:
         return 0.0
     try:

@@ -1,7 +1,8 @@
 """Removes the clone-source finalizer from a claim that is being deleted (CL-005 to CL-009).
 
-The watcher adds the key when the deletion timestamp appears and when the last clone it knows of
-leaves Pending. Everything is read live again here, so a late or repeated key does no harm.
+The watcher adds the key when the deletion timestamp appears, and when the last clone that it knows
+of leaves the Pending phase. The worker reads everything live again, so a late or repeated key does
+no harm.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
 
-# A clone holds its source in this phase only (CL-006).
+# A clone needs its source only while the clone is in this phase (CL-006).
 _HOLDING = frozenset({"Pending"})
 
 

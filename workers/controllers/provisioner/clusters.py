@@ -1,4 +1,4 @@
-"""Keeps the cluster's topology, shared by all threads, until the shared cache changes."""
+"""Keeps the cluster's topology, which all threads share, until the shared cache changes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ class Clusters:
     def __init__(self, catalog: CatalogReader) -> None:
         self._catalog = catalog
         self._current = ClusterTopology({}, {}, version=None)
-        # Referenced here so that no other object gets their ids while the ids are the version.
+        # The version consists of the ids of these two objects. The reference keeps them alive, so
+        # that no other object can get the same ids.
         self._source: tuple[object, object] = (None, None)
 
     def current(self, state: CatalogState | None) -> ClusterTopology:
         """Returns the current topology.
 
         Raises:
-            CatalogIncomplete: nodes or CSINodes are not all known.
+            CatalogIncomplete: not all nodes or CSINodes are known.
         """
         csi_nodes = self._catalog.all(KIND_CSINODES, state)
         nodes = self._catalog.all(KIND_NODES, state)
-        # The reader returns the same mapping until something changes.
+        # The reader returns the same mapping objects until something changes.
         current = self._current
         if current.version != (id(csi_nodes), id(nodes)):
             current = ClusterTopology(csi_nodes, nodes, version=(id(csi_nodes), id(nodes)))

@@ -1,4 +1,4 @@
-"""The provisioner as the engine runs it: the reconcile function and the locks of each kind."""
+"""Connects the provisioner to the engine: the reconcile function and the locks of each kind."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _PASSES: Final = {
 
 
 class ProvisionerController:
-    """Provisions and deletes volumes; removes the protection of sources that are no longer used."""
+    """Provisions and deletes volumes; removes protection from sources that are no longer used."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """Returns the lock of the PV's name for creation and deletion; clean-up has no lock."""
+        """Returns the lock on the PV's name for creations and deletions, and none for clean-up."""
         if key.kind == keys.KIND_CLAIMS and driver is not None:
             return (Lock(claim_volume(driver, key)),)
         return (Lock(key.object),) if key.kind == keys.KIND_VOLUMES else ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """Reconciles the key; adds the retry limit of a plug-in to the outcome (L-016)."""
+        """Reconciles the key; adds a plug-in's retry limit to the outcome (L-016)."""
         assert driver is not None  # all kinds have one
         outcome = _PASSES[key.kind](context, driver, key, lease)
         if outcome.may_give_up:
@@ -68,19 +68,19 @@ class ProvisionerController:
         return build(means)
 
     def record(self, driver: Driver) -> Mapping[str, Any]:
-        """Returns the driver's facts that the watcher's rules and a rehearsal need."""
+        """Returns the facts about the driver that the watcher's rules and a rehearsal need."""
         return {
             "topology": driver.supports_topology,
             "rules": asdict(driver.settings.provision),
         }
 
     def serves(self, driver: Driver) -> bool:
-        """True for every driver: if it cannot create volumes, an event on the claim says so."""
+        """True for every driver: an event on the claim reports a driver that cannot provision."""
         del driver
         return True
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Limits creations and, separately, deletions to `--worker-threads` at a time."""
+        """Returns the limits: `--worker-threads` creations and as many deletions at a time."""
         assert driver is not None
         provision = driver.settings.provision
         return {

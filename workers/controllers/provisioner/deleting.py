@@ -1,4 +1,7 @@
-"""Deletes a PV's volume in the storage: checks, secrets, DeleteVolume (P-501 steps 2 to 8)."""
+"""Deletes a PV's volume from the storage system: checks, secrets, DeleteVolume.
+
+These are steps 2 to 8 of P-501.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def class_of(volume: JsonObject) -> str:
 
 
 def delete_in_storage(work: Work, volume: JsonObject) -> None:
-    """Checks the volume, reads its secrets and calls DeleteVolume (steps 2 to 8 of P-501)."""
+    """Checks the volume, reads its secrets and calls DeleteVolume (P-501 steps 2 to 8)."""
     migrated = in_tree_source(volume) is not None
     csi_volume = volume_to_csi(volume) if migrated else volume
     handle = rules.volume_handle(csi_volume)
@@ -55,7 +58,7 @@ def delete_in_storage(work: Work, volume: JsonObject) -> None:
 
 
 def _check_not_attached(work: Work, volume: JsonObject) -> None:
-    """Refuses if the shared cache has an attachment of the volume (P-510)."""
+    """Raises an error if the shared cache holds an attachment of the volume (P-510)."""
     name = volume["metadata"]["name"]
     attachment = work.runtime.catalog.attachment(name)
     if attachment:
@@ -63,7 +66,7 @@ def _check_not_attached(work: Work, volume: JsonObject) -> None:
 
 
 def _secrets(work: Work, volume: JsonObject, *, migrated: bool) -> dict[str, str]:
-    """Reads the secret data for the deletion live (P-511 to P-514)."""
+    """Reads the secrets for the deletion live (P-511 to P-514)."""
     wanted = rules.deletion_secret(volume)
     if wanted.class_name:
         storage_class = work.own.safekeeping.storage_class(wanted.class_name, work.lease.catalog)
@@ -87,6 +90,7 @@ def _secrets(work: Work, volume: JsonObject, *, migrated: bool) -> dict[str, str
         _log.warning("deletion secrets not read", err=rules.secret_read_failed(volume, error))
         return {}
     except RefusedError as error:
-        # Only a missing secret allows a deletion without secrets, not a refused read (D-022).
+        # Only a Secret that does not exist allows a deletion without secrets; a refused read does
+        # not (D-022).
         raise AttemptError(rules.secret_read_failed(volume, error), State.NO_CHANGE) from error
     return secret_rules.decode(found, wanted.ref)

@@ -1,7 +1,7 @@
 """Decides which claims and volumes need a reconcile, and returns their keys.
 
-The functions are pure; the worker that takes the key decides on the live object. A filter may
-return a key that needs no work, but must never miss a key that does.
+The functions are pure; the worker that takes a key decides on the basis of the live object. A
+filter may return a key that needs no work, but must never miss a key that does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class ClaimEntry(msgspec.Struct, frozen=True, gc=False):
-    """The facts that the watcher keeps of an undecided claim."""
+    """The facts that the watcher keeps about an undecided claim."""
 
     namespace: str
     name: str
@@ -53,7 +53,7 @@ class ClaimEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class VolumeEntry(VolumeFacts, frozen=True, gc=False):
-    """The facts that the watcher keeps of a volume on which some driver may have to act."""
+    """The facts that the watcher keeps about a volume on which a driver may have to act."""
 
     name: str
     uid: str
@@ -63,10 +63,10 @@ class VolumeEntry(VolumeFacts, frozen=True, gc=False):
 
 
 def claim_entry(claim: Claim) -> ClaimEntry | None:
-    """Return the facts of a claim that may need a volume, None if it needs none in this state.
+    """Return the facts of a claim that may need a volume, or None if it needs no volume.
 
-    A claim with a volumeName or without a provisioner annotation needs none (L-022 rows 1 and 3).
-    The GA annotation wins over the beta one even if it names a foreign provisioner. A deletion
+    A claim with a volumeName or without a provisioner annotation needs no volume (L-022 rows 1 and
+    3). The GA annotation wins over the beta one even if it names a foreign provisioner. A deletion
     timestamp does not matter (L-024).
     """
     meta, spec = claim.metadata, claim.spec
@@ -91,7 +91,7 @@ def claim_entry(claim: Claim) -> ClaimEntry | None:
 
 
 def claim_driver(entry: ClaimEntry, drivers: Drivers) -> str | None:
-    """Return the driver that provisions the claim (L-022 row 4, L-025), None if unknown."""
+    """Return the driver that provisions the claim (L-022 row 4, L-025); None if it is unknown."""
     if entry.provisioner in drivers.by_name:
         return entry.provisioner
     migrated = drivers.first(entry.migrated_to)
@@ -106,11 +106,12 @@ def claim_driver(entry: ClaimEntry, drivers: Drivers) -> str | None:
 def claim_keys(
     entry: ClaimEntry, drivers: Drivers, binding_modes: Mapping[str, str | None]
 ) -> list[Key]:
-    """Return the keys of a claim that can be decided now, none if it has to wait.
+    """Return the keys of a claim that can be decided now; none if the claim has to wait.
 
     Late binding waits for the selected node (L-022 rows 6 and 7; the alpha annotation does not
-    count). The worker reports and retries a missing class (row 5). In node deployment a claim
-    without a node is given to every node, and the nodes race for it (ND-003, ND-016).
+    count). The worker reports and retries a missing class (row 5). In node deployment every node
+    gets the key of a claim without a selected node, and the nodes race for the claim (ND-003,
+    ND-016).
     """
     name = claim_driver(entry, drivers)
     if name is None:
@@ -121,7 +122,7 @@ def claim_keys(
 
 
 def all_claim_keys(entry: ClaimEntry, name: str, drivers: Drivers) -> list[Key]:
-    """Return the claim's keys whatever the binding mode of its class."""
+    """Return the claim's keys, whatever the binding mode of its class."""
     views: Iterable[DriverView] = drivers.by_name[name]
     if entry.selected_node:
         views = [view for view in views if view.node in {None, entry.selected_node}]
@@ -131,8 +132,9 @@ def all_claim_keys(entry: ClaimEntry, name: str, drivers: Drivers) -> list[Key]:
 def volume_entry(volume: Volume, drivers: Drivers) -> VolumeEntry | None:
     """Return the facts of a volume that needs a finalizer change or a deletion, else None.
 
-    The driver's settings decide. For an unknown driver the CSI provisioner's settings decide, so
-    that the volumes it has to act on are already known when it registers.
+    The driver's settings decide which volumes these are. For an unknown driver the CSI
+    provisioner's settings decide, so that the volumes on which it has to act are already known
+    when the driver registers.
     """
     entry = _entry(volume)
     if not owner_names(entry):
@@ -167,19 +169,19 @@ def _entry(volume: Volume) -> VolumeEntry:
 
 
 def volume_driver(facts: VolumeFacts, drivers: Drivers) -> str | None:
-    """Return the driver that owns the volume (L-071), None if no known driver does."""
+    """Return the driver that owns the volume (L-071), or None if no known driver owns it."""
     owners = (drivers.owners.get(name) for name in owner_names(facts))
     return next(filter(None, owners), None)
 
 
 def volume_keys(entry: VolumeEntry, drivers: Drivers) -> list[Key]:
-    """Return the volume's keys, none if no known driver owns it."""
+    """Return the volume's keys; none if no known driver owns the volume."""
     views = _acting(volume_driver(entry, drivers), entry.affinity, drivers)
     return [volume_key(view.queue_name, entry.name, entry.namespace) for view in views]
 
 
 def keys_of_volume(volume: Json, drivers: Drivers) -> list[Key]:
-    """Return a live volume's keys, even if it needs no reconcile."""
+    """Return a live volume's keys, even if the volume needs no reconcile."""
     views = _acting_on(volume, drivers)
     name = text(volume, "metadata", "name")
     namespace = text(volume, "spec", "claimRef", "namespace")
@@ -187,9 +189,9 @@ def keys_of_volume(volume: Json, drivers: Drivers) -> list[Key]:
 
 
 def keys_of_unsaved(volume: Json, drivers: Drivers) -> list[Key]:
-    """Return the keys of the claim for which an unsaved PV was made.
+    """Return the keys of the claim for which an unsaved PV was built.
 
-    Any worker that could delete the volume can save it.
+    Any worker that could delete the volume can save its PV.
 
     Raises:
         AttemptError: the PV has no complete claimRef.
@@ -211,7 +213,7 @@ def _acting_on(volume: Json, drivers: Drivers) -> Iterable[DriverView]:
 def _acting(
     name: str | None, affinity: Mapping[str, Any] | None, drivers: Drivers
 ) -> Iterable[DriverView]:
-    """Return the driver records whose workers act on a volume of this driver.
+    """Return the driver's registrations whose workers act on a volume with this affinity.
 
     In node deployment only a node that can reach the volume acts on it (ND-012). Every node can
     reach a volume without affinity, so the first node acts on it.
@@ -226,10 +228,10 @@ def _acting(
 
 
 def clone_sources(claim: Claim) -> set[str]:
-    """Return `namespace/name` of the claims from which this claim is still being cloned.
+    """Return the `namespace/name` of each claim from which this claim is still being cloned.
 
-    Only a Pending claim holds its source (CL-006); dataSourceRef counts as well, also across
-    namespaces (CL-009).
+    Only a Pending claim needs its source (CL-006). A dataSourceRef counts as well, even if it
+    names another namespace (CL-009).
     """
     if claim.status.phase != "Pending":
         return set()
@@ -248,9 +250,10 @@ def is_deleting_source(claim: Claim) -> bool:
 
 
 def cloning_key(source: str, uid: str, provisioner: str, drivers: Drivers) -> Key | None:
-    """Return the key that removes a source's finalizer, None while no driver serves it.
+    """Return the key that removes a source's finalizer, or None while no driver can remove it.
 
-    Any driver with CLONE_VOLUME can remove it (CL-005); the source's own driver is preferred.
+    Any driver with CLONE_VOLUME can remove the finalizer (CL-005); the source's own driver is
+    preferred.
     """
     serving = sorted(
         (view for view in drivers.views() if view.can_clone),
@@ -273,7 +276,7 @@ def _terms(affinity: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def _reaches(view: DriverView, affinity: Mapping[str, Any] | None) -> bool:
-    """Return True if the node satisfies one term; terms that cannot be judged count as True."""
+    """Return True if the node satisfies one term; terms that cannot be evaluated count as True."""
     terms = _terms(affinity)
     if not terms or not view.node_segments:
         return True

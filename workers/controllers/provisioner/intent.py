@@ -1,24 +1,25 @@
 """The intent: the write-ahead record from which an attempt is finished after any crash (M-010).
 
-It is stored as JSON in Redis and, if the attempt is slow or stays open, in a ConfigMap. An
+It is stored as JSON in Redis and, if the attempt is slow or remains open, in a ConfigMap. An
 optional field that is empty is left out:
 `{"key": key text, "driver": name, "volume": the requested name, "claim": claim object,
 "selected_node": name or "", "stage": see below, "has_copy": whether there may be a ConfigMap,
-"copy_uid": its uid, "is_copied": whether the ConfigMap surely holds this intent, "since": unix
-seconds of the first attempt, "request": the CreateVolumeRequest as JSON, without secrets, "class":
-its StorageClass, "earlier": claim, class, request and selected_node of an earlier call with another
-request, "deadline": of the call, "epoch": epoch of Redis in which it began, "overtaken": deadline
-of in-flight calls of dead workers, "problem": why it is stranded, "store": progress of a plug-in's
-backoff store}`.
+"copy_uid": the ConfigMap's uid, "is_copied": whether the ConfigMap surely holds this intent,
+"since": unix seconds of the first attempt, "request": the CreateVolumeRequest as JSON, without
+secrets, "class": the claim's StorageClass, "earlier": claim, class, request and selected_node of an
+earlier call with a different request, "deadline": the call's deadline, "epoch": the epoch of Redis
+in which the call began, "overtaken": the deadline of in-flight calls of dead workers, "problem":
+why
+the intent is stranded, "store": the progress of a plug-in's backoff store}`.
 
-A driver answers a repeated request with the same volume, and may refuse another request with the
-same name (CSI: ALREADY_EXISTS). So an open call is repeated with its recorded request and name,
-even if class, attributes class, nodes or flags changed. Secrets are not in the record: each call
-reads them again from the place that the recorded class names.
+A driver answers a repeated request with the same volume, and may refuse a different request with
+the same name (CSI: ALREADY_EXISTS). So an open call is repeated with its recorded request and name,
+even if the class, the attributes class, the nodes or the flags have changed. Secrets are not in the
+record: each call reads them again from the place that the recorded class names.
 
-Stages: `calling` until the outcome of the call is known, `background` after a call with unknown
-outcome, `failed` after a final error, `saved` if only a dead worker's in-flight call is waited
-for, `stranded` if the claim is gone and only an operator can finish the attempt.
+Stages: `calling` until the outcome of the call is known, `background` after a call whose outcome is
+unknown, `failed` after a final error, `saved` if all that remains is to wait for a dead worker's
+in-flight call, `stranded` if the claim is gone and only an operator can finish the attempt.
 """
 
 from __future__ import annotations
@@ -42,17 +43,18 @@ STAGE_BACKGROUND = "background"
 STAGE_FAILED = "failed"
 STAGE_SAVED = "saved"
 STAGE_STRANDED = "stranded"
-# Fields of an object that no later step reads.
+# Metadata fields that no later step reads.
 _DROPPED_METADATA = ("managedFields",)
-# No later step reads these, and a tenant can write any number of them into a claim.
+# No later step reads these fields, and a tenant can write any number of entries into a claim's.
 _DROPPED_OF_CLAIMS = ("ownerReferences", "finalizers")
 _DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration",)
-# A class uses an annotation's value only in a secret's name, which is at most this long.
+# A class uses an annotation's value only in the name of a secret, which has at most this length.
 _LONGEST_VALUE: Final = 253
 _TOO_LONG: Final = " " * (_LONGEST_VALUE + 1)
 _NAMED: Final = re.compile(r"annotations\['([^']*)'\]")
-# Bytes kept of labels, and of annotations that neither csi-fleet nor the class uses. A tenant can
-# write 256 KiB of them into each claim, and the record of a failing claim stays in Redis.
+# How many bytes are kept of the labels, and of the annotations that neither csi-fleet nor the class
+# uses. A tenant can write 256 KiB of them into each claim, and the record of a failing claim
+# remains in Redis.
 _BUDGET: Final = 4096
 _OURS: Final = frozenset(
     {
@@ -67,7 +69,7 @@ _OURS: Final = frozenset(
 
 
 def slim_copy(item: Mapping[str, Any]) -> JsonObject:
-    """Returns the object without its bulky unused fields; does not change the input."""
+    """Returns a copy of the object without the bulky fields that nothing uses."""
     metadata = {
         name: value for name, value in item["metadata"].items() if name not in _DROPPED_METADATA
     }
@@ -81,14 +83,14 @@ def slim_copy(item: Mapping[str, Any]) -> JsonObject:
 
 
 def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> JsonObject:
-    """Returns the part of a claim that a later attempt reads: a few KiB."""
+    """Returns the part of a claim that a later attempt reads; it has a few KiB."""
     slim = {name: value for name, value in slim_copy(claim).items() if name != "status"}
     metadata = slim["metadata"]
     for name in _DROPPED_OF_CLAIMS:
         metadata.pop(name, None)
     templates = " ".join(map(str, (storage_class.get("parameters") or {}).values()))
     found = metadata.get("annotations") or {}
-    # Looks up the few names that matter, because a claim may have thousands of annotations.
+    # Look up the few names that matter, because a claim may have thousands of annotations.
     named = {
         name: found[name]
         for name in (*_OURS, *_NAMED.findall(templates))
@@ -102,7 +104,7 @@ def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> Js
 
 
 def _within(texts: Mapping[str, str]) -> dict[str, str]:
-    """Returns the first entries that fit into the budget."""
+    """Returns the first entries, as many as fit into the budget."""
     kept, left = {}, _BUDGET
     for name, value in texts.items():
         if len(name) + len(value) > left:
@@ -116,7 +118,7 @@ def _within(texts: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The part of a request that an intent records in addition to claim and class.
+    """The part of a request that an intent records in addition to the claim and the class.
 
     Attributes:
         selected_node: the claim's selected node; "" if there is none.
@@ -131,7 +133,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The record of an attempt that may have left a volume in the storage."""
+    """The record of an attempt that may have left a volume in the storage system."""
 
     key: str
     driver: str
@@ -167,7 +169,8 @@ class Intent:
     ) -> Self:
         """Returns the intent to record just before CreateVolume; keeps the first attempt's time.
 
-        A ConfigMap of the previous attempt must still be removed, but does not describe this one.
+        A ConfigMap of the previous attempt must still be removed, but it does not describe the new
+        attempt.
         """
         return cls(
             key=key,
@@ -189,10 +192,11 @@ class Intent:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any] | None, uid: str | None = None) -> Self | None:
-        """Reads a record back; None if there is none or its claim has another uid than `uid`.
+        """Reads an intent from its record.
 
-        Two claims can share a truncated volume name (D-005), and one must not use the other's
-        record.
+        Returns None if there is no record, or if its claim has a uid other than `uid`. Two claims
+        can
+        share a truncated volume name (D-005), and one claim must not use the other claim's record.
         """
         if record is None:
             return None
@@ -223,7 +227,7 @@ class Intent:
         )
 
     def record(self) -> JsonObject:
-        """Returns the JSON form."""
+        """Returns the intent in its JSON form."""
         return {
             "key": self.key,
             "driver": self.driver,
@@ -258,16 +262,17 @@ class Intent:
 
     @property
     def deadlines(self) -> tuple[Deadline, Deadline]:
-        """Deadlines of calls that may still run: this attempt's call, and overtaken calls."""
+        """Deadlines of calls that may still be running: this attempt's call and overtaken calls."""
         last = self.deadline if self.stage == STAGE_CALLING else NONE
         return last, self.overtaken
 
     def hold_seconds(self, session: Session, *, is_orphaned: bool) -> float:
-        """Returns how long the next call has to wait for one that may still run.
+        """Returns how long the next call must wait for an earlier call that may still be running.
 
-        It waits if no claim needs the volume, or Redis lost its data since: two calls at once
-        could make the volume again after its deletion. For a waiting claim the call is made at
-        once, and `overtaken` then delays a deletion.
+        The next call waits if no claim needs the volume, or if Redis has lost its data since: two
+        concurrent calls could recreate the volume after its deletion. For a waiting claim the call
+        is
+        made at once, and `overtaken` then delays a deletion.
         """
         if self.stage == STAGE_SAVED or is_orphaned or self.epoch != session.epoch:
             return session.seconds_left(*self.deadlines)
@@ -275,7 +280,7 @@ class Intent:
 
     @property
     def is_open(self) -> bool:
-        """True if a volume without a PV may exist or may still be made."""
+        """True if a volume without a PV may exist or may still be created."""
         return not (self.is_failed or self.is_saved)
 
     @property
@@ -285,14 +290,14 @@ class Intent:
 
     @property
     def is_saved(self) -> bool:
-        """True if the PV is saved and only a dead worker's in-flight call is waited for."""
+        """True if the PV is saved and only a dead worker's in-flight call is still waited for."""
         return self.stage == STAGE_SAVED
 
     def before(self, request: Request) -> JsonObject | None:
         """Returns what to keep of this attempt when the next call sends `request`.
 
-        A driver may have made the volume although it answered with an error (INTERNAL after its
-        own timeout). It then refuses every request but the one that made the volume.
+        A driver may have created the volume although it answered with an error (INTERNAL after its
+        own timeout). It then refuses every request except the one that created the volume.
         """
         if self.earlier is not None or self.request in (None, request.message):
             return self.earlier
@@ -304,7 +309,7 @@ class Intent:
         }
 
     def with_earlier(self) -> Self | None:
-        """Returns this intent with the earlier call's request as its own; None if there is none."""
+        """Returns this intent with the earlier call as its open call; None without such a call."""
         known = self.earlier
         if known is None:
             return None
@@ -318,35 +323,35 @@ class Intent:
         )
 
     def failed(self) -> Self:
-        """Returns this intent after a final error of the driver."""
+        """Returns this intent marked as failed with a final error from the driver."""
         return replace(self, stage=STAGE_FAILED)
 
     def copied(self) -> Self:
-        """Returns this intent after it was copied to a ConfigMap."""
+        """Returns this intent marked as copied to a ConfigMap."""
         return replace(self, has_copy=True, is_copied=True)
 
     def with_store(self, store: JsonObject) -> Self:
-        """Returns this intent with the progress of a backoff store (L-081)."""
+        """Returns this intent with the given progress of a backoff store (L-081)."""
         return replace(self, store=store)
 
     def answered(self) -> Self:
-        """Returns this intent after its call has returned: its deadline no longer matters."""
+        """Returns this intent without a deadline, because its call has returned."""
         return replace(self, deadline=NONE)
 
     def in_background(self) -> Self:
-        """Returns this intent after a call with unknown outcome."""
+        """Returns this intent marked as having a call whose outcome is unknown."""
         return replace(self, stage=STAGE_BACKGROUND, is_copied=False)
 
     def saved(self) -> Self:
-        """Returns this intent after its PV was saved, while another call may be in flight."""
+        """Returns this intent marked as saved: its PV exists, but another call may be in flight."""
         return replace(self, stage=STAGE_SAVED)
 
     def stranded(self, problem: str) -> Self:
-        """Returns this intent once only an operator can solve its `problem`."""
+        """Returns this intent marked as stranded: only an operator can solve its `problem`."""
         return replace(self, stage=STAGE_STRANDED, problem=problem, is_copied=False)
 
 
 def deadlines_of(record: Mapping[str, Any] | None) -> tuple[Deadline, ...]:
-    """Returns `Intent.deadlines` of any claim's stored record; empty without a record."""
+    """Returns the `Intent.deadlines` of any claim's stored record; empty without a record."""
     intent = Intent.from_record(record)
     return intent.deadlines if intent is not None else ()

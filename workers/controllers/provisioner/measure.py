@@ -36,8 +36,8 @@ def deleted(work: Work, volume: JsonObject, started: float) -> None:
 def waited_seconds(work: ClaimWork, claim: JsonObject) -> float | None:
     """Returns the seconds since the claim's creation, or since late binding chose a node.
 
-    The choice of a node has no timestamp. The earlier of the first attempt and the key's arrival
-    in the queue is used instead.
+    The choice of a node has no timestamp. Instead, the earlier of two times is used: the first
+    attempt, or the key's arrival in the queue.
     """
     now = time.time()
     begun = work.record.since if work.record is not None else now
@@ -52,10 +52,10 @@ def waited_seconds(work: ClaimWork, claim: JsonObject) -> float | None:
 
 
 def creation(stamp: str, noticed: float) -> float:
-    """Estimates an object's creation time from its timestamp and the time it was noticed.
+    """Estimates an object's creation time from its timestamp and the time at which it was noticed.
 
-    The timestamp has whole seconds and is half a second early on average, ten times the time
-    that a claim takes.
+    The timestamp has whole seconds, so it is half a second early on average. That is ten times as
+    long as a claim takes.
 
     Raises:
         ValueError: the timestamp is missing.

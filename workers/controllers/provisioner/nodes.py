@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def cluster(work: ClaimWork) -> ClusterTopology:
-    """Returns the current topology of the cluster; in node deployment the local node's (P-051)."""
+    """Returns the cluster's current topology, or the local node's in node deployment (P-051)."""
     driver = work.driver
     if driver.node_segments is not None:
         return ClusterTopology.of_node(

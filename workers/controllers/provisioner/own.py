@@ -1,4 +1,4 @@
-"""Builds what the provisioner keeps in a worker process: the intents and the topology."""
+"""Builds the provisioner's per-process state: the intents and the topology."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """The provisioner's own part of a `Context`; used by all threads.
+    """The provisioner's own state in a `Context`; all threads use it.
 
     Attributes:
         intents: the intents in Redis.
         safekeeping: writes intents to Redis and to ConfigMaps.
-        clusters: nodes and their topology, from the shared cache.
+        clusters: the nodes and their topology, from the shared cache.
     """
 
     intents: IntentStore
@@ -31,7 +31,7 @@ class Own:
 
 
 def build(means: Means) -> Own:
-    """Builds the provisioner's part; called once per process."""
+    """Builds the provisioner's per-process state; called once per process."""
     intents = IntentStore(means.redis, means.seal)
     return Own(
         intents=intents,
@@ -46,5 +46,5 @@ def build(means: Means) -> Own:
 
 
 def own(context: Context) -> Own:
-    """Returns the provisioner's part of this process."""
+    """Returns the provisioner's per-process state."""
     return cast("Own", context.parts[SPEC.name])

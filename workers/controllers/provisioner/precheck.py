@@ -1,8 +1,8 @@
 """Decides whether an attempt for a claim is due and, in node deployment, due on this node.
 
 Outside node deployment every claim is owned (P-052). In node deployment a claim belongs to the node
-that its selected-node annotation names. The nodes race for an Immediate claim without it, see
-`workers.controllers.provisioner.race`.
+that its selected-node annotation names. The nodes race for an Immediate claim without that
+annotation; see `workers.controllers.provisioner.race`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def should_provision(
     work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
 ) -> Outcome | None:
-    """Return None if an attempt is due, else the outcome of the key (L-022, L-025)."""
+    """Return None if an attempt is due, else the outcome for the key (L-022, L-025)."""
     driver = work.driver
     is_qualified = claims.qualifies(claim, driver.name)
     if is_qualified and driver.settings.node.enabled:
@@ -45,7 +45,7 @@ def should_provision(
 def _node_gate(
     work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
 ) -> Outcome | None:
-    """Return None if the claim is this node's, else the outcome of the key (ND-003)."""
+    """Return None if the claim belongs to this node, else the outcome for the key (ND-003)."""
     node = work.driver.settings.node
     if not selected_node(claim) and storage_class is None:
         return retry("storage class not found")

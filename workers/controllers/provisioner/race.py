@@ -1,9 +1,9 @@
 """Lets a node claim an unowned PVC: wait, check free space, write the node's name (P-054, ND-004).
 
-The wait is a delayed key, not a blocked thread (D-037). The key's reconcile state holds the end of
-the wait and the number of attempts. Each reconcile reads the claim again, so a claim that was
-taken, replaced or deleted meanwhile is not raced for. The key's failure counter is not used for
-the delay, because events may wake the key early.
+The wait is a delayed key, not a blocked thread (D-037). The key's reconcile state holds the time at
+which the wait ends and the number of attempts. Each reconcile reads the claim again, so the node
+does not race for a claim that was meanwhile taken, replaced or deleted. The delay does not use the
+key's failure counter, because events may wake the key early.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# A node without enough space checks again after this long, or at the claim's next event (ND-008).
+# A node without enough space checks again after this time, or at the claim's next event (ND-008).
 NO_ROOM_SECONDS: Final = 60.0
-# Switches off the queue's own back-off: `delay_seconds` alone sets the wait.
+# Disables the queue's own back-off, so that only `delay_seconds` sets the wait.
 _NO_BACKOFF_SECONDS: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The reconcile state of a racing key: earlier attempts, and when the wait ends."""
+    """The reconcile state of a racing key: how many attempts it had and when its wait ends."""
 
     attempts: int = 0
     due: float | None = None
 
     @classmethod
     def read(cls, memo: str) -> Self:
-        """Read a memo; any text of another form means a first attempt."""
+        """Read a memo; any other text means a first attempt."""
         try:
             record = msgspec.json.decode(memo)
             due = record["owner_due"]
@@ -56,13 +56,13 @@ class Wait:
             return cls()
 
     def text(self) -> str:
-        """Return the memo's text."""
+        """Return the wait as the text of a memo."""
         record = {"attempts": self.attempts, "owner_due": self.due}
         return msgspec.json.encode(record).decode()
 
 
 def become_owner(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> Outcome:
-    """Take one step of the race; the volume is provisioned by a later reconcile."""
+    """Take one step of the race; a later reconcile provisions the volume."""
     node = work.driver.settings.node
     known = Wait.read(work.lease.memo)
     now = work.lease.session.now()
@@ -78,7 +78,7 @@ def become_owner(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) 
 
 
 def _own(work: ClaimWork, claim: JsonObject, after_conflict: Wait) -> Outcome:
-    """Write the node's name (P-054 step 4); a conflict starts over with a longer wait (C-133)."""
+    """Write the node's name (P-054 step 4); a conflict starts a new, longer wait (C-133)."""
     node_name = work.driver.settings.node.node_name
     annotations = dict(claim["metadata"].get("annotations") or {})
     annotations[k.ANN_SELECTED_NODE] = node_name
@@ -102,7 +102,7 @@ def _own(work: ClaimWork, claim: JsonObject, after_conflict: Wait) -> Outcome:
 
 
 def has_room(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> bool:
-    """Ask GetCapacity whether the volume fits; a failed check counts as True (P-060, C-135)."""
+    """Return True if GetCapacity reports enough space, or if the check fails (P-060, C-135)."""
     try:
         return is_enough(
             claims.requested_bytes(claim), _available_bytes(work, claim, storage_class)
@@ -115,7 +115,10 @@ def has_room(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> b
 def _available_bytes(
     work: ClaimWork, claim: JsonObject, storage_class: JsonObject
 ) -> Iterator[int]:
-    """Ask for each requisite topology, or once without any; writes nothing to the API (D-011)."""
+    """Yield the capacity of each requisite topology; without topology, of the whole driver.
+
+    Writes nothing to the API server (D-011).
+    """
     attempt = Attempt(work, claim, storage_class, None, is_rehearsal=True)
     attempt.selected_node = work.driver.settings.node.node_name
     request = attempt.prepare().request

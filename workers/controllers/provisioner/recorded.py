@@ -1,7 +1,7 @@
-"""Records an attempt ahead of its call, for CSI drivers and plug-ins alike (M-010, P-401).
+"""Records an attempt before its call, for CSI drivers and plug-ins alike (M-010, P-401).
 
 It prepares the request, records the intent, makes the call and records the volume. If the worker
-dies in between, another one finishes the attempt. A subclass builds and sends the request.
+dies in between, another worker finishes the attempt. A subclass builds and sends the request.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
     Attributes:
         claim: the live claim, or the intent's copy of a claim that is gone.
         storage_class: the original class, in-tree or not.
-        intent: the intent of an earlier attempt, None if this is the first; then this attempt's.
-        was_sent: the call began.
+        intent: the intent of an earlier attempt, or None if this attempt is the first; later the
+            intent of this attempt.
+        was_sent: whether the call has begun.
     """
 
     work: ClaimWork
@@ -41,7 +42,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
     was_sent: bool = field(init=False, default=False)
 
     def run(self) -> JsonObject:
-        """Returns the complete PV, already recorded in Redis.
+        """Returns the complete PV, which is already recorded in Redis.
 
         Raises:
             AttemptError: its state decides what happens next.
@@ -51,7 +52,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         try:
             prepared = self.prepare()
         except AttemptError as error:
-            # An earlier call may still run, so its record must be kept (D-008).
+            # An earlier call may still be running, so its record must be kept (D-008).
             if self.intent is not None and error.state is not State.NO_CHANGE:
                 raise AttemptError(error.message, State.NO_CHANGE) from error
             raise
@@ -65,7 +66,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
             work.own.intents.created(work.lease.domain, self.current.record(), volume, work.lease)
         except TransientError:
-            # The lease or Redis is lost: the ConfigMap tells the next worker of the volume.
+            # The lease or Redis is lost: the ConfigMap informs the next worker about the volume.
             self.remember_background()
             raise
         return volume
@@ -76,7 +77,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
 
     @abstractmethod
     def request_of(self, prepared: _Prepared) -> Request:
-        """Returns what the intent has to record of the request."""
+        """Returns the part of the request that the intent has to record."""
 
     @abstractmethod
     def call(self, prepared: _Prepared) -> _Answer:
@@ -84,11 +85,11 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
 
     @abstractmethod
     def accept(self, prepared: _Prepared, answer: _Answer) -> JsonObject:
-        """Returns the complete PV, if the answer is usable."""
+        """Checks the answer and returns the complete PV."""
 
     @property
     def current(self) -> Intent:
-        """The intent of this attempt, once it is recorded."""
+        """The intent of this attempt; available once it has been recorded."""
         if self.intent is None:
             raise AssertionError("the intent is recorded before anything needs it")
         return self.intent

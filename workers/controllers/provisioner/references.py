@@ -1,7 +1,7 @@
 """Finds the sources that pending claims and open attempts still need (CL-006, P-242, D-015).
 
-A claim deleted during its attempt is no longer in any list, but the storage may still copy for it
-(D-016). The intents still name its source.
+A claim that was deleted during its attempt is no longer listed, but the storage system may still be
+copying for it (D-016). The intents still name its source.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def needed_references(
     *,
     except_uid: str = "",
 ) -> set[Reference]:
-    """Return the needed sources of a namespace; the set may hold other namespaces' sources too.
+    """Return the needed sources of a namespace; the set may include other namespaces' sources.
 
     Args:
-        runtime: of the reconcile.
-        driver: its gate decides whether claims of other namespaces are considered.
-        namespace: the sources' namespace.
+        runtime: the runtime of the reconcile.
+        driver: the driver, whose gate decides whether claims of other namespaces are considered.
+        namespace: the namespace of the sources.
         phases: the phases in which a claim needs its source.
-        except_uid: a claim that does not count.
+        except_uid: the uid of a claim that does not count.
 
     Raises:
         ApiError, AttemptError, QueueUnavailable: the sources are unknown; remove no protection.
@@ -52,7 +52,7 @@ def needed_references(
 def references_under_way(
     runtime: Runtime, driver: Driver, *, except_uid: str = ""
 ) -> set[Reference]:
-    """Return the sources of attempts that may still run in the driver's storage, of all nodes.
+    """Return the sources of attempts, on any node, that may still run in the driver's storage.
 
     Raises:
         AttemptError: a record has no readable source; remove no protection.

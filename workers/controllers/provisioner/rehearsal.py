@@ -1,7 +1,7 @@
 """Builds the CreateVolume request of a claim without calling the driver or writing anything.
 
-The driver's registration describes the driver, so no socket is needed. The API server is read
-through a client that refuses to write.
+The driver's registration supplies the facts about the driver, so no socket is needed. The API
+server is read through a client that refuses to write.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from workers.queue.catalog import CatalogReader
 
 DRAFT_UID = "00000000-0000-0000-0000-000000000000"
-"""Placeholder for the UID that the API server will give to a claim that does not exist yet."""
+"""Placeholder for the UID that the API server will assign to a claim that does not exist yet."""
 
 
 class ReadOnlyClient:
-    """The reading part of a KubeClient; a write raises an AssertionError."""
+    """The read-only part of a KubeClient; a write raises an AssertionError."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
     def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
-        """Read one object or one list page."""
+        """Read one object or one page of a list."""
         return self._client.get(path, query)
 
     def create(self, path: str, body: JsonObject) -> NoReturn:
@@ -73,14 +73,16 @@ def rehearse(
     claim: JsonObject,
     storage_class: JsonObject,
 ) -> csi.CreateVolumeRequest:
-    """Build the request that the driver would get now; it holds secrets, so print it redacted.
+    """Build the request that the driver would get now.
+
+    The request holds secrets, so it must be redacted before it is printed.
 
     Args:
         client: the API client.
-        catalog: nodes and classes as the workers know them.
-        settings: of this process; the driver's own rules come from its record.
+        catalog: the nodes and classes as the workers know them.
+        settings: the settings of this process; the driver's own settings come from its record.
         record: the driver's registration.
-        claim: a live claim, or a draft without UID.
+        claim: a live claim, or a draft without a UID.
         storage_class: the claim's class.
 
     Raises:

@@ -22,9 +22,9 @@ def clear_selected_node(work: ClaimWork, claim: JsonObject) -> bool:
     """Removes the selected-node annotation if it still names the node that failed.
 
     Returns:
-        True if the scheduler has the claim now, already chose another node, or the claim is gone.
-        False if the annotation was never there or the API server refused; the claim is then
-        retried with back-off.
+        True if the scheduler now has the claim or has already chosen another node, or if the claim
+        is gone. False if the annotation was never there or the API server refused the change; the
+        claim is then retried with back-off.
     """
     metadata = claim["metadata"]
     node = (metadata.get("annotations") or {}).get(k.ANN_SELECTED_NODE)

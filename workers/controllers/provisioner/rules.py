@@ -1,9 +1,9 @@
 """Turns events into the provisioner's keys: which claims and volumes need a reconcile.
 
-The watcher keeps a few strings of each undecided object and nothing of the others. So a new driver,
-a new class, a finished clone, a resync or a loss of Redis data only touches undecided objects.
-Each method takes one fact and returns the keys to add because of it. The watcher holds its lock
-during each call.
+The watcher keeps a few strings of each undecided object and nothing of the other objects. So a new
+driver, a new class, a finished clone, a resync or a loss of Redis data affects only undecided
+objects. Each method receives one fact and returns the keys to add because of it. The watcher holds
+its lock during each call.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ProvisionerRules:
     """The table of undecided objects.
 
     Returns no claim key until the classes are listed, because the class decides between late and
-    immediate binding. The end of that list returns the keys held back.
+    immediate binding. When that list ends, the keys that were held back are returned.
     """
 
     def __init__(self) -> None:
@@ -70,13 +70,13 @@ class ProvisionerRules:
     # The interface that the watcher calls.
 
     def set_drivers(self, drivers: Records) -> list[Key]:
-        """Return the keys that these drivers add to the keys of the drivers before."""
+        """Replace the known drivers; return the keys that the new drivers add."""
         before = set(self.all_keys())
         self._drivers = Drivers.of_records(drivers)
         return [key for key in self.all_keys() if key not in before]
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Take in an object that was added, changed or listed."""
+        """Process an object that was added, changed or listed."""
         if resource == paths.CLAIMS:
             return self._see_claim(item, is_listed=is_listed)
         if resource == paths.VOLUMES:
@@ -90,7 +90,7 @@ class ProvisionerRules:
         return ()
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Take in a deletion."""
+        """Process the deletion of an object."""
         if resource == paths.CLAIMS:
             meta = item.metadata
             return self._drop_claim(meta.uid, meta.full_name)
@@ -104,7 +104,7 @@ class ProvisionerRules:
         return ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to note which of the known objects still exist."""
+        """Start to record which of the known objects still exist."""
         if resource == paths.CLAIMS:
             self._listed = set()
             self._listed_sources = set()
@@ -147,7 +147,7 @@ class ProvisionerRules:
     # Classes.
 
     def _see_class(self, item: JsonObject, *, is_listed: bool) -> list[Key]:
-        """Return the claim keys of a new, replaced or changed class (C-008, C-045)."""
+        """Return the claim keys that depend on a new, replaced or changed class (C-008, C-045)."""
         name, uid = item["metadata"]["name"], item["metadata"]["uid"]
         if is_listed:
             self._listed_classes.add(name)
@@ -160,7 +160,7 @@ class ProvisionerRules:
         return [key for entry in entries for key in self._claim_keys(entry)]
 
     def _end_classes(self) -> list[Key]:
-        """Forget classes that are not in the list; return the claim keys held back until now."""
+        """Forget the classes that were not listed; return the claim keys that were held back."""
         for name in self._classes.keys() - self._listed_classes:
             del self._classes[name]
         if self._has_classes:
@@ -171,10 +171,11 @@ class ProvisionerRules:
     # Claims.
 
     def _see_claim(self, claim: Claim, *, is_listed: bool = False) -> list[Key]:
-        """Take in a claim that was added, changed or listed.
+        """Process a claim that was added, changed or listed.
 
-        An undecided claim is added at each event, as csi-provisioner does; from a list only if it
-        changed since it was last seen.
+        The keys of an undecided claim are returned at each event, as csi-provisioner does; for a
+        listed
+        claim they are returned only if the claim has changed since it was last seen.
         """
         uid = claim.metadata.uid
         keys = self._see_clone(claim) + self._see_source(claim, is_listed=is_listed)
@@ -191,10 +192,12 @@ class ProvisionerRules:
         return keys + self._claim_keys(entry)
 
     def _drop_claim(self, uid: str, name: str) -> list[Key]:
-        """Take in a claim's deletion; `name` is `namespace/name`.
+        """Process the deletion of a claim; `name` is `namespace/name`.
 
-        An undecided claim of a known driver is added again: only the worker knows whether an open
-        attempt has to be finished (M-012, G7). Otherwise the worker drops the key.
+        An undecided claim of a known driver is queued again, because only the worker knows whether
+        an
+        open attempt has to be finished (M-012, G7). If no attempt is open, the worker drops the
+        key.
         """
         keys = self._end_clone(uid)
         if self._sources.get(name, ("", ""))[0] == uid:
@@ -219,7 +222,7 @@ class ProvisionerRules:
     # Volumes.
 
     def _see_volume(self, volume: Volume, *, is_listed: bool = False) -> list[Key]:
-        """Take in a volume; return its keys if it needs a reconcile."""
+        """Process a volume; return its keys if it needs a reconcile."""
         entry = volume_entry(volume, self._drivers)
         name = volume.metadata.name
         if entry is None:
@@ -234,7 +237,7 @@ class ProvisionerRules:
         return volume_keys(entry, self._drivers)
 
     def _drop_volume(self, name: str) -> list[Forget]:
-        """Take in a volume's deletion; return the keys to forget (L-011, C-082)."""
+        """Process the deletion of a volume; return the keys to forget (L-011, C-082)."""
         entry = self._volumes.pop(name, None)
         return [Forget(key) for key in volume_keys(entry, self._drivers)] if entry else []
 
@@ -254,7 +257,7 @@ class ProvisionerRules:
         return volume_keys(entry, self._drivers)
 
     def _end_attachments(self) -> list[Key]:
-        """Replace the attachments by the list; return keys of volumes that lost their last one."""
+        """Replace all attachments; return the keys of volumes that have lost their last one."""
         lost = set(self._attached.values()) - set(self._listed_attached.values())
         self._attached, self._listed_attached = self._listed_attached, {}
         return [key for volume in sorted(lost) for key in self._detached(volume)]
@@ -268,7 +271,7 @@ class ProvisionerRules:
         return claim_keys(entry, self._drivers, modes)
 
     def _cloning_keys(self, source: str) -> list[Key]:
-        """Return the key of a source that is being deleted and is no longer held by a clone."""
+        """Return the key of a source that is being deleted and that no clone needs any longer."""
         if source not in self._sources or self._clones_of.get(source):
             return []
         key = cloning_key(source, *self._sources[source], self._drivers)
@@ -287,7 +290,7 @@ class ProvisionerRules:
         return keys
 
     def _end_clone(self, uid: str) -> list[Key]:
-        """Return the keys of the sources whose last clone this claim was (CL-009, C-123)."""
+        """Return the keys of the sources whose last clone was this claim (CL-009, C-123)."""
         keys: list[Key] = []
         for source in self._clones.pop(uid, set()):
             self._clones_of[source].discard(uid)
@@ -312,7 +315,7 @@ class ProvisionerRules:
 
 
 def _has_own_rules(before: Records, now: Records) -> bool:
-    """Return True if a new driver's rules may need volumes that the table dropped."""
+    """Return True if a new driver's rules may apply to volumes that the table has dropped."""
     known = {record["name"] for record in before}
     views = [DriverView.from_record(record) for record in now if record["name"] not in known]
     return any(view.node or not view.add_finalizer for view in views)
@@ -327,7 +330,7 @@ def _need_attachments(records: Records) -> bool:
 
 
 def _never(before: Records, now: Records) -> bool:  # noqa: ARG001 - the watch's form
-    """Return False: the table already holds the objects of drivers that are not known yet."""
+    """Return False: the table already holds the objects of drivers that are not yet known."""
     return False
 
 

@@ -1,8 +1,8 @@
 """Stores intents in Redis and their copies in ConfigMaps, so that they outlive a worker (M-010).
 
-An intent is copied when its call is slow (`SLOW_AFTER_SECONDS`) or a reconcile leaves the attempt
-open, so that no volume is forgotten even if Redis loses all its data. The copy is in csi-fleet's
-own namespace and is removed when the outcome is final.
+An intent is copied when its call is slow (`SLOW_AFTER_SECONDS`) or when a reconcile leaves the
+attempt open, so that no volume is forgotten even if Redis loses all its data. The copy is stored in
+csi-fleet's own namespace and is removed when the outcome is final.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 SLOW_AFTER_SECONDS: Final = 2.0
-# Four times the size of a claim with full labels and annotations. A larger one holds useless data
-# of a tenant, such as an access mode repeated 50,000 times, and would fill Redis. Topology, class
-# and parameters are the administrator's and are not counted.
+# Four times the size of a claim with full labels and annotations. A larger claim holds useless data
+# that a tenant wrote, such as an access mode repeated 50,000 times, and would fill Redis. The
+# topology, the class and the parameters come from the administrator and are not counted.
 CLAIM_BYTES: Final = 64 * 1024
 
 
@@ -64,8 +64,10 @@ class Safekeeping:
         Raises:
             LeaseLost: another worker owns the volume.
             QueueUnavailable: the intent is not recorded, so the driver must not be called.
-            NamespaceFull: the same, until other attempts of its namespace have ended.
-            RecordTooLarge: the same, until the claim is smaller.
+            NamespaceFull: as for QueueUnavailable, until other attempts of the claim's
+                namespace have
+                ended.
+            RecordTooLarge: as for QueueUnavailable, until the claim is smaller.
         """
         if (size := len(encode(intent.claim))) > CLAIM_BYTES:
             raise RecordTooLarge(
@@ -77,9 +79,10 @@ class Safekeeping:
     def copy(self, lease: Lease, intent: Intent) -> Intent:
         """Copies the intent to a ConfigMap and returns it with what is known of the copy.
 
-        Never raises an ApiError, because it is called during the driver's call: a refusal is
-        logged and only leaves the intent without a copy. A write without an answer may have made
-        a copy: it is written again, and removed later.
+        Never raises an ApiError, because it is called during the driver's call: a refusal is logged
+        and only leaves the intent without a copy. A write without an answer may have created a
+        copy:
+        the intent is therefore written again, and the copy is removed later.
         """
         kept, domain, volume = intent.copied(), lease.domain, intent.volume
         try:
@@ -138,9 +141,10 @@ class Safekeeping:
         return kept
 
     def has_copy(self, lease: Lease) -> bool:
-        """True if the API server has a copy of the attempt, signed with our key.
+        """True if the API server has a copy of the attempt that is signed with csi-fleet's key.
 
-        A copy that is created again, for example from a backup, has another uid and does not count.
+        A copy that was recreated, for example from a backup, has a different uid and does not
+        count.
 
         Raises:
             ApiError: the API server does not answer.
@@ -157,7 +161,7 @@ class Safekeeping:
         return self._intents.is_our_copy(lease.domain, sealed, lease.key, uid)
 
     def drop_copy(self, lease: Lease) -> bool:
-        """Removes the ConfigMap; False if it must be tried again later."""
+        """Removes the ConfigMap; returns False if the removal must be retried later."""
         try:
             self._kube.delete_config_map(self._namespace, copy_name(lease.key))
         except ApiError as error:
@@ -174,7 +178,10 @@ class Safekeeping:
             self._intents.put(lease.domain, kept.record(), lease)
 
     def storage_class(self, name: str, state: CatalogState | None) -> JsonObject | None:
-        """Returns the class from the shared cache, or live, as the cache may lag; None if none."""
+        """Returns the class from the shared cache or, as the cache may lag, live.
+
+        Returns None if the class does not exist.
+        """
         if not name:
             return None
         known = self._catalog.get(KIND_CLASSES, name, state)

@@ -1,7 +1,7 @@
 """Saves a provisioned volume as a PV and retries until it succeeds (M-011, L-080, L-084).
 
-The full PV is stored in Redis before the first try, so a crash causes no second CreateVolume. A
-refusal by the API server alone does not delete the volume in the storage.
+The full PV is stored in Redis before the first try, so a crash does not cause a second
+CreateVolume. A refusal by the API server alone never deletes the volume from the storage system.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from workers.controllers.provisioner.work import ClaimWork
     from workers.kube.objects import JsonObject
 
-# Back-off of an unsaved PV (L-080): upstream starts at 5 ms; 100 ms spares a struggling API server.
+# Back-off for an unsaved PV (L-080). Upstream starts at 5 ms; 100 ms spares a struggling API
+# server.
 SAVE_BASE_SECONDS: Final = 0.1
 SAVE_CAP_SECONDS: Final = 1000.0
-# After a call this long the claim may be gone: it is read again before its event is recorded.
+# After a call that took this long the claim may be gone, so it is read again before its event is
+# recorded.
 STALE_AFTER_SECONDS: Final = 1.0
-# The API server's status for a failing webhook and for an object too large for etcd. It is about
-# this PV; the other 5xx are about the server (D-040).
+# The API server's status for a failing webhook and for an object that is too large for etcd. It
+# concerns this PV, whereas the other 5xx statuses concern the server (D-040).
 INTERNAL_ERROR: Final = 500
 TOO_LARGE: Final = 413
 
@@ -53,7 +55,8 @@ def save(
     if work.is_elsewhere:
         found = existing(work, name)
         if is_going(found) or claim_uid(found) != claim_uid(volume):
-            # If the nodes share the storage, the volume may become the other node's.
+            # If the nodes share the storage system, the other node's PV may come to use this
+            # volume.
             return later("the claim waits for another node's volume")
         same = is_same(found, volume)
         return _finished(work, "another node's volume") if same else unwanted(work, volume)
@@ -83,7 +86,7 @@ def save(
 
 
 def saved(work: ClaimWork, claim: JsonObject, name: str, live: JsonObject | None) -> Outcome:
-    """After the PV is saved, records an event on the claim and forgets the intent."""
+    """Records an event on the claim and forgets the intent, now that the PV is saved."""
     unprotect_snapshot(work, claim)
     if is_still_there(work, live):
         text = f"Successfully provisioned volume {name}"
@@ -94,7 +97,7 @@ def saved(work: ClaimWork, claim: JsonObject, name: str, live: JsonObject | None
 
 
 def ended(work: ClaimWork, reason: str) -> Outcome:
-    """Ends the attempt of a saved claim, once no call of a dead worker can still be in flight."""
+    """Ends a saved claim's attempt once no call of a dead worker can still be in flight."""
     seconds = work.overtaken_seconds()
     if seconds > 0 and work.record is not None:
         work.record = work.own.safekeeping.keep_saved(work.lease, work.record)
@@ -103,12 +106,12 @@ def ended(work: ClaimWork, reason: str) -> Outcome:
 
 
 def resume(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
-    """Saves a volume that an earlier reconcile made, without another CreateVolume (M-011)."""
+    """Saves a volume that an earlier reconcile created, without a second CreateVolume (M-011)."""
     return save(work, claim_of(volume, live), volume, live)
 
 
 def claim_of(volume: JsonObject, live: JsonObject | None) -> JsonObject:
-    """Returns the live claim, or a stub of it from the volume's claimRef."""
+    """Returns the live claim, or a stub of the claim built from the volume's claimRef."""
     reference = volume["spec"]["claimRef"]
     return live or {
         "apiVersion": "v1",
@@ -119,13 +122,13 @@ def claim_of(volume: JsonObject, live: JsonObject | None) -> JsonObject:
 
 
 def exists(work: ClaimWork, claim: JsonObject, *, by_any_name: bool = False) -> bool:
-    """True if the claim's PV exists already (L-040 step 1, with the check of L-084).
+    """True if the claim's PV already exists (L-040 step 1, with the check of L-084).
 
     Args:
         work: the current reconcile.
         claim: the claim, as far as it is known.
-        by_any_name: search all PVs if the one named by the flags does not exist, because a worker
-            with other flags may have saved it under another name.
+        by_any_name: search all PVs if no PV has the name that the flags give, because a worker
+            with different flags may have saved the PV under another name.
     """
     uid = claim["metadata"].get("uid")
     try:
@@ -135,7 +138,7 @@ def exists(work: ClaimWork, claim: JsonObject, *, by_any_name: bool = False) -> 
 
 
 def existing(work: ClaimWork, name: str) -> JsonObject:
-    """Returns the PV that has the name now; an empty object if there is none."""
+    """Returns the PV that has the name now, or an empty object if there is none."""
     try:
         return work.runtime.kube.get_volume(name)
     except NotFoundError:
@@ -145,7 +148,7 @@ def existing(work: ClaimWork, name: str) -> JsonObject:
 def is_going(found: JsonObject) -> bool:
     """True if the PV is being deleted or gone, so that it cannot be the PV of a new volume.
 
-    The PV's own volume may be deleted already, and the new volume would be left without a PV
+    The PV's own volume may already be deleted, and the new volume would be left without a PV
     (upstream issue 1469).
     """
     return not found or "deletionTimestamp" in found["metadata"]
@@ -169,7 +172,7 @@ def is_still_there(work: ClaimWork, live: JsonObject | None) -> bool:
 
 
 def refused(work: ClaimWork, claim: JsonObject, message: str) -> Outcome:
-    """Records the API server's refusal as an event and retries the save (D-040)."""
+    """Records the API server's refusal as an event and schedules a retry of the save (D-040)."""
     work.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
     work.keep_copy()
     return later(message)
@@ -178,7 +181,7 @@ def refused(work: ClaimWork, claim: JsonObject, message: str) -> Outcome:
 def is_about_volume(error: ApiError) -> bool:
     """Return True if the PV itself is invalid, so that the API server will refuse it again.
 
-    A refusal by admission returns False: the policy or webhook may change.
+    Return False for a refusal by admission, because the policy or the webhook may change.
     """
     return (
         isinstance(error, InvalidError)
@@ -188,10 +191,10 @@ def is_about_volume(error: ApiError) -> bool:
 
 
 def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
-    """Calls the driver again with the same name, because its answer gives no valid PV (L-083).
+    """Drops a PV that the API server will never accept, and calls the driver again (L-083).
 
-    If the claim is gone and the policy is Delete, deletes the volume instead: nothing needs it,
-    and no PV will ever cause its deletion.
+    The next call has the same name. If the claim is gone and the policy is Delete, the volume is
+    deleted instead: nothing needs it, and no PV will ever cause its deletion.
     """
     policy = volume["spec"].get("persistentVolumeReclaimPolicy")
     if live is None and policy in (None, "", "Delete"):
@@ -203,7 +206,7 @@ def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> O
 
 
 def unwanted(work: ClaimWork, volume: JsonObject) -> Outcome:
-    """Deletes a volume that no claim got and whose deletion no PV will cause."""
+    """Deletes a volume that no claim uses and whose deletion no PV will cause."""
     if (seconds := work.overtaken_seconds()) > 0:
         return wait(seconds, "the call of a dead process may make it once more")
     try:
@@ -215,17 +218,18 @@ def unwanted(work: ClaimWork, volume: JsonObject) -> Outcome:
 
 
 def _finished(work: ClaimWork, reason: str) -> Outcome:
-    """Drops the record with the key, after its copy: a copy that stays would be restored."""
+    """Drops the key's record, after the copy: a copy that remains would be restored."""
     record, keeping = work.record, work.own.safekeeping
     if record is not None and record.has_copy and not keeping.drop_copy(work.lease):
-        # Marked as saved: the PV, if it is deleted before the copy goes, must not be saved again.
+        # The attempt is marked as saved: if the PV is deleted before the copy is removed, it must
+        # not be saved again.
         work.record = keeping.keep_saved(work.lease, record)
         return later("copy of the intent stays")
     return done(reason, finish_intent=True)
 
 
 def later(message: str) -> Outcome:
-    """Retries the save with the back-off of unsaved PVs."""
+    """Schedules a retry of the save, with the back-off for unsaved PVs."""
     return Outcome(
         Action.RETRY,
         base_seconds=SAVE_BASE_SECONDS,
@@ -236,5 +240,5 @@ def later(message: str) -> Outcome:
 
 
 def claim_uid(volume: JsonObject) -> str:
-    """Returns the UID of the claim that the volume names; empty if it names none."""
+    """Returns the UID of the claim that the volume names; "" if it names no claim."""
     return ((volume.get("spec") or {}).get("claimRef") or {}).get("uid") or ""

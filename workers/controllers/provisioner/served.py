@@ -1,7 +1,7 @@
-"""Maps a provisioner name to the registered driver and to the queues of its keys.
+"""Maps a provisioner name to the registered driver and to the queues of the driver's keys.
 
 It holds a snapshot of the drivers' registrations. A driver in node deployment has one registration
-per node, each with its own queue name `<driver>@<node>`; every other driver has one.
+per node, each with its own queue name `<driver>@<node>`; every other driver has one registration.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ _ATTACH = "PUBLISH_UNPUBLISH_VOLUME"
 
 @dataclass(frozen=True, slots=True)
 class DriverView:
-    """The facts of one driver's registration that the rules need.
+    """The facts from one driver's registration that the rules need.
 
     Attributes:
-        name: provisioner name.
-        queue_name: the driver part of its keys.
-        in_tree_name: in-tree plugin it replaces; its claims also need migrated-to (L-025).
+        name: the provisioner name.
+        queue_name: the driver part of the driver's keys.
+        in_tree_name: the in-tree plugin that the driver replaces; the claims of that plugin also
+            need the migrated-to annotation (L-025).
         additional_names: further names that a custom provisioner serves unconditionally (L-026).
-        node: its node in node deployment, else None.
+        node: the driver's node in node deployment, else None.
         node_segments: that node's topology as the driver reports it.
-        add_finalizer: whether its volumes carry the deletion finalizer (L-072).
-        has_topology: needs CSINodes and node labels in the shared cache.
-        has_attach: needs VolumeAttachments in the shared cache (L-078).
-        can_clone: removes the clone-source finalizer (CL-004).
-        has_capacity: whether it publishes capacity objects.
+        add_finalizer: whether the driver's volumes carry the deletion finalizer (L-072).
+        has_topology: whether the driver needs CSINodes and node labels in the shared cache.
+        has_attach: whether the driver needs VolumeAttachments in the shared cache (L-078).
+        can_clone: whether the driver's workers remove the clone-source finalizer (CL-004).
+        has_capacity: whether the driver publishes capacity objects.
     """
 
     name: str
@@ -54,7 +55,7 @@ class DriverView:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> DriverView:
-        """Read a record; unknown fields are ignored, missing ones have CSI's defaults."""
+        """Read a record; unknown fields are ignored, and missing fields have CSI's defaults."""
         capabilities = record.get("controller_capabilities") or ()
         return cls(
             name=record["name"],
@@ -76,8 +77,8 @@ class Drivers:
     """All known drivers.
 
     Attributes:
-        by_name: provisioner name -> its views, one per node in node deployment.
-        owners: every name a volume may carry (L-071), in-tree ones included -> driver name.
+        by_name: provisioner name -> the driver's views, one per node in node deployment.
+        owners: every name that a volume may carry (L-071), in-tree names included -> driver name.
     """
 
     by_name: Mapping[str, tuple[DriverView, ...]] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class Drivers:
 
     @classmethod
     def of(cls, views: Iterable[DriverView]) -> Drivers:
-        """Index the views by name and by owner name."""
+        """Index the views by provisioner name and by owner name."""
         ordered = sorted(views, key=lambda view: (view.name, view.queue_name))
         by_name = {
             name: tuple(group) for name, group in groupby(ordered, key=lambda view: view.name)
@@ -99,14 +100,14 @@ class Drivers:
 
     @classmethod
     def of_records(cls, records: Iterable[Mapping[str, Any]]) -> Drivers:
-        """Index the registrations of drivers."""
+        """Index the drivers' registrations."""
         return cls.of(map(DriverView.from_record, records))
 
     def views(self) -> Iterable[DriverView]:
-        """Return every view, by name."""
+        """Return every view, ordered by name."""
         return [view for group in self.by_name.values() for view in group]
 
     def first(self, name: str) -> DriverView | None:
-        """Return the driver's view (in node deployment the first node's), None if unknown."""
+        """Return the driver's view (the first node's in node deployment); None if it is unknown."""
         views = self.by_name.get(name)
         return views[0] if views else None

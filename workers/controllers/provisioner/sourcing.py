@@ -1,4 +1,4 @@
-"""Reads and protects the snapshot or claim that a volume is copied from (P-201 to P-226).
+"""Reads and protects the snapshot or claim from which a volume is copied (P-201 to P-226).
 
 The rules are in workers.translate.sources, snapshots and clones; this module reads their inputs
 live (D-017, D-021).
@@ -47,7 +47,7 @@ def check_grants(work: ClaimWork, source: DataSource) -> None:
 def resolve(
     work: ClaimWork, claim: JsonObject, source: DataSource, *, protect: bool = True
 ) -> ContentSource:
-    """Reads and checks the source, protects it if `protect`, and returns its handle.
+    """Reads and checks the source, protects it if `protect` is true, and returns its handle.
 
     Raises:
         SourceError: NO_CHANGE; the source cannot be used now.
@@ -98,10 +98,10 @@ def _snapshot(
 
 
 def _hold_content(work: ClaimWork, name: str) -> None:
-    """Locks the content so that no csi-fleet snapshotter deletes it during this reconcile.
+    """Locks a snapshot content so that no csi-fleet snapshotter deletes it during this reconcile.
 
     Raises:
-        TransientError: the content is being deleted right now.
+        TransientError: the snapshot content is being deleted right now.
     """
     lock = snapshot_content(name, Mode.SHARED)
     if work.runtime.queue.acquire(work.lease, lock) is not None:
@@ -109,7 +109,7 @@ def _hold_content(work: ClaimWork, name: str) -> None:
 
 
 def _protect_snapshot(work: ClaimWork, source: DataSource, snapshot: JsonObject) -> None:
-    """Adds the source-protection finalizer; continues without it if not permitted (P-217)."""
+    """Adds the source-protection finalizer; continues without it if that is forbidden (P-217)."""
     kube = work.runtime.effects.kube
     work.runtime.effects.reach(Step.PROTECT_SOURCE, work.lease)
     try:
@@ -131,11 +131,12 @@ def _protect_snapshot(work: ClaimWork, source: DataSource, snapshot: JsonObject)
 
 
 def unprotect_snapshot(work: ClaimWork, claim: JsonObject) -> None:
-    """Removes the finalizer once the volume is saved (P-218); the sweep removes it if this fails.
+    """Removes the snapshot's finalizer once the volume is saved (P-218).
 
-    csi-provisioner looks at the claim's dataSource only; this uses the normalised source, which
-    covers restores across namespaces (D-017). The finalizer stays while another pending claim, or
-    an attempt whose claim is gone, restores from the snapshot (D-015, D-016).
+    If this fails, the sweep removes the finalizer. csi-provisioner checks the claim's dataSource
+    only; this function uses the normalised source, which covers restores across namespaces
+    (D-017). The finalizer is kept while another pending claim, or an attempt whose claim is gone,
+    is being restored from the snapshot (D-015, D-016).
     """
     gates = work.driver.settings.gates
     try:
@@ -207,7 +208,7 @@ def _claim(
 
 
 def _protect_claim(work: ClaimWork, source: DataSource, source_claim: JsonObject) -> None:
-    """Adds the clone-source finalizer (P-226); after a conflict reads again and retries (D-021)."""
+    """Adds the clone-source finalizer (P-226); after a conflict, re-reads and retries (D-021)."""
     kube = work.runtime.effects.kube
     work.runtime.effects.reach(Step.PROTECT_SOURCE, work.lease)
     try:

@@ -1,6 +1,6 @@
 """Describes csi-provisioner as data: its kinds of keys, flags and permissions.
 
-Flags, defaults and gates are those of external-provisioner v6.3 (F- rules, section 2.1).
+The flags, defaults and gates are those of external-provisioner v6.3 (F- rules, section 2.1).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FLAGS: Final = (
          "finalizer; 0 removes none.", per_driver=True),
     Flag("snapshot-orphan-sweep-interval", _DURATION, "5m", "How often to look for orphaned "
          "finalizers of snapshot sources; 0 never.", _SCHEDULE, bound=NOT_NEGATIVE),
-    # One provisioner per node.
+    # One provisioner on each node.
     Flag("node-deployment", _BOOL, "false", "Provision only for the node named by the environment "
          "variable NODE_NAME; an audit leaves out the volumes of other nodes.",
          _RUN_WORKER | {Command.AUDIT}),

@@ -1,7 +1,7 @@
 """Removes orphaned source finalizers from VolumeSnapshots (P-240 to P-243, SN-002 to SN-005).
 
 A finalizer is orphaned if no unbound claim and no open attempt needs the snapshot. Every read must
-succeed before a finalizer is removed; every update carries the resourceVersion that was listed.
+succeed before a finalizer is removed, and every update carries the resourceVersion from the list.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _log = get_logger(__name__)
 
 _FIELD_MANAGER: Final = "csi-fleet"
 _YOUNG: Final = "young"
-# Entries of about 110 bytes each; a mark has 64 KiB at most.
+# Each entry has about 110 bytes, and a mark has at most 64 KiB.
 _MOST_YOUNG: Final = 300
 
 
 def can_sweep(driver: Driver) -> bool:
-    """Return True if the sweep is on and the driver supports snapshots (P-240, C-127)."""
+    """Return True if the sweep is enabled and the driver supports snapshots (P-240, C-127)."""
     return driver.settings.provision.snapshot_orphan_sweep_seconds > 0 and driver.supports(
         "CREATE_DELETE_SNAPSHOT"
     )
@@ -47,20 +47,20 @@ def can_sweep(driver: Driver) -> bool:
 def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """Sweep all snapshots once; the next sweep retries updates that failed.
 
-    csi-fleet's own finalizer is removed twice `--timeout` after a sweep first found it orphaned,
-    by the queue's clock: its claim may not have been listed yet (SN-005).
+    A finalizer that csi-fleet itself added is removed only after it has been orphaned for twice
+    `--timeout`, by the queue's clock, because its claim may not have been listed yet (SN-005).
 
     Raises:
-        ApiError: a list failed; no finalizer was removed because of it (SN-004, D-016).
-        QueueUnavailable: the open attempts are not known; the same.
+        ApiError: a LIST request failed; no finalizer was removed because of it (SN-004, D-016).
+        QueueUnavailable: the open attempts are unknown, so no finalizer was removed.
     """
     del key
     kube = runtime.kube
     if not can_sweep(driver) or not kube.is_served(paths.SNAPSHOTS):
         return done("no snapshots here")
     try:
-        # Snapshots are listed first: a finalizer in this list was added for a claim that existed
-        # already, so the claims listed afterwards include it.
+        # The snapshots are listed first: a finalizer in this list was added for a claim that
+        # already existed, so the claims that are listed afterwards include that claim.
         protected = [
             one for one in kube.list_snapshots() if has_finalizer(one, FINALIZER_SNAPSHOT_SOURCE)
         ]
@@ -82,7 +82,7 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
             continue
         if _is_foreign(runtime, driver, snapshot):
             continue
-        # A claim may have been created meanwhile, so the check is repeated (SN-005).
+        # A claim may have been created in the meantime, so the check is repeated (SN-005).
         if reference in needed_references(runtime, driver, metadata["namespace"], UNBOUND):
             continue
         lease.check()
@@ -92,15 +92,18 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
 
 
 class _Young:
-    """Finalizers of csi-fleet's own that were found orphaned not long ago; kept as the key's mark.
+    """csi-fleet's own finalizers that were found orphaned a short time ago.
+
+    They are stored as the key's mark.
 
     Args:
-        lease: of the sweep.
-        seconds: how long one stays young.
+        lease: the lease of the sweep.
+        seconds: how long a finalizer counts as young.
 
     Attributes:
-        known: when each stops being young, by snapshot and time stamp, as the last sweep left it.
-        found: the same, as this sweep leaves it.
+        known: maps a snapshot's uid and a time stamp to the end of the finalizer's young time, as
+            the last sweep stored it.
+        found: the same mapping, as this sweep will store it.
     """
 
     def __init__(self, lease: Lease, seconds: float) -> None:
@@ -110,26 +113,26 @@ class _Young:
         self._lease, self._seconds = lease, seconds
 
     def keep(self, runtime: Runtime) -> None:
-        """Write the mark if it changed."""
+        """Write the mark if it has changed."""
         if self.found != self.known:
             runtime.effects.mark(self._lease, {_YOUNG: self.found} if self.found else {})
 
     def has(self, snapshot: Mapping[str, Any]) -> bool:
-        """Return True if an orphaned finalizer must stay for now."""
+        """Return True if the snapshot's finalizer, though orphaned, must be kept for now."""
         stamp = _added_at(snapshot)
         if stamp is None:
             return False
         name = f"{snapshot['metadata'].get('uid')} {stamp}"
         session = self._lease.session
         until = Deadline.read(self.known.get(name)) or session.later(self._seconds)
-        # If the mark is full, the next sweep finds the finalizer for the first time.
+        # If the mark is full, the next sweep treats the finalizer as found for the first time.
         if name not in self.found and len(self.found) < _MOST_YOUNG:
             self.found[name] = until.data()
         return session.seconds_left(until) > 0
 
 
 def _added_at(snapshot: Mapping[str, Any]) -> str | None:
-    """The time stamp of csi-fleet's write of the finalizer; None if another program added it."""
+    """Return when csi-fleet wrote the finalizer; None if another program added it."""
     for entry in snapshot["metadata"].get("managedFields") or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:finalizers") or {}
         if entry.get("manager") == _FIELD_MANAGER and any(
@@ -140,7 +143,7 @@ def _added_at(snapshot: Mapping[str, Any]) -> str | None:
 
 
 def _is_foreign(runtime: Runtime, driver: Driver, snapshot: JsonObject) -> bool:
-    """Return True if another driver took the snapshot: that driver's sweep knows its attempts."""
+    """Return True if another driver took the snapshot; that driver's sweep knows its attempts."""
     name = text(snapshot, "status", "boundVolumeSnapshotContentName")
     try:
         content = runtime.kube.get_snapshot_content(name) if name else {}
@@ -150,7 +153,7 @@ def _is_foreign(runtime: Runtime, driver: Driver, snapshot: JsonObject) -> bool:
 
 
 def _unprotect(runtime: Runtime, snapshot: JsonObject) -> None:
-    """Remove the finalizer; log each refusal at the level of P-243."""
+    """Remove the finalizer; log each refusal at the level that P-243 gives."""
     metadata = snapshot["metadata"]
     name = f"{metadata['namespace']}/{metadata['name']}"
     body = without_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)

@@ -1,7 +1,8 @@
 """Reconciles a PersistentVolume: its finalizer and its deletion (L-070, P-500 to P-521).
 
-DeleteVolume is idempotent by id, the PV is deleted only while it has the UID that was decided on,
-and the finalizer is removed last. If a worker dies between two steps, another one finishes the PV.
+DeleteVolume is idempotent by id. The PV is deleted only while it has the UID for which the deletion
+was decided, and the finalizer is removed last. If a worker dies between two steps, another worker
+finishes the deletion.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ class VolumePass(Work):
         return paused or self.overtaken(volume) or self.being_cut(volume) or self.delete(volume)
 
     def is_wanted(self, volume: JsonObject) -> bool:
-        """True if a PV under deletion may still be bound to the claim that it names.
+        """True if a PV that is being deleted may still be bound to the claim that it names.
 
-        The PV binder then makes it Bound, and Released once the claim is gone. Both changes are
+        The PV binder then makes the PV Bound, and Released once the claim is gone. Both changes are
         events, which add the key again.
         """
         claim = volume["spec"].get("claimRef") or {}
@@ -94,7 +95,7 @@ class VolumePass(Work):
         return bool(found["metadata"].get("uid") == claim["uid"])
 
     def being_cut(self, volume: JsonObject) -> Outcome | None:
-        """Waits while a csi-fleet snapshotter, in any process, creates a snapshot of the volume."""
+        """Waits while a csi-fleet snapshotter (in any process) is snapshotting the volume."""
         if not self.driver.supports("CREATE_DELETE_SNAPSHOT"):
             return None
         try:
@@ -107,7 +108,7 @@ class VolumePass(Work):
         return None if busy is None else blocked(busy, "a snapshot of it is being cut")
 
     def overtaken(self, volume: JsonObject) -> Outcome | None:
-        """Waits for an in-flight CreateVolume of a dead worker, which would recreate the volume."""
+        """Waits for a dead worker's in-flight CreateVolume, which would recreate the volume."""
         owner = volume["spec"].get("claimRef") or {}
         namespace, name, uid = (owner.get(one) or "" for one in ("namespace", "name", "uid"))
         claim = claim_key(self.key.driver, namespace, name, uid)
@@ -127,7 +128,7 @@ class VolumePass(Work):
         return patch(metadata["name"], k.FINALIZER_VOLUME, uid=metadata["uid"])
 
     def delete(self, volume: JsonObject) -> Outcome:
-        """Deletes the volume in the storage, then the PV (P-501, P-515, L-075)."""
+        """Deletes the volume from the storage system, then the PV (P-501, P-515, L-075)."""
         started = time.monotonic()
         try:
             self.backend.delete(self, volume)
@@ -166,5 +167,5 @@ class VolumePass(Work):
             self.runtime.effects.reach(Step.RELEASE_OBJECT, self.lease)
             with contextlib.suppress(NotFoundError, ConflictError):
                 left = kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME, uid=uid)
-        # `known`: the events caused by these writes need no further reconcile.
+        # `known`: the events that these writes cause need no further reconcile.
         return done("deleted", known=version_of(left))

@@ -1,9 +1,9 @@
-"""Holds the state that all steps of one reconcile of the provisioner share.
+"""Holds the state that all steps of one provisioner reconcile share.
 
 A reconcile of a claim (`claims.py`) or a volume (`volumes.py`) passes itself, as `ClaimWork` or
-`Work`, to all its steps. `Backend` hides whether a CSI driver or a plug-in makes the volume.
-Everything around it is the same for both: queue, leases, intents, events, retries, the saving of
-the PV and its deletion.
+`Work`, to all its steps. `Backend` hides whether a CSI driver or a plug-in creates the volume.
+Everything else is the same for both: queue, leases, intents, events, retries, saving the PV and
+deleting it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Work:
 
     Attributes:
         backend: creates and deletes the volume.
-        own: the provisioner's part of this process.
+        own: the provisioner's per-process state.
     """
 
     runtime: Runtime
@@ -56,16 +56,18 @@ class ClaimWork(Work):
     """One reconcile of one claim.
 
     Attributes:
-        started: monotonic time.
-        record: the intent, as it is in Redis.
-        is_orphaned: no claim waits for the volume: the claim is gone or has another volume.
-        is_elsewhere: node deployment: orphaned because the claim selects another node, which makes
-            its own volume of the same name.
-        had_failed: the intent at the start was of an attempt with a final error.
-        had_doubt: there was an intent at the start, so an earlier call may have left a volume.
+        started: the start of the reconcile, in monotonic time.
+        record: the intent, as it is stored in Redis.
+        is_orphaned: no claim waits for the volume: the claim is gone or has a different volume.
+        is_elsewhere: in node deployment, the attempt is orphaned because the claim selects another
+            node, which creates its own volume of the same name.
+        had_failed: the intent found at the start belonged to an attempt with a final error.
+        had_doubt: an intent was found at the start, so an earlier call may have left a volume.
         has_read: the claim was read from the API server.
-        tried: the intent after the last try to copy it; it is not copied again until it changes.
-        recorded_name: the volume's name in the intent at the start, if it differs from the usual.
+        tried: the intent as it was after the last attempt to copy it; it is not copied again until
+            it changes.
+        recorded_name: the volume's name in the intent found at the start, if it differs from the
+            usual name.
     """
 
     started: float = 0.0
@@ -84,13 +86,13 @@ class ClaimWork(Work):
         return self.recorded_name or self.lease.volume
 
     def overtaken_seconds(self) -> float:
-        """Returns how many seconds a call of a dead worker may still be in flight."""
+        """Returns for how many more seconds a dead worker's call may be in flight."""
         if self.record is None:
             return 0.0
         return self.lease.session.seconds_left(self.record.overtaken)
 
     def read_claim(self) -> JsonObject | None:
-        """Reads the claim; None if it is gone or another claim has its name."""
+        """Reads the claim; returns None if it is gone or a different claim now has its name."""
         namespace, _, name = self.key.object.partition("/")
         try:
             claim = self.runtime.kube.get_claim(namespace, name)
@@ -99,7 +101,7 @@ class ClaimWork(Work):
         return claim if claim["metadata"].get("uid") == self.key.uid else None
 
     def user_of(self, names_it: Callable[[JsonObject], bool]) -> str:
-        """Returns the name of a live PV, not the claim's own, that `names_it`; "" for none."""
+        """Returns the name of a live PV that `names_it`, except the claim's own PV; "" for none."""
 
         def is_others(volume: JsonObject) -> bool:
             reference = volume["spec"].get("claimRef") or {}
@@ -123,8 +125,9 @@ class ClaimWork(Work):
         A volume may exist long before its PV does, and Redis may lose the intent.
 
         Args:
-            for_others: also if another worker has taken the key over; it may have finished the
-                attempt before our call returned.
+            for_others: copy the intent even if another worker has taken over the key; that
+                worker may
+                have finished the attempt before this worker's call returned.
         """
         record = self.record
         if record is None or not record.is_open or record.is_copied or record is self.tried:
@@ -134,7 +137,7 @@ class ClaimWork(Work):
             self.record = self.tried = self.own.safekeeping.copy(self.lease, record)
 
     def forget_intent(self) -> None:
-        """Drops the intent and its copy, because the storage holds no volume of this claim."""
+        """Drops the intent and its copy, because no volume of this claim exists in the storage."""
         if self.record is not None:
             self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
             self.own.safekeeping.forget(self.lease, self.record)
@@ -148,7 +151,7 @@ class ClaimAttempt(Protocol):
     was_sent: bool
 
     def run(self) -> JsonObject:
-        """Returns the complete PV, already recorded in Redis.
+        """Returns the complete PV, which is already recorded in Redis.
 
         Raises:
             AttemptError: its state decides what happens next.
@@ -157,7 +160,7 @@ class ClaimAttempt(Protocol):
 
     @property
     def current(self) -> Intent:
-        """The intent of this attempt, once it is recorded."""
+        """The intent of this attempt; available once it has been recorded."""
 
     def remember_background(self) -> None:
         """Records that the outcome of the call is unknown (P-401)."""
@@ -168,20 +171,20 @@ class Backend(Protocol):
 
     @property
     def add_finalizer(self) -> bool:
-        """True if PVs get the deletion finalizer; the library's AddFinalizer (L-002, L-072)."""
+        """True if PVs get the deletion finalizer: the library's AddFinalizer (L-002, L-072)."""
 
     def threshold(self, kind: str) -> int:
-        """Returns the retry limit for keys of that kind, 0 for none (L-016)."""
+        """Returns the retry limit for keys of that kind; 0 means no limit (L-016)."""
 
     def should_provision(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
     ) -> Outcome | None:
-        """The pre-check (L-022); None means an attempt is due."""
+        """Runs the pre-check (L-022); returns None if an attempt is due."""
 
     def attempt(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject, intent: Intent | None
     ) -> ClaimAttempt:
-        """Returns a new attempt that has not called the driver yet."""
+        """Returns a new attempt, which has not called the driver yet."""
 
     def save(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
@@ -189,15 +192,15 @@ class Backend(Protocol):
         """Saves a provisioned volume (L-080, L-081)."""
 
     def resume(self, work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
-        """Continues to save a volume that an earlier reconcile made."""
+        """Resumes saving a volume that an earlier reconcile created."""
 
     def is_guard_willing(self, volume: JsonObject) -> bool:
         """Returns the answer of the plug-in's DeletionGuard (L-073 row 1)."""
 
     def delete(self, work: Work, volume: JsonObject) -> None:
-        """Deletes the volume in its storage; a volume that is gone already is a success.
+        """Deletes the volume from its storage system; succeeds if the volume is already gone.
 
         Raises:
             AttemptError: recorded as an event on the PV and retried.
-            IgnoredError: the volume is not this backend's to delete.
+            IgnoredError: this backend must not delete the volume.
         """
