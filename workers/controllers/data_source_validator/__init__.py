@@ -1,1 +1,1 @@
-"""Warns about a claim whose data source kind is not registered by any VolumePopulator."""
+"""Warns about a claim whose data source kind no VolumePopulator registers."""

@@ -33,17 +33,17 @@ MESSAGE: Final = "The datasource for this PVC does not match any registered Volu
 
 
 class DataSourceValidator:
-    """Warns about a claim if no VolumePopulator fills volumes from its kind of source."""
+    """Warns about a claim if no VolumePopulator handles the kind of its data source."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """Return no lock: only an event is written."""
+        """Return no lock, because the reconcile only writes an event."""
         del key, driver
         return ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """Read claim and populators; warn if no populator names the kind (DV-001, DV-005).
+        """Read the claim and the populators; warn if no populator names the kind (DV-001, DV-005).
 
         Raises:
             ApiError: the claim or the populators cannot be read.
@@ -77,17 +77,17 @@ class DataSourceValidator:
         return done("warned", known=text(claim, "metadata", "resourceVersion"))
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Return nothing: events and the resync queue all work."""
+        """Return nothing: events and the resync queue all the work."""
         del context, driver
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """Return False: it works without a driver."""
+        """Return False: the validator works without a driver."""
         del driver
         return False
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Default number of claims validated at once; `--worker-threads` overrides it."""
+        """Return the default number of concurrent validations; `--worker-threads` overrides it."""
         del driver
         return {KIND: THREADS}
 

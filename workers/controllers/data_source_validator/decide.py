@@ -1,4 +1,4 @@
-"""Decides which kind of source a claim names and which populator fills it. Pure.
+"""Decides which kind of source a claim names and which populator handles it; has no I/O.
 
 Source: volume-data-source-validator, pkg/data-source-validator/data_source_validator.go.
 """
@@ -24,7 +24,7 @@ UNBOUND: Final = frozenset({"", "Pending"})
 
 
 def wanted_kind(claim: Json) -> GroupKind | None:
-    """The kind that a populator must name; None if none is needed (DV-002, DV-003, DVD-001)."""
+    """Return the kind that a populator must name, or None (DV-002, DV-003, DVD-001)."""
     if is_deleting(claim) or text(claim, "status", "phase") not in UNBOUND:
         return None
     if optional_mapping(claim, "spec", "dataSourceRef") is None:
@@ -35,7 +35,7 @@ def wanted_kind(claim: Json) -> GroupKind | None:
 
 
 def populator_of(kind: GroupKind, populators: Iterable[Json]) -> str | None:
-    """The name of the first VolumePopulator that names exactly this kind (DV-004)."""
+    """Return the name of the first VolumePopulator that names exactly this kind (DV-004)."""
     for one in populators:
         named = one.get("sourceKind")  # of any type: the CRD may have no schema
         if isinstance(named, Mapping) and kind == GroupKind(

@@ -1,6 +1,7 @@
 """`csi-fleet explain pvc` for the data source validator: shows whether a validation is queued.
 
-`workers.explain.claims` reports whether a populator fills the claim, even without this controller.
+`workers.explain.claims` reports whether a populator handles the claim, even without this
+controller.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """Report the state of the queue; a validator that does not run blocks no claim.
+    """Report the claim's state in the queue; a validator that is not running blocks no claim.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show the claim.

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 KIND: Final = "data-sources"
 _MAX_KIND: Final = 64
-"""Only this many characters of a kind are kept: no real kind is longer, and claims may name any."""
+"""Characters of a kind that are kept: no real kind is longer, but a claim can name any text."""
 
 
 class DataSourceRules:
     """Tracks all claims of the cluster, whatever their driver."""
 
     def __init__(self) -> None:
-        # Claims by namespace/name: the key, and the kind of source that must fill the claim.
+        # Claims by namespace/name. Each entry holds the key and the kind of source for which the
+        # claim needs a populator.
         self._claims: Waits[tuple[Key, GroupKind]] = Waits()
         self._populators: Waits[GroupKind] = Waits()
         self._tables: dict[Resource, Waits[Any]] = {
@@ -40,18 +41,18 @@ class DataSourceRules:
         }
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
-        """Ignore the drivers."""
+        """Ignore the drivers, because validation does not depend on them."""
         del drivers
         return ()
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Process a claim or a populator as it is now."""
+        """Process the current state of a claim or a populator."""
         del is_listed
         self._tables[resource].listed(item.metadata.full_name)
         return self._claim(item) if resource == paths.CLAIMS else self._populator(item)
 
     def gone(self, resource: Resource, item: Claim | Populator) -> Iterable[Told]:
-        """Drop a claim; after a populator is gone, queue the claims of its kind."""
+        """Drop a deleted claim; after a populator is deleted, queue the claims of its kind."""
         name = item.metadata.full_name
         if resource == paths.CLAIMS:
             known = self._claims.pop(name)
@@ -60,25 +61,28 @@ class DataSourceRules:
         return self._unpopulated(former) if former is not None else ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Start a complete list."""
+        """Start to process a complete list."""
         self._tables[resource].begin_list()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Drop what was not listed; the CRD of populators may be new, so queue all (DV-006)."""
+        """Drop what was not listed; after a list of populators, queue the claims without one.
+
+        The CRD of the populators may have been installed just before that list (DV-006).
+        """
         vanished = self._tables[resource].end_list()
         if resource == paths.CLAIMS:
             return [Forget(key) for key, _ in vanished]
         return self.all_keys()
 
     def all_keys(self) -> Iterable[Key]:
-        """Keys of all claims without a populator: warnings are repeated before they expire."""
+        """Return the keys of all claims without a populator, whose warnings must not expire."""
         return self._unpopulated()
 
     def _claim(self, item: Claim) -> Iterable[Told]:
         meta, source = item.metadata, item.spec.data_source_ref
         name, is_open = meta.full_name, item.status.phase in UNBOUND
         before = self._claims.pop(name)
-        # A claim that was made again while no watch was open has another uid.
+        # A claim that was recreated while no watch was open has a different uid.
         gone = (Forget(before[0]),) if before is not None and before[0].uid != meta.uid else ()
         if source is None or not is_open or meta.deletion_timestamp is not None:
             return gone
@@ -97,7 +101,7 @@ class DataSourceRules:
         return self._unpopulated(former)
 
     def _unpopulated(self, former: GroupKind | None = None) -> list[Key]:
-        """Keys of claims whose kind no populator names, for one kind or for all."""
+        """Return the keys of claims whose kind no populator names, for one kind or all kinds."""
         named = set(self._populators.values())
         return [
             key

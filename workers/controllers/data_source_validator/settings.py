@@ -27,8 +27,8 @@ class ValidatorSettings:
     """The values of the flags.
 
     Attributes:
-        worker_threads: claims validated at the same time.
-        retry_interval_start_seconds, retry_interval_max_seconds: back-off after a failed read.
+        worker_threads: how many claims are validated at the same time.
+        retry_interval_start_seconds, retry_interval_max_seconds: the back-off after a failed read.
     """
 
     worker_threads: int = setting("worker-threads", FLAGS)
@@ -37,6 +37,6 @@ class ValidatorSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> ValidatorSettings:
-    """Build the settings from flag values by name; an absent flag takes its default."""
+    """Build the settings from flag values by name; an absent flag has its default value."""
     found = with_flags(ValidatorSettings(), values)
     return replace(found, worker_threads=max(1, found.worker_threads))

@@ -1,4 +1,4 @@
-"""Declares volume-data-source-validator as data; flags and defaults of v1.7 (DV-030)."""
+"""Declares volume-data-source-validator as data, with the flags and defaults of v1.7 (DV-030)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PERMISSIONS: Final = (
 
 
 def lease_name(_driver: str) -> str:
-    """Name of the Go program's Kubernetes Lease (DV-031)."""
+    """Return the name of the Go program's Kubernetes Lease (DV-031)."""
     return "data-source-validator-leader"
 
 
