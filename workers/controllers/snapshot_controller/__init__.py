@@ -1,1 +1,1 @@
-"""Binds snapshots to their contents for the whole cluster, as snapshot-controller does."""
+"""Binds snapshots to their snapshot contents for the whole cluster, as snapshot-controller does."""

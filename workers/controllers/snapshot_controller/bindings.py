@@ -1,6 +1,7 @@
-"""Reconciles one content for the snapshot controller (section 3).
+"""Reconciles one VolumeSnapshotContent for the snapshot controller (section 3).
 
-A missing snapshot never causes an action: its manifest may still come from another cluster.
+A missing snapshot never causes an action, because its manifest may still arrive from another
+cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def sync_binding(context: Context, key: Key, lease: Lease) -> Outcome:
-    """Reconciles one content (SNC-072, SNC-073)."""
+    """Reconciles one VolumeSnapshotContent (SNC-072, SNC-073)."""
     work = ObjectPass(context, key, lease, paths.SNAPSHOT_CONTENTS)
     if not work.read():
         return done("gone")

@@ -1,7 +1,8 @@
-"""Keeps a claim by a finalizer while snapshots are taken from it (SNC-060 to SNC-062).
+"""Keeps a claim from being deleted while snapshots are taken from it (SNC-060 to SNC-062).
 
-A lock per claim is held around each check and write. Without it, as in snapshot-controller, one
-snapshot can find the finalizer while another removes it (SND-018).
+A finalizer on the claim does this. Each check or write of the finalizer holds a lock on the claim.
+Without the lock, as in snapshot-controller, one snapshot can find the finalizer present while
+another snapshot's reconcile removes it (SND-018).
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ if TYPE_CHECKING:
 
 
 def claim_lock(namespace: str, name: str) -> Lock:
-    """Returns the lock for checking or changing the finalizer of a claim (SNQ-003)."""
+    """Returns the lock for checking or changing a claim's finalizer (SNQ-003)."""
     return Lock(f"pvc:{namespace}/{name}")
 
 
 def update_failed(name: str, cause: object) -> AttemptError:
-    """Returns the error of a failed write, with snapshot-controller's text."""
+    """Returns the error for a failed write, with snapshot-controller's text."""
     message = f"snapshot controller failed to update {name} on API server: {cause}"
     return AttemptError(message, State.NO_CHANGE)
 
 
 def hold(work: ObjectPass) -> JsonObject:
-    """Locks the source claim until `let_go` or the end of the reconcile, and reads it.
+    """Locks the source claim until `let_go` or the end of the reconcile, and reads the claim.
 
     Raises:
         AttemptError: the claim is missing.
@@ -54,16 +55,19 @@ def hold(work: ObjectPass) -> JsonObject:
 
 
 def let_go(work: ObjectPass) -> None:
-    """Unlocks the claim once the content exists, by which the snapshot counts as its user."""
+    """Unlocks the claim once the snapshot content exists.
+
+    From then on, that content shows that the snapshot uses the claim.
+    """
     name = objects.source_claim(work.item) or ""
     work.context.queue.unlock(work.lease, claim_lock(work.namespace, name).name)
 
 
 def protect(work: ObjectPass, claim: Json) -> None:
-    """Adds the finalizer to a claim that is locked (SNC-060).
+    """Adds the finalizer to a claim that is already locked (SNC-060).
 
     Raises:
-        AttemptError: the claim is being deleted, or the API server refuses.
+        AttemptError: the claim is being deleted, or the API server refuses the write.
     """
     if has_finalizer(claim, FINALIZER_CLAIM_AS_SOURCE):
         return
@@ -81,12 +85,12 @@ def protect(work: ObjectPass, claim: Json) -> None:
 
 
 def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
-    """Removes the finalizer when no snapshot needs the claim (SNC-061, SNC-062).
+    """Removes the finalizer if no snapshot needs the claim (SNC-061, SNC-062).
 
     Args:
         work: the reconcile of a snapshot of the claim, or of the claim itself.
-        name: the claim's name, "" for a snapshot without a claim.
-        except_uid: UID of a snapshot that does not count, because it is being deleted.
+        name: the claim's name; "" for a snapshot without a claim.
+        except_uid: the UID of a snapshot that does not count, because it is being deleted.
 
     Returns:
         False if a snapshot needs the claim.
@@ -114,10 +118,11 @@ def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
 
 
 def _has_begun(work: ObjectPass, snapshot: Json) -> bool:
-    """True if the snapshot has a content; without one it does not hold its claim (SNC-061).
+    """True if the snapshot has a content; without one it does not need its claim (SNC-061).
 
-    A snapshot may never start, for example if its class is missing. The content is made under the
-    claim's lock, so none can be made during this check.
+    A snapshot may never start, for example if its class is missing. The content is created while
+    the
+    claim is locked, so no content can be created during this check.
     """
     if objects.bound_content(snapshot):
         return True
@@ -125,10 +130,11 @@ def _has_begun(work: ObjectPass, snapshot: Json) -> bool:
 
 
 def sync_source(context: Context, key: Key, lease: Lease) -> Outcome:
-    """Removes the finalizer that snapshots left on a claim, if none needs it (SNQ-013).
+    """Removes the finalizer that snapshots left on a claim, if no snapshot needs it (SNQ-013).
 
-    A snapshot's own reconcile can leave it: two snapshots deleted together counted each other, a
-    reconcile died half-way, or a late write came after the last check.
+    A snapshot's own reconcile can leave the finalizer behind for three reasons: two snapshots that
+    were deleted together each counted the other, a reconcile died half-way, or a late write arrived
+    after the last check.
     """
     work = ObjectPass(context, key, lease, paths.CLAIMS)
     return done("released" if unprotect(work, work.name) else "a snapshot needs it")

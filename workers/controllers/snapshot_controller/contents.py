@@ -1,4 +1,4 @@
-"""Builds the content of a dynamic snapshot; pure (SNC-044)."""
+"""Builds the VolumeSnapshotContent of a dynamic snapshot; has no I/O (SNC-044)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def secret_of(snapshot: Json, snapshot_class: Json) -> SecretRef | None:
-    """Returns the reference to the secret of CreateSnapshot and DeleteSnapshot (SNA-020).
+    """Returns the reference to the secret for CreateSnapshot and DeleteSnapshot (SNA-020).
 
     Raises:
-        AttemptError: the class's templates cannot be resolved.
+        AttemptError: the templates in the class cannot be resolved.
     """
     return snapshot_secrets.resolve(
         SecretUse.SNAPSHOT,
@@ -31,10 +31,12 @@ def secret_of(snapshot: Json, snapshot_class: Json) -> SecretRef | None:
 
 
 def check_driver(snapshot_class: Json, volume: Json) -> None:
-    """Checks that class and volume have one driver; upstream calls the wrong one (SND-008).
+    """Checks that the class and the volume name the same driver (SND-008).
+
+    Upstream does not check this and calls the wrong driver.
 
     Raises:
-        AttemptError: their drivers differ.
+        AttemptError: the two drivers differ.
     """
     wanted, found = text(snapshot_class, "driver"), text(volume, "spec", "csi", "driver")
     if wanted != found:
@@ -54,18 +56,19 @@ def build(
     node: str,
     keeps_mode: bool,
 ) -> dict[str, Any]:
-    """Returns the content to create.
+    """Returns the VolumeSnapshotContent to create.
 
-    It has its finalizer from the start. snapshot-controller adds it later, and a deletion before
-    that leaves the snapshot in the storage (SND-002).
+    It has its finalizer from the start. snapshot-controller adds the finalizer later, and a
+    deletion
+    before that leaves the snapshot behind in the storage system (SND-002).
 
     Args:
         snapshot: the dynamic snapshot.
-        snapshot_class: its class.
-        volume: the volume behind its claim, with `spec.csi`.
-        secret: the class's secret, resolved.
-        node: value of the node label in distributed mode, "" for no label.
-        keeps_mode: the content records the volume's mode (SNC-081).
+        snapshot_class: the snapshot's class.
+        volume: the volume to which the snapshot's claim is bound, with `spec.csi`.
+        secret: the reference to the class's secret, with its templates resolved.
+        node: the value of the node label in distributed mode; "" for no label.
+        keeps_mode: whether the content records the volume's mode (SNC-081).
     """
     metadata: dict[str, Any] = {
         "name": objects.content_name(snapshot),
@@ -92,7 +95,7 @@ def build(
         "deletionPolicy": text(snapshot_class, "deletionPolicy"),
         "driver": text(snapshot_class, "driver"),
     }
-    # Sent as null if it is not recorded, as snapshot-controller does.
+    # Sent as null if the mode is not recorded, as snapshot-controller does.
     spec["sourceVolumeMode"] = optional_text(volume, "spec", "volumeMode") if keeps_mode else None
     return {
         "apiVersion": f"{k.GROUP_SNAPSHOT}/v1",

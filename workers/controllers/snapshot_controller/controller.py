@@ -1,4 +1,4 @@
-"""Runs the snapshot controller, which has no driver, as a controller of the engine."""
+"""Runs the snapshot controller, which needs no driver, as a controller of the engine."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ THREADS: Final = 10
 
 
 class SnapshotController:
-    """Creates and binds contents of snapshots, and deletes both in the right order."""
+    """Creates and binds snapshot contents; deletes snapshots and contents in the right order."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """No locks at the start: a reconcile takes its locks once it knows what to do."""
+        """Returns no locks: a reconcile takes its locks once it knows what to do."""
         del key, driver
         return ()
 
@@ -49,17 +49,17 @@ class SnapshotController:
         return _PASSES[key.kind](context, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Nothing: events and retries start every reconcile."""
+        """Returns nothing: events and retries start every reconcile."""
         del context, driver
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """False for every driver: this controller has none."""
+        """Returns False for every driver, because this controller needs none."""
         del driver
         return False
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Limits the simultaneous reconciles of each kind (SNC-100, --worker-threads)."""
+        """Returns the limit on concurrent reconciles for each kind (SNC-100, --worker-threads)."""
         del driver
         return dict.fromkeys(_PASSES, THREADS)
 

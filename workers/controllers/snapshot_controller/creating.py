@@ -1,4 +1,4 @@
-"""Creates the content of a dynamic snapshot from claim, volume and class (SNC-042 to SNC-044)."""
+"""Creates a dynamic snapshot's content from its claim, volume and class (SNC-042 to SNC-044)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _fail(message: str) -> AttemptError:
 
 
 def source_volume(work: ObjectPass, claim_name: str | None) -> JsonObject:
-    """Returns a claim's volume in CSI form (SNC-043 rows 3 to 5, SND-031).
+    """Returns the volume of a claim in CSI form (SNC-043 rows 3 to 5, SND-031).
 
     Raises:
         AttemptError: the claim is missing or not bound, or the volume names another claim.
@@ -51,7 +51,7 @@ def _volume_of(work: ObjectPass, claim: Json) -> JsonObject:
 
 
 def bound_volume(work: ObjectPass, claim: Json, wanted: str) -> JsonObject:
-    """Returns the volume of a claim; `wanted` ("a snapshot") is used in the error text.
+    """Returns the volume of a claim; the error text says that `wanted` ("a snapshot") needs it.
 
     Raises:
         AttemptError: the claim is not bound, or the volume names another claim.
@@ -73,7 +73,7 @@ def bound_volume(work: ObjectPass, claim: Json, wanted: str) -> JsonObject:
 
 
 def source_driver(work: ObjectPass) -> str:
-    """Returns the driver of a snapshot's source volume (SNC-011).
+    """Returns the driver of the snapshot's source volume (SNC-011).
 
     Raises:
         AttemptError: the driver cannot be determined.
@@ -85,11 +85,11 @@ def source_driver(work: ObjectPass) -> str:
 
 
 def create_content(work: BindingPass) -> JsonObject:
-    """Checks all inputs, protects the claim, then creates the content (SNC-043).
+    """Checks all inputs, protects the claim, then creates the snapshot content (SNC-043).
 
     Raises:
-        Refusal: `SnapshotContentCreationFailed`, retried with back-off.
-        Ended: another key holds the lock of the claim or its volume.
+        Refusal: `SnapshotContentCreationFailed`; the reconcile is retried with back-off.
+        Ended: another key holds the lock on the claim or on its volume.
     """
     try:
         return _create(work, claims.hold(work), work.chosen_class)
@@ -112,7 +112,7 @@ def _create(work: BindingPass, claim: Json, snapshot_class: JsonObject | None) -
         raise _fail(f"cannot find CSI PersistentVolumeSource for volume {name}")
     assert snapshot_class is not None  # `_input` fails without one
     contents.check_driver(snapshot_class, volume)
-    # The provisioner takes the same lock exclusively to delete the volume.
+    # The provisioner takes the same lock exclusively when it deletes the volume.
     work.acquire(Lock(objects.name_of(volume), Mode.SHARED))
     body = contents.build(
         work.item,
@@ -133,7 +133,7 @@ def _create(work: BindingPass, claim: Json, snapshot_class: JsonObject | None) -
 def _input(
     work: ObjectPass, claim: Json, snapshot_class: JsonObject | None
 ) -> tuple[JsonObject, SecretRef | None]:
-    """Returns the volume and the secret's reference (SNC-043 rows 2 to 6)."""
+    """Returns the volume and the reference to the secret (SNC-043 rows 2 to 6)."""
     if snapshot_class is None:
         name = objects.name_of(work.item)
         raise _fail(f"failed to take snapshot {name} without a snapshot class")
@@ -141,7 +141,7 @@ def _input(
 
 
 def _post(work: BindingPass, body: JsonObject) -> JsonObject:
-    """Creates the content; an existing content must belong to the snapshot (SND-009)."""
+    """Creates the snapshot content; an existing one must belong to the snapshot (SND-009)."""
     work.reach("create-content")
     try:
         return work.context.effects.kube.create(paths.SNAPSHOT_CONTENTS, body)

@@ -1,7 +1,7 @@
-"""Checks a live snapshot and its content; the pure rules of section 2 and 3.
+"""Checks a live snapshot and its content: the rules of sections 2 and 3, without I/O.
 
-A failed check raises `Refusal`, which holds all that the user sees of it: the event, the error text
-and whether the snapshot counts as not ready. Source: external-snapshotter v8.6,
+A failed check raises `Refusal`, which holds everything that the user sees of it: the event, the
+error text and whether the snapshot is set to not ready. Source: external-snapshotter v8.6,
 pkg/common-controller/snapshot_controller.go.
 """
 
@@ -33,9 +33,9 @@ class Refusal(Exception):  # noqa: N818 - a verdict about an object, not a failu
     """The snapshot has a problem that its user must see.
 
     Attributes:
-        reason: of the event; "" for no event.
-        message: of the event and the error status.
-        unsets_ready: the status also says not ready.
+        reason: the reason of the event; "" for no event.
+        message: the message of the event and of the error in the status.
+        unsets_ready: whether the status is also set to not ready.
         cause: the text for the log and for `SnapshotFinalizerError`, if it differs from `message`.
     """
 
@@ -50,23 +50,23 @@ class Refusal(Exception):  # noqa: N818 - a verdict about an object, not a failu
 
 
 def has_one_source(snapshot: Json) -> bool:
-    """True if the snapshot names either a claim or a content (SNC-020 row 3)."""
+    """True if the snapshot names exactly one of a claim and a content (SNC-020 row 3)."""
     return (objects.source_claim(snapshot) is None) != (objects.source_content(snapshot) is None)
 
 
 def has_one_handle(content: Json) -> bool:
-    """True if the content names either a volume or a snapshot (SNC-073 (1))."""
+    """True if the snapshot content names exactly one of a volume and a snapshot (SNC-073 (1))."""
     return (objects.volume_handle(content) is None) != (objects.source_handle(content) is None)
 
 
 def expected_content(snapshot: Json) -> str:
-    """Returns the name of the snapshot's content: the named one, else the computed one."""
+    """Returns the name of the snapshot's content: the name in the spec, else the computed name."""
     named = objects.source_content(snapshot)
     return objects.content_name(snapshot) if named is None else named
 
 
 def missing_finalizers(snapshot: Json, content: Json | None) -> list[str]:
-    """Returns the finalizers that are missing on a live snapshot (SNC-030)."""
+    """Returns the finalizers that a live snapshot needs but does not have (SNC-030)."""
     wanted = [FINALIZER_SNAPSHOT_AS_SOURCE]
     if (
         content is not None
@@ -80,7 +80,7 @@ def missing_finalizers(snapshot: Json, content: Json | None) -> list[str]:
 def left_finalizers(
     snapshot: Json, *, waits_for_content: bool, leaves_group: bool
 ) -> Sequence[str]:
-    """Returns the finalizers that stay on a snapshot under deletion (SNC-058 row 7)."""
+    """Returns the finalizers to keep on a snapshot that is being deleted (SNC-058 row 7)."""
     gone = {FINALIZER_SNAPSHOT_AS_SOURCE}
     if not waits_for_content:
         gone.add(FINALIZER_SNAPSHOT_BOUND)
@@ -90,12 +90,12 @@ def left_finalizers(
 
 
 def is_settled(snapshot: Json) -> bool:
-    """True if the snapshot is ready and bound, so that no status is copied to it (SNC-056)."""
+    """True if the snapshot is ready and bound, so that no status need be copied to it (SNC-056)."""
     return objects.is_ready(snapshot) and bool(objects.bound_content(snapshot))
 
 
 def needs_content_finalizer(content: Json) -> bool:
-    """True if a bound content, not under deletion, has no finalizer (SNC-073 (2), (3))."""
+    """True if a bound content that is not being deleted has no finalizer (SNC-073 (2), (3))."""
     return (
         bool(objects.ref_uid(content))
         and not is_deleting(content)

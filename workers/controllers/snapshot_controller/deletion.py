@@ -1,4 +1,4 @@
-"""Deletes a snapshot: first its content, then its claim's finalizer, then its own (section 2.6)."""
+"""Deletes a snapshot: its content, its claim's finalizer, then its own finalizers (section 2.6)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def delete(work: BindingPass) -> Outcome:
 def own_content(work: BindingPass) -> JsonObject | None:
     """Returns the content that refers to this object; None if there is none (SNC-057).
 
-    A content that the status does not name yet is found by its computed name (SND-023).
+    A content that the object's status does not name yet is found by its computed name (SND-023).
     """
     name = text(work.item, "status", work.words.bound_field)
     if not name and work.named_content is None:
@@ -86,7 +86,7 @@ def own_content(work: BindingPass) -> JsonObject | None:
 def mark_deleted(
     work: ObjectPass, resource: Resource, content: JsonObject, annotation: str
 ) -> None:
-    """Adds the annotation that lets csi-snapshotter delete the snapshot (SNQ-011 f)."""
+    """Adds the annotation that allows csi-snapshotter to delete the snapshot (SNQ-011 f)."""
 
     def patch(item: JsonObject) -> JsonObject | None:
         if annotation in annotations_of(item):
@@ -98,12 +98,12 @@ def mark_deleted(
 
 
 def delete_content(work: BindingPass, content: JsonObject, words: Words | None = None) -> bool:
-    """Deletes the content, with its UID as precondition; False if the API server refused.
+    """Deletes the content if it still has its UID; returns False if the API server refused.
 
     Args:
         work: the reconcile.
-        content: the content.
-        words: names of the content's kind; by default those of the reconcile.
+        content: the content to delete.
+        words: the names for the content's kind; by default those of the reconcile.
     """
     words = words or work.words
     if text(content, "metadata", "deletionTimestamp"):
@@ -123,7 +123,7 @@ def delete_content(work: BindingPass, content: JsonObject, words: Words | None =
 
 
 def hold(work: ObjectPass, words: str, refusal: RefusedError | None) -> Outcome:
-    """Delays the deletion while a volume is, or may be, restored from the snapshot."""
+    """Delays the deletion while a volume is being restored, or may be, from the snapshot."""
     work.event("Warning", "SnapshotDeletePending", words)
     if refusal is not None:
         trail.tell_refused(_log, refusal)
@@ -131,14 +131,14 @@ def hold(work: ObjectPass, words: str, refusal: RefusedError | None) -> Outcome:
 
 
 def was_gone(error: RefusedError, name: str) -> bool:
-    """True if a DELETE was refused because that very object no longer exists."""
+    """True if a DELETE was refused because the object in question no longer exists."""
     if isinstance(error, NotFoundError):
         return error.is_about(name)
     return isinstance(error, ConflictError)
 
 
 def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: bool) -> Outcome:
-    """Removes the finalizers, except the bound one until the content is gone (SNC-058 row 7)."""
+    """Removes the finalizers; keeps the bound one until the content is gone (SNC-058 row 7)."""
 
     def patch(item: JsonObject) -> JsonObject | None:
         known = text_list(item, "metadata", "finalizers")
@@ -155,11 +155,11 @@ def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: b
 
 
 class Pending(NamedTuple):
-    """A snapshot from which a volume is, or may be, restored.
+    """A snapshot from which a volume is being restored, or may be.
 
     Attributes:
         name: the snapshot's name.
-        refusal: why it is unknown whether a volume is restored; None if it is known.
+        refusal: why it is unknown whether a volume is being restored; None if it is known.
     """
 
     name: str
@@ -167,15 +167,15 @@ class Pending(NamedTuple):
 
 
 def restored_of(work: ObjectPass, snapshots: list[JsonObject]) -> Pending | None:
-    """Returns the first snapshot from which a volume is restored (SNC-058 row 2, SND-010).
+    """Returns the first snapshot from which a volume is being restored (SNC-058 row 2, SND-010).
 
-    Claims of other namespaces need a ReferenceGrant, so only the grants' namespaces are searched.
-    If claims cannot be read, the first snapshot counts as in use. For a claim that is gone, the
-    provisioner's finalizer stays on the snapshot until its attempt ends.
+    Claims of other namespaces need a ReferenceGrant, so only the namespaces in the grants are
+    searched. If claims cannot be read, the first snapshot counts as in use. If a claim is gone, the
+    provisioner's finalizer is kept on the snapshot until the claim's attempt ends.
 
     Args:
         work: the reconcile.
-        snapshots: snapshots of the reconcile's namespace.
+        snapshots: the snapshots to check, from the reconcile's namespace.
     """
     names = [objects.name_of(one) for one in snapshots]
     for name, one in zip(names, snapshots, strict=True):
@@ -200,7 +200,7 @@ def restored_of(work: ObjectPass, snapshots: list[JsonObject]) -> Pending | None
 
 
 def _granted_namespaces(work: ObjectPass, names: list[str]) -> Iterator[str]:
-    """Yields the namespaces whose claims may use these snapshots; none without the grants' CRD."""
+    """Yields the namespaces whose claims may use these snapshots; none if no grant can be read."""
     try:
         grants = list(work.context.kube.list_reference_grants(work.namespace))
     except (NotFoundError, ForbiddenError):

@@ -22,7 +22,7 @@ _SHAPES = {"snapshot": snapshots.SNAPSHOT, "group-snapshot": snapshots.GROUP}
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """Gathers the facts of the object and returns the first cause that holds.
+    """Gathers the facts about the object and returns the first cause that applies.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show the object.
@@ -45,7 +45,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
 
 
 def _content_of(snapshot: JsonObject, noun: str) -> str:
-    """Returns the name of the content that the object is bound to, or will be."""
+    """Returns the name of the content to which the object is bound or will be bound."""
     if noun == "snapshot":
         return objects.bound_content(snapshot) or expected_content(snapshot)
     bound = text(snapshot, "status", "boundVolumeGroupSnapshotContentName")

@@ -1,8 +1,8 @@
 """The frame of one reconcile of a snapshot or group snapshot: class, finalizers, content, status.
 
-It holds the steps that both kinds share (SNC-020, SNG-002). `Words` holds the names and texts of a
-kind; the abstract methods are the steps that differ. Everything is read live and a step sees the
-writes of the step before, so one reconcile binds a new object.
+It holds the steps that both kinds share (SNC-020, SNG-002). `Words` holds the names and texts of
+one kind; the abstract methods are the steps that differ. Everything is read live, and each step
+sees the writes of the previous steps, so a single reconcile binds a new object.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The names and texts of one of the two kinds.
+    """The names and texts for one of the two kinds.
 
     Attributes:
-        subject: first word of the kind's reasons and messages, such as `Snapshot`.
-        noun: the kind in running text, such as `snapshot`.
+        subject: the first word of the kind's reasons and messages, such as `Snapshot`.
+        noun: the name of the kind in running text, such as `snapshot`.
         contents, classes: the resources of the kind's contents and classes.
-        class_words: what the error text of a missing class calls the class.
-        bound_field: field of the object's status with the content's name.
-        class_field: field with the class's name, in the specs of object and content.
-        ref_field: field of the content's spec that refers to the object.
-        default_annotation: annotation of a default class.
-        being_deleted: annotation of a content whose object is deleted.
-        no_class: start of the error text about a missing class.
-        one_source: error text for an object that does not have exactly one source.
+        class_words: the words for the class in the error text about a missing class.
+        bound_field: the field of the object's status that holds the content's name.
+        class_field: the field that holds the class's name, in the specs of object and content.
+        ref_field: the field of the content's spec that refers to the object.
+        default_annotation: the annotation of a default class.
+        being_deleted: the annotation on a content whose object is being deleted.
+        no_class: the start of the error text about a missing class.
+        one_source: the error text for an object that does not have exactly one source.
     """
 
     subject: str
@@ -61,7 +61,10 @@ class Words:
 
 
 class BindingPass(ObjectPass, ABC):
-    """One reconcile of an object that is bound to a content; `words` are those of its kind."""
+    """One reconcile of an object that is bound to a content.
+
+    `words` holds the names and texts for the object's kind.
+    """
 
     words: ClassVar[Words]
     chosen_class: JsonObject | None = None
@@ -71,7 +74,7 @@ class BindingPass(ObjectPass, ABC):
     @property
     @abstractmethod
     def named_content(self) -> str | None:
-        """The content that a pre-provisioned object names."""
+        """The name of the content that a pre-provisioned object's spec gives."""
 
     @property
     @abstractmethod
@@ -81,12 +84,12 @@ class BindingPass(ObjectPass, ABC):
     @property
     @abstractmethod
     def needs_class(self) -> bool:
-        """True if an object without a class gets the default class (SNC-011)."""
+        """True if the object gets the default class when it names no class (SNC-011)."""
 
     @property
     @abstractmethod
     def computed_content(self) -> str:
-        """The name of the content that is made for a dynamic object."""
+        """The name of the content that is created for a dynamic object."""
 
     @abstractmethod
     def source_driver(self) -> str:
@@ -98,11 +101,11 @@ class BindingPass(ObjectPass, ABC):
 
     @abstractmethod
     def is_given(self, content: Json) -> bool:
-        """True if the content is pre-provisioned, as an object that names it requires."""
+        """True if the content is pre-provisioned, which it must be if an object names it."""
 
     @abstractmethod
     def is_made(self, content: Json) -> bool:
-        """True if the content is dynamic, as a dynamic object requires."""
+        """True if the content is dynamic, which it must be if the object is dynamic."""
 
     @abstractmethod
     def complete_finalizers(self, content: JsonObject | None) -> None:
@@ -114,26 +117,26 @@ class BindingPass(ObjectPass, ABC):
 
     @abstractmethod
     def find_or_make(self, content: JsonObject | None) -> JsonObject:
-        """Returns the content of a dynamic object; creates it if it is missing (section 2.4)."""
+        """Returns a dynamic object's content; creates it if it is missing (section 2.4)."""
 
     @abstractmethod
     def delete(self) -> Outcome:
         """Reconciles an object with a deletionTimestamp."""
 
     def begin(self) -> None:
-        """Called right after the class was chosen."""
+        """Runs right after the class has been chosen; does nothing by default."""
 
     def end(self) -> Outcome:
-        """Returns the outcome after the status was copied."""
+        """Returns the outcome once the status has been copied."""
         return done("ready" if objects.is_ready(self.item) else "waits for its content")
 
     def owner_of(self, content: Json) -> str:
-        """Returns the group snapshot to name in the status; "" for none."""
+        """Returns the name of the group snapshot for the status; "" for none."""
         del content
         return ""
 
     def told(self, operation: str, content: Json) -> None:
-        """Called after an operation of the driver succeeded."""
+        """Runs after an operation of the driver has succeeded; does nothing by default."""
 
     # The reconcile.
 
@@ -141,7 +144,7 @@ class BindingPass(ObjectPass, ABC):
         """Reconciles the object (SNC-002 and SNC-020).
 
         Raises:
-            Gone: the object or its content was deleted meanwhile.
+            Gone: the object or its content has been deleted in the meantime.
         """
         try:
             return self.delete() if is_deleting(self.item) else self._sync()
@@ -181,13 +184,13 @@ class BindingPass(ObjectPass, ABC):
         return self.end()
 
     def finish_binding(self, content: JsonObject) -> None:
-        """Adds the finalizer that requires the binding."""
+        """Adds the finalizer that is added only after the binding."""
         self.complete_finalizers(content)
 
     # Class.
 
     def choose_class(self) -> None:
-        """Finds the class; writes the default class's name into an object without one (SNC-012)."""
+        """Finds the class; writes the default class's name if the object names none (SNC-012)."""
         words = self.words
         name = self.class_name(self.item)
         if name is not None:
@@ -213,14 +216,14 @@ class BindingPass(ObjectPass, ABC):
             raise self.no_default(error) from error
 
     def class_name(self, item: Json) -> str | None:
-        """Returns the class that the object or its content names."""
+        """Returns the name of the class that the object or its content names."""
         return optional_text(item, "spec", self.words.class_field)
 
     def default_class(self, driver: str) -> Json:
         """Returns the default class of a driver (SNC-011).
 
         Raises:
-            Refusal: there is no default class or more than one; readyToUse stays unchanged.
+            Refusal: there is no default class, or more than one; readyToUse is left unchanged.
         """
         classes: Iterable[Json] = self.context.kube.list(self.words.classes)
         found = [
@@ -238,7 +241,7 @@ class BindingPass(ObjectPass, ABC):
         )
 
     def no_default(self, cause: object) -> Refusal:
-        """Returns the error of an object whose class could not be chosen."""
+        """Returns the error for an object whose class could not be chosen."""
         return Refusal(
             f"SetDefault{self.words.subject}ClassFailed",
             f"Failed to set default {self.words.noun} class with error {cause}",
@@ -248,10 +251,10 @@ class BindingPass(ObjectPass, ABC):
     # Content.
 
     def find_expected(self, name: str) -> JsonObject | None:
-        """Reads the named or computed content.
+        """Reads the content whose name the spec gives or csi-fleet computed.
 
         Raises:
-            Refusal: the object names an empty name; its status stays unchanged (SNC-020 row 4).
+            Refusal: the name in the spec is empty; the status is left unchanged (SNC-020 row 4).
         """
         words = self.words
         if not name:
@@ -264,7 +267,7 @@ class BindingPass(ObjectPass, ABC):
 
         Args:
             content: the content.
-            unbound_is_fine: an empty UID in the content counts as equal.
+            unbound_is_fine: whether an empty UID in the content counts as equal.
         """
         ref = ("spec", self.words.ref_field)
         if text(content, *ref, "name") != objects.name_of(self.item):
@@ -278,7 +281,8 @@ class BindingPass(ObjectPass, ABC):
         """Checks that the content belongs to this object (SNC-051, SNC-052).
 
         Raises:
-            Refusal: its reason is `ContentMismatch` or `ContentMisbound` after `words.subject`.
+            Refusal: its reason is `words.subject` followed by `ContentMismatch` or
+                `ContentMisbound`.
         """
         words, kind = self.words, self.words.contents.kind
         name, is_named = objects.name_of(content), self.named_content is not None
@@ -327,7 +331,7 @@ class BindingPass(ObjectPass, ABC):
             raise Refusal(f"{words.subject}BindFailed", message) from error
 
     def copy_status(self, content: JsonObject) -> None:
-        """Copies the content's status to the object; records events (SNC-070, SNC-071)."""
+        """Copies the content's status to the object and records events (SNC-070, SNC-071)."""
         subject, field = self.words.subject, self.words.bound_field
         try:
             group = self.owner_of(content)
@@ -350,7 +354,10 @@ class BindingPass(ObjectPass, ABC):
             self.told("ready", content)
 
     def check_binding(self, content: JsonObject | None) -> Outcome:
-        """Reports a ready object whose content is not its own and reconciles it again (SNC-055)."""
+        """Checks that a ready object's content belongs to it (SNC-055).
+
+        If it does not, reports this and has the object reconciled again.
+        """
         words = self.words
         if content is None:
             refusal = self.missing_content()
@@ -361,11 +368,11 @@ class BindingPass(ObjectPass, ABC):
             return self.end()
         self.blame(refusal)
         if objects.is_ready(self.item):
-            # The status was not written: an immediate reconcile would loop forever.
+            # The status could not be written, so an immediate reconcile would loop forever.
             return retry(refusal.reason)
         return wait(0, refusal.reason)
 
     def missing_content(self) -> Refusal:
-        """Returns the error of an object whose content does not exist."""
+        """Returns the error for an object whose content does not exist."""
         words = self.words
         return Refusal(f"{words.subject}ContentMissing", f"{words.contents.kind} is missing")

@@ -1,4 +1,4 @@
-"""Reconciles one group content for the snapshot controller: adds its finalizer."""
+"""Reconciles one VolumeGroupSnapshotContent for the snapshot controller: adds its finalizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def sync_group_binding(context: Context, key: Key, lease: Lease) -> Outcome:
-    """Checks a group content and adds its finalizer, like `sync_binding` for snapshots."""
+    """Checks a group snapshot content and adds its finalizer, like `sync_binding` for snapshots."""
     work = ObjectPass(context, key, lease, paths.GROUP_SNAPSHOT_CONTENTS)
     if not work.settings.groups:
         return done("group snapshots are switched off")

@@ -1,4 +1,4 @@
-"""Deletes a group snapshot: its content, its members, then its finalizer (SNG-004)."""
+"""Deletes a group snapshot: its content, then its members, then its finalizer (SNG-004)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def delete_group(work: BindingPass) -> Outcome:
         return hold(work, words, pending.refusal)
     waits = False
     if content is not None:
-        # Before the content is deleted, because it holds the list of members.
+        # This must happen before the group's content is deleted, because that content holds the
+        # list of members.
         if not _delete_loose_contents(work, content, members):
             return retry("content of a member not deleted")
         mark_deleted(work, work.words.contents, content, work.words.being_deleted)
@@ -86,7 +87,7 @@ def _members(work: ObjectPass) -> list[JsonObject]:
 def _delete_loose_contents(
     work: BindingPass, group_content: JsonObject, members: list[JsonObject]
 ) -> bool:
-    """Deletes contents of members that have no snapshot yet; False if refused (SND-043)."""
+    """Deletes the contents of members without a snapshot; returns False if refused (SND-043)."""
     linked = {objects.bound_content(one) for one in members}
     for entry in object_list(group_content, "status", "volumeSnapshotInfoList"):
         digest = objects.member_digest(objects.uid_of(work.item), text(entry, "volumeHandle"))

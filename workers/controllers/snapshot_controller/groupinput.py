@@ -1,4 +1,4 @@
-"""Finds the claims, volumes and driver of a group snapshot (SNG-002)."""
+"""Finds the claims, the volumes and the driver of a group snapshot (SNG-002)."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 
 def named_content(group: Json) -> str | None:
-    """Returns the content that a pre-provisioned group snapshot names."""
+    """Returns the name of the content that a pre-provisioned group snapshot names."""
     return optional_text(group, "spec", "source", "volumeGroupSnapshotContentName")
 
 
 def selector_of(group: Json) -> Json | None:
-    """Returns the label selector for the claims of a dynamic group snapshot."""
+    """Returns the label selector that a dynamic group snapshot has for its claims."""
     return optional_mapping(group, "spec", "source", "selector")
 
 
 def content_name(group: Json) -> str:
-    """Returns the name of the content that is made for a dynamic group snapshot (SNA-007)."""
+    """Returns the name of the content that is created for a dynamic group snapshot (SNA-007)."""
     return f"groupsnapcontent-{objects.uid_of(group)}"
 
 
 def selector_text(selector: Json) -> str:
-    """Returns a label selector as text for the API; it includes matchExpressions (SNG-001).
+    """Returns a label selector as text for the API, including its matchExpressions (SNG-001).
 
-    It is sorted by key as Go prints it, because users see it when no claim matches.
+    The text is sorted by key, as Go prints it, because users see it when no claim matches.
     snapshot-controller ignores matchExpressions.
     """
     parts = [(key, f"{key}={value}") for key, value in text_map(selector, "matchLabels").items()]
@@ -62,7 +62,7 @@ def volumes_of(work: ObjectPass) -> list[JsonObject]:
     """Returns the volumes of a group's claims.
 
     Raises:
-        AttemptError: no claim matches, or a claim is not bound to a volume that names it.
+        AttemptError: no claim matches, or a claim is not bound to a volume that names the claim.
     """
     selector = selector_text(selector_of(work.item) or {})
     claims = list(

@@ -1,7 +1,7 @@
 """Finds the group to which a single snapshot belongs (SNG-003, SNG-005).
 
-If the group CRDs are missing or the feature is off, a group counts as not found;
-snapshot-controller fails then (SND-039).
+If the group CRDs are missing or the feature is disabled, the group counts as not found;
+snapshot-controller fails in that case (SND-039).
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ OWNER_KIND = "VolumeGroupSnapshot"
 
 
 def owner_of(work: ObjectPass, content: Json) -> str:
-    """Returns the group snapshot with the content's group handle; "" without a handle (SNC-070).
+    """Returns the name of the group snapshot that has the content's group handle (SNC-070).
+
+    Returns "" if the content has no such handle.
 
     Raises:
-        AttemptError: no group content has the handle.
+        AttemptError: no group snapshot content has the handle.
     """
     handle = objects.group_handle(content)
     if handle is None or not work.settings.groups:
@@ -45,7 +47,7 @@ def owner_of(work: ObjectPass, content: Json) -> str:
 
 
 def owner_reference(group: Json) -> JsonObject:
-    """Returns the owner reference that makes the group own a member."""
+    """Returns the owner reference that makes the group the owner of a member."""
     return {
         "apiVersion": f"{GROUP_GROUP_SNAPSHOT}/v1",
         "kind": OWNER_KIND,
@@ -55,7 +57,7 @@ def owner_reference(group: Json) -> JsonObject:
 
 
 def own(work: ObjectPass) -> bool:
-    """Adds the group's owner reference to a member without one; True if added (SNC-055)."""
+    """Makes the group the owner of a member without an owner; True if it did so (SNC-055)."""
     name = objects.group_name(work.item)
     if not name or not work.settings.groups or objects.is_group_member(work.item):
         return False
@@ -74,9 +76,10 @@ def own(work: ObjectPass) -> bool:
 
 
 def living_group(work: ObjectPass) -> str:
-    """Returns the name of the group that keeps a member from being deleted alone; "" for none.
+    """Returns the name of the live group because of which a member may not be deleted alone.
 
-    A recreated group of the same name does not count: it never deletes the old group's members.
+    Returns "" if there is none. A recreated group of the same name does not count, because it never
+    deletes the old group's members.
     """
     name = objects.holding_group(work.item)
     group = _find(work, name)

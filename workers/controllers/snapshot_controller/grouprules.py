@@ -1,7 +1,7 @@
-"""Turns events of group snapshots and their contents into keys; part of this controller's rules.
+"""Turns events on group snapshots and their contents into keys; part of this controller's rules.
 
-Group snapshots are few. The watcher remembers each one that is not ready or is being deleted, with
-the fields that only other programs change.
+There are only a few group snapshots. The watcher remembers each group snapshot that is not ready or
+is being deleted, with the fields that only other programs change.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ if TYPE_CHECKING:
 
 
 class GroupRules:
-    """Group snapshots by name, and their contents."""
+    """The group snapshots, by name, and their contents."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()  # contents with work of their own
-        # The group of every content, because a list does not show whose content is missing.
+        # The group of every content; it is kept because a list does not show whose content is
+        # missing.
         self._bound: dict[str, tuple[str, str]] = {}
         self._listed: dict[Resource, set[Any]] = {}
 
     def seen(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Take in a group snapshot, its content or a class that was added, changed or listed."""
+        """Process a group snapshot, its content or a class that was added, changed or listed."""
         if resource == paths.GROUP_SNAPSHOTS:
             return self._group(item)
         if resource == paths.GROUP_SNAPSHOT_CONTENTS:
@@ -47,7 +48,7 @@ class GroupRules:
         return ()
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Take in a deletion; the group snapshot of a deleted content gets its key."""
+        """Process a deletion; return the key of the group snapshot whose content was deleted."""
         meta = item.metadata
         if resource == paths.GROUP_SNAPSHOTS:
             self._open.pop((meta.namespace, meta.name), None)
@@ -61,7 +62,7 @@ class GroupRules:
         return ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to note which objects are in the list."""
+        """Start to record which objects are in the list."""
         if resource in {paths.GROUP_SNAPSHOTS, paths.GROUP_SNAPSHOT_CONTENTS}:
             self._listed[resource] = set()
 

@@ -66,12 +66,12 @@ class GroupPass(BindingPass):
 
     @property
     def named_content(self) -> str | None:
-        """The content that the group's spec names."""
+        """The name of the content that the group's spec names."""
         return inputs.named_content(self.item)
 
     @property
     def has_one_source(self) -> bool:
-        """True if the spec has either a selector of claims or a content."""
+        """True if the spec has exactly one of a selector for claims and a content."""
         return (self.named_content is None) != (inputs.selector_of(self.item) is None)
 
     @property
@@ -81,7 +81,7 @@ class GroupPass(BindingPass):
 
     @property
     def computed_content(self) -> str:
-        """The name of the content that is made for the group (SNA-007)."""
+        """The name of the content that is created for the group (SNA-007)."""
         return inputs.content_name(self.item)
 
     def source_driver(self) -> str:
@@ -89,15 +89,15 @@ class GroupPass(BindingPass):
         return inputs.source_driver(self)
 
     def is_given(self, content: Json) -> bool:
-        """True if the content names snapshots of the storage."""
+        """True if the content names snapshots that exist in the storage system."""
         return optional_mapping(content, "spec", "source", "groupSnapshotHandles") is not None
 
     def is_made(self, content: Json) -> bool:
-        """True if the content names no snapshots of the storage."""
+        """True if the content names no existing snapshots of the storage system."""
         return not self.is_given(content)
 
     def complete_finalizers(self, content: JsonObject | None) -> None:
-        """Checks the content; adds the bound finalizer once the status names it."""
+        """Checks the content; adds the bound finalizer once the status names the content."""
         if content is None:
             return
         self.check_content(content)
@@ -105,7 +105,7 @@ class GroupPass(BindingPass):
             self.add_finalizers("add-finalizers", [k.FINALIZER_GROUP_BOUND])
 
     def find_or_make(self, content: JsonObject | None) -> JsonObject:
-        """Creates the content, or creates the members of the existing content."""
+        """Creates the content or, if it exists, the members that it lists."""
         if content is None:
             return self.create_content()
         create_members(self, content, self.chosen_class)
@@ -123,7 +123,8 @@ class GroupPass(BindingPass):
         """
         try:
             body = self.content_body()
-            # Before the content: a group deleted in between would leave its content (SND-042).
+            # The finalizer is added before the content is created: otherwise a group that is
+            # deleted in between would leave its content behind (SND-042).
             self.add_finalizers("add-finalizers", [k.FINALIZER_GROUP_BOUND])
             content = self.post(body)
         except AttemptError as error:
@@ -186,10 +187,10 @@ class GroupPass(BindingPass):
         }
 
     def check_volumes(self, volumes: list[JsonObject], driver: str) -> None:
-        """Checks that all volumes have the class's CSI driver.
+        """Checks that all volumes belong to the class's CSI driver.
 
         Raises:
-            AttemptError: a volume has another driver; the event is recorded.
+            AttemptError: a volume belongs to a different driver; an event has been recorded.
         """
         key = self.key.object
         for volume in volumes:
@@ -209,7 +210,7 @@ class GroupPass(BindingPass):
                 raise update_failed(key, words)
 
     def post(self, body: JsonObject) -> JsonObject:
-        """Creates the content; an existing content must belong to the group."""
+        """Creates the content; a content that already exists must belong to the group."""
         self.reach("create-content")
         try:
             return self.context.effects.kube.create(paths.GROUP_SNAPSHOT_CONTENTS, body)

@@ -1,4 +1,4 @@
-"""The keys of the snapshot controller; none has a driver."""
+"""The keys of the snapshot controller; none of them has a driver."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ KIND_SOURCES: Final = "snapshot-sources"
 
 
 def snapshot_key(namespace: str, name: str) -> Key:
-    """The key of a VolumeSnapshot."""
+    """Return the key of a VolumeSnapshot."""
     return Key(KIND_SNAPSHOTS, "", f"{namespace}/{name}")
 
 
 def binding_key(content: str) -> Key:
-    """The key of a VolumeSnapshotContent here; the snapshotter has a key of its own for it."""
+    """Return this controller's key for a VolumeSnapshotContent; the snapshotter has its own."""
     return Key(KIND_BINDINGS, "", content)
 
 
 def group_key(namespace: str, name: str) -> Key:
-    """The key of a VolumeGroupSnapshot."""
+    """Return the key of a VolumeGroupSnapshot."""
     return Key(KIND_GROUPS, "", f"{namespace}/{name}")
 
 
 def group_binding_key(content: str) -> Key:
-    """The key of a VolumeGroupSnapshotContent."""
+    """Return this controller's key for a VolumeGroupSnapshotContent."""
     return Key(KIND_GROUP_BINDINGS, "", content)
 
 
 def source_key(claim: str) -> Key:
-    """The key of a claim, `namespace/name`, from which snapshots were taken."""
+    """Return the key of a claim (`namespace/name`) from which snapshots were taken."""
     return Key(KIND_SOURCES, "", claim)

@@ -1,7 +1,7 @@
 """Measures how long snapshots take, with snapshot-controller's metric names (SNC-090).
 
-A duration starts at the object's own timestamp, so it survives restarts and changes of the worker.
-snapshot-controller counts from the first reconcile of its process (SND-027).
+A duration starts at the object's own timestamp, so a restart or a change of the worker does not
+affect it. snapshot-controller counts from the first reconcile in its process (SND-027).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SUCCESS: Final = "success"
 
 
 def ended(work: ObjectPass, operation: str, content: Json | None) -> None:
-    """Records the duration of a snapshot's successful operation."""
+    """Records the duration of a snapshot's operation that has succeeded."""
     member = "deletionTimestamp" if operation == DELETE else "creationTimestamp"
     since = stamp(text(work.item, "metadata", member))
     driver = text(content, "spec", "driver") if content is not None else ""

@@ -1,6 +1,6 @@
 """Creates a snapshot and a content for each member that a group's content lists (SNG-002).
 
-The driver has made the members' snapshots already; only their objects are created and linked. Each
+The driver has already taken the members' snapshots; only their objects are created and linked. Each
 step leaves existing objects alone, so that an interrupted reconcile can be repeated.
 """
 
@@ -58,7 +58,10 @@ def create_members(work: ObjectPass, content: JsonObject, group_class: Json | No
 def _volumes_by_handle(
     work: ObjectPass, content: Json, handles: set[str]
 ) -> Mapping[str, JsonObject]:
-    """Returns the group's volumes; searches all PVs if a claim's labels no longer match."""
+    """Returns the group's volumes by handle.
+
+    Searches all PVs if the claims that the selector matches do not account for all handles.
+    """
     driver = text(content, "spec", "driver")
     try:
         volumes = inputs.volumes_of(work)
@@ -128,7 +131,7 @@ def _create_member(
 
 
 def _ensure(work: ObjectPass, resource: Resource, body: JsonObject) -> JsonObject:
-    """Returns the object of that name; creates it if it does not exist."""
+    """Returns the object with the body's name; creates it if it does not exist."""
     metadata = body["metadata"]
     found = work.find(resource, metadata["name"], metadata.get("namespace", ""))
     if found is not None:

@@ -1,4 +1,4 @@
-"""Chooses the node whose sidecar snapshots a local volume, in distributed mode (SNC-080)."""
+"""Chooses the node whose sidecar takes a local volume's snapshot in distributed mode (SNC-080)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def managing_node(work: ObjectPass, volume: Json) -> str:
     """Returns a node that the volume's affinity allows, for the content's label; "" for none.
 
-    A ready node with the driver is preferred; snapshot-controller takes the first of its cache
+    A ready node that has the driver is preferred; snapshot-controller uses the first node in its
+    cache
     (SND-030).
     """
     terms = object_list(volume, "spec", "nodeAffinity", "required", "nodeSelectorTerms")
@@ -37,7 +38,7 @@ def managing_node(work: ObjectPass, volume: Json) -> str:
 
 
 def is_ready(node: Json) -> bool:
-    """True if the node's condition Ready is True."""
+    """True if the node's Ready condition is True."""
     return any(
         text(condition, "type") == "Ready" and text(condition, "status") == "True"
         for condition in object_list(node, "status", "conditions")

@@ -1,8 +1,8 @@
 """Turns events into the keys of snapshots and contents that need a reconcile.
 
 The watcher remembers snapshots that wait for a content, a class or a claim. A change of the awaited
-object adds the snapshot's key at once; snapshot-controller waits for its back-off (SND-029,
-SNQ-009). The controller's own writes add no key, because they change no compared field.
+object adds the snapshot's key at once, whereas snapshot-controller waits for its back-off (SND-029,
+SNQ-009). The controller's own writes add no key, because they change no field that is compared.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class _Open:
 
     Attributes:
         foreign: the fields that only other programs change.
-        is_ready: it only waits for a change of its content's policy.
-        is_deleting: it waits for its content, its group or a restore.
-        claim: the source claim's namespace and name.
-        class_name: its class, None while it has none.
-        names: the content that its spec names, "" for a dynamic snapshot.
-        is_bound: its status names a content.
-        has_error: its status has an error.
+        is_ready: whether the snapshot waits only for a change of its content's policy.
+        is_deleting: whether the snapshot waits for its content, its group or a restore.
+        claim: the namespace and name of the source claim.
+        class_name: the name of the snapshot's class; None while it has none.
+        names: the name of the content that the spec gives; "" for a dynamic snapshot.
+        is_bound: whether the status names a content.
+        has_error: whether the status holds an error.
     """
 
     foreign: tuple[Any, ...]
@@ -64,7 +64,7 @@ class _Open:
 
 
 def _open_of(item: Snapshot) -> _Open | None:
-    """Returns the snapshot's entry if it waits for another object, None if it is settled."""
+    """Returns the entry of a snapshot that waits for another object; None if it is settled."""
     meta, spec, status = item.metadata, item.spec, item.status
     is_deleting = meta.deletion_timestamp is not None
     is_ready = bool(status and status.ready_to_use)
@@ -95,40 +95,41 @@ def _open_of(item: Snapshot) -> _Open | None:
 
 
 def _lacks_owner(item: Snapshot) -> bool:
-    """True if the snapshot is a member and its group does not own it yet (SNC-055)."""
+    """True if the snapshot is a member of a group that does not own it yet (SNC-055)."""
     status, owners = item.status, item.metadata.owner_references or ()
     in_group = status is not None and bool(status.volume_group_snapshot_name)
     return in_group and not any(owner.kind == _KIND_GROUP for owner in owners)
 
 
 class SnapshotControllerRules:
-    """The waiting snapshots of the cluster, of all drivers."""
+    """The waiting snapshots of the cluster, whatever their driver."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
-        # Names of open snapshots by the full name of their source claim.
+        # The names of open snapshots, by the full name of their source claim.
         self._of_claim: dict[str, set[str]] = {}
-        # Contents of open snapshots as last seen, and contents with work of their own.
+        # The contents of open snapshots as last seen, and the contents that need a reconcile of
+        # their own.
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()
-        # Claims with our finalizer; True for a claim that is being deleted.
+        # The claims that have csi-fleet's finalizer; True for a claim that is being deleted.
         self._held: dict[str, bool] = {}
         self._groups = GroupRules()
         self._listed: dict[Resource, set[str]] = {}
-        # The snapshot of every content, settled ones too, because a list does not show whose
-        # content is missing. An entry takes about 240 bytes.
+        # The snapshot of every content, including settled snapshots, because a list does not show
+        # whose content is missing. An entry takes about 240 bytes.
         self._bound: dict[str, str] = {}
-        # Settled snapshots and their contents, until both kinds were listed once.
+        # Settled snapshots and their contents, until both kinds have been listed once.
         self._settled: dict[str, str] | None = {}
         self._first: set[Resource] = {paths.SNAPSHOTS, paths.SNAPSHOT_CONTENTS}
 
     def set_drivers(self, drivers: Sequence[Mapping[str, Any]]) -> Iterable[Told]:
-        """Do nothing: this controller has no driver."""
+        """Do nothing: this controller needs no driver."""
         del drivers
         return ()
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Take in an object that was added, changed or listed."""
+        """Process an object that was added, changed or listed."""
         del is_listed
         if resource in self._listed:
             self._listed[resource].add(item.metadata.full_name)
@@ -143,7 +144,7 @@ class SnapshotControllerRules:
         return self._groups.seen(resource, item)
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Take in a deletion; return the keys of the objects that waited for it."""
+        """Process a deletion; return the keys of the objects that waited for it."""
         meta = item.metadata
         if resource == paths.SNAPSHOTS:
             self._remember(meta.full_name, None)
@@ -165,7 +166,7 @@ class SnapshotControllerRules:
         return self._groups.gone(resource, item)
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to note which objects are in the list."""
+        """Start to record which objects are in the list."""
         self._listed[resource] = set()
         self._groups.begin_list(resource)
 
@@ -266,9 +267,9 @@ class SnapshotControllerRules:
         return woken if item.status.phase in {"", "Pending"} else [*woken, *self._restored(item)]
 
     def _hold(self, meta: Meta) -> Iterable[Key]:
-        """Return the key of a claim under deletion that no snapshot needs (SNQ-013).
+        """Return the key of a claim that is being deleted and that no snapshot needs (SNQ-013).
 
-        A claim that is not being deleted is checked when a snapshot of it is deleted, and by each
+        A claim that is not being deleted is checked when a snapshot of it is deleted, and at each
         resync.
         """
         name = meta.full_name
@@ -279,7 +280,7 @@ class SnapshotControllerRules:
         return self._freed([name] if self._held[name] else [])
 
     def _freed(self, claims: Iterable[str]) -> list[Key]:
-        """Return the keys of claims with our finalizer that no snapshot needs."""
+        """Return the keys of claims that have csi-fleet's finalizer but that no snapshot needs."""
         return [
             source_key(claim)
             for claim in sorted(self._held.keys() & claims)
@@ -287,7 +288,7 @@ class SnapshotControllerRules:
         ]
 
     def _remember(self, name: str, one: _Open | None) -> _Open | None:
-        """Replace the entry of a snapshot; return the entry before."""
+        """Replace the entry of a snapshot; return its previous entry."""
         known = self._open.pop(name, None)
         if known is not None:
             names = self._of_claim[known.claim]
@@ -300,7 +301,7 @@ class SnapshotControllerRules:
         return known
 
     def _restored(self, item: Claim) -> Iterable[Told]:
-        """Return the key of a snapshot whose deletion waited for this restored or deleted claim."""
+        """Return the key of a snapshot whose deletion waits for this claim's restore to end."""
         source = item.spec.data_source_ref or item.spec.data_source
         if source is None or source.kind != _KIND_SNAPSHOT:
             return ()
@@ -317,7 +318,7 @@ class SnapshotControllerRules:
         ]
 
     def _misbound(self) -> Iterable[Told]:
-        """Return keys of ready snapshots that the first lists show without content (SNC-055)."""
+        """Return the keys of ready snapshots that have no content in the first lists (SNC-055)."""
         settled, self._settled = self._settled or {}, None
         return [
             _bound_key(name)
@@ -327,7 +328,7 @@ class SnapshotControllerRules:
 
 
 def _needs_binding_pass(item: SnapshotContent) -> bool:
-    """True if the content is invalid, or has no finalizer or deletion annotation (SNC-073)."""
+    """True if the content is invalid or lacks its finalizer or deletion annotation (SNC-073)."""
     meta, spec = item.metadata, item.spec
     if (spec.source.volume_handle is None) == (spec.source.snapshot_handle is None):
         return True
@@ -339,7 +340,7 @@ def _needs_binding_pass(item: SnapshotContent) -> bool:
 
 
 def _compared(item: SnapshotContent) -> tuple[Any, ...]:
-    """Returns the fields of a content that its snapshot depends on."""
+    """Returns the fields of a content on which its snapshot depends."""
     status, spec = item.status, item.spec
     error = status.error if status else None
     return (

@@ -40,11 +40,12 @@ class SnapshotControllerSettings:
     """The values of snapshot-controller's flags.
 
     Attributes:
-        worker_threads: simultaneous reconciles per kind.
-        retry_interval_start_seconds, retry_interval_max_seconds: back-off of an object that fails.
-        is_distributed: contents of local volumes are labelled with their node (SNC-080).
-        keeps_volume_mode: contents record the mode of their volume (SNC-081).
-        groups: group snapshots are served.
+        worker_threads: the number of concurrent reconciles per kind.
+        retry_interval_start_seconds, retry_interval_max_seconds: the back-off for an object whose
+            reconcile fails.
+        is_distributed: whether contents of local volumes are labelled with their node (SNC-080).
+        keeps_volume_mode: whether contents record the mode of their volume (SNC-081).
+        groups: whether group snapshots are served.
     """
 
     worker_threads: int = setting("worker-threads", FLAGS)
@@ -56,7 +57,7 @@ class SnapshotControllerSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> SnapshotControllerSettings:
-    """Reads the settings from flag values by name; an absent flag has its default."""
+    """Reads the settings from flag values by name; an absent flag has its default value."""
     gates: Mapping[str, bool] = values.get("feature-gates") or {}
     groups = bool(gates.get(GATE_GROUPS, True))
     found = with_flags(SnapshotControllerSettings(groups=groups), values)

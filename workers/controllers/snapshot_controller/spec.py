@@ -1,4 +1,4 @@
-"""Describes snapshot-controller as data; flags and defaults are those of v8.6 (SNC-100)."""
+"""Describes snapshot-controller as data, with the flags and defaults of v8.6 (SNC-100)."""
 
 from __future__ import annotations
 

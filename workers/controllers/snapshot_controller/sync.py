@@ -1,4 +1,4 @@
-"""Reconciles one snapshot: the steps of the frame that only snapshots have (section 2.3 to 2.5).
+"""Reconciles one snapshot: the steps of the frame that only snapshots have (sections 2.3 to 2.5).
 
 Later steps wait for the content's status, whose change adds the snapshot's key.
 """
@@ -65,12 +65,12 @@ class SnapshotPass(BindingPass):
 
     @property
     def named_content(self) -> str | None:
-        """The content that the snapshot's spec names."""
+        """The name of the content that the snapshot's spec names."""
         return objects.source_content(self.item)
 
     @property
     def has_one_source(self) -> bool:
-        """True if the spec names either a claim or a content."""
+        """True if the spec names exactly one of a claim and a content."""
         return rules.has_one_source(self.item)
 
     @property
@@ -80,15 +80,15 @@ class SnapshotPass(BindingPass):
 
     @property
     def computed_content(self) -> str:
-        """The name of the content that is made for the snapshot (SNA-007)."""
+        """The name of the content that is created for the snapshot (SNA-007)."""
         return objects.content_name(self.item)
 
     def source_driver(self) -> str:
-        """Returns the driver of the volume of the snapshot's claim."""
+        """Returns the driver of the claim's volume."""
         return creating.source_driver(self)
 
     def is_given(self, content: Json) -> bool:
-        """True if the content names a snapshot of the storage."""
+        """True if the content names a snapshot that exists in the storage system."""
         return objects.source_handle(content) is not None
 
     def is_made(self, content: Json) -> bool:
@@ -96,18 +96,18 @@ class SnapshotPass(BindingPass):
         return objects.volume_handle(content) is not None
 
     def begin(self) -> None:
-        """Releases the source claim of a snapshot that is ready (SNC-020 row 1)."""
+        """Releases the source claim if the snapshot is ready (SNC-020 row 1)."""
         if objects.is_ready(self.item):
             self.release_claim()
 
     def complete_finalizers(self, content: JsonObject | None) -> None:
-        """Checks the content and adds the finalizers that the snapshot needs already."""
+        """Checks the content and adds the finalizers that the snapshot already needs."""
         if content is not None:
             self.check_content(content)
         self.add_finalizers("add-finalizers", rules.missing_finalizers(self.item, content))
 
     def finish_binding(self, content: JsonObject) -> None:
-        """Adds the finalizers, except for a member; releases the claim of a ready snapshot.
+        """Adds the finalizers, except to a member; releases the claim of a ready snapshot.
 
         A member's content does not have the computed name.
         """
@@ -116,11 +116,11 @@ class SnapshotPass(BindingPass):
         self.begin()
 
     def find_or_make(self, content: JsonObject | None) -> JsonObject:
-        """Returns a member's content, else the existing content, else a new one."""
+        """Returns a member's content, else the existing content, else a newly created one."""
         if objects.is_group_member(self.item):
             found = self.find_content(objects.bound_content(self.item))
             if found is None:
-                # Its group will make the content; the user needs no event (SNC-041).
+                # The group's reconcile will create the content; the user needs no event (SNC-041).
                 raise Refusal("", f"group snapshot member {self.key.object} has no content yet")
             return found
         if content is None:
@@ -137,11 +137,11 @@ class SnapshotPass(BindingPass):
         return super().end()
 
     def owner_of(self, content: Json) -> str:
-        """Returns the group that has the content's group handle."""
+        """Returns the name of the group that has the content's group handle."""
         return groupnames.owner_of(self, content)
 
     def told(self, operation: str, content: Json) -> None:
-        """Records the duration of the operation."""
+        """Records the duration of the operation, which has succeeded."""
         measure.ended(self, _OPERATIONS[operation], content)
 
     def delete(self) -> Outcome:
@@ -149,7 +149,7 @@ class SnapshotPass(BindingPass):
         return delete(self)
 
     def release_claim(self) -> None:
-        """Releases the source claim; a failure is recorded and does not stop the snapshot."""
+        """Releases the source claim; reports a failure and lets the reconcile continue."""
         try:
             claims.unprotect(self, objects.source_claim(self.item) or "")
         except RefusedError as error:

@@ -1,8 +1,9 @@
 """Deletes the content of a snapshot (or group snapshot) that vanished during its reconcile.
 
-If a deletion began before the API server accepted our finalizer, the object still vanishes
-(kubernetes/kubernetes#77988), and no event leads to the content made meanwhile. An object that had
-a finalizer when the reconcile began was removed by force: its content stays.
+If a deletion began before the API server accepted csi-fleet's finalizer, the object still vanishes
+(kubernetes/kubernetes#77988), and no event leads to the content that was created in the meantime.
+If the object already had a finalizer when the reconcile began, it was removed by force, and its
+content is kept.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _log = get_logger(__name__)
 
 TRIES: Final = 4
 PAUSE_SECONDS: float = 1.0
-"""Pause before the second try; the third waits three times, the fourth seven times as long."""
+"""The pause before the second try; the third try waits 3 times as long, the fourth 7 times."""
 
 
 def run(work: BindingPass) -> Outcome:
-    """Reconciles an object; deletes its content if it vanished meanwhile (SND-041)."""
+    """Reconciles an object; deletes its content if the object vanished meanwhile (SND-041)."""
     if not work.read():
         return done("gone")
     is_loose = work.named_content is None and not text_list(work.item, "metadata", "finalizers")
@@ -51,7 +52,7 @@ def run(work: BindingPass) -> Outcome:
 
 
 def take_back(work: BindingPass, tries: int) -> None:
-    """Deletes the content of an object that is gone; logs a warning if that failed."""
+    """Deletes the content of an object that is gone; logs a warning if the deletion fails."""
     problem: ApiError | None = None
     for number in range(tries):
         time.sleep(PAUSE_SECONDS * (2**number - 1))
@@ -64,7 +65,7 @@ def take_back(work: BindingPass, tries: int) -> None:
 
 
 def _is_gone(work: BindingPass) -> bool:
-    """True if this very object, with its UID, is gone."""
+    """True if the object with this UID no longer exists."""
     uid = objects.uid_of(work.item)
     return work.context.kube.is_gone(work.resource, work.name, uid, namespace=work.namespace)
 

@@ -1,7 +1,7 @@
-"""The pass over a snapshot, a group snapshot or their contents, on the pass kit.
+"""One reconcile of a snapshot, a group snapshot or one of their contents, on the pass kit.
 
 A write patches single fields and carries the resourceVersion that was read. So it never overwrites
-another program's write, nor writes back a stale object (SND-003, SND-015).
+another program's write and never writes back a stale object (SND-003, SND-015).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMPONENT: Final = "snapshot-controller"
 
 
 class ObjectPass(LivePass):
-    """An object during one reconcile; `item` is always as last read or written."""
+    """An object during one reconcile; `item` is the object as it was last read or written."""
 
     component = COMPONENT
 
@@ -40,7 +40,7 @@ class ObjectPass(LivePass):
         return found
 
     def find_content(self, name: str) -> JsonObject | None:
-        """Reads a VolumeSnapshotContent; None if there is none of that name."""
+        """Reads a VolumeSnapshotContent; returns None if none has that name."""
         return self.find(paths.SNAPSHOT_CONTENTS, name)
 
     def add_finalizers(self, step: str, missing: list[str]) -> None:
@@ -55,11 +55,11 @@ class ObjectPass(LivePass):
             self.write(step, patch)
 
     def blame(self, refusal: Refusal) -> None:
-        """Writes the error to the status and an event (SNC-031).
+        """Writes the error to the status and records it as an event (SNC-031).
 
-        If the text is in the status already, only readyToUse is unset and no event is recorded. As
-        in snapshot-controller, the event is recorded even if the status cannot be written; `item`
-        then still has the old status.
+        If the status already has the text, only readyToUse is unset and no event is recorded. As in
+        snapshot-controller, the event is recorded even if the status cannot be written; `item` then
+        still has the old status.
         """
         message = refusal.message
         if not refusal.reason:
