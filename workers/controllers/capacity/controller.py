@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class CapacityController:
-    """Keeps CSIStorageCapacity objects equal to the driver's GetCapacity answers."""
+    """Keeps CSIStorageCapacity objects in line with the driver's GetCapacity answers."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """No locks: capacity work touches no volume."""
+        """Returns no locks, because capacity publishing touches no volume."""
         del key, driver
         return ()
 
@@ -39,7 +39,7 @@ class CapacityController:
         return sync_capacity(context, driver, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Nothing: `tick` starts the periodic work."""
+        """Returns nothing: `tick` starts the periodic work."""
         del context, driver
         return ()
 
@@ -59,7 +59,7 @@ class CapacityController:
         return publishing
 
     def tick(self, context: Context, drivers: Sequence[Driver], *, is_first: bool) -> None:
-        """Adds the keys that are due, which depends on the shared cache; see `publishing`."""
+        """Adds the keys that are due; which ones depends on the shared cache (see `publishing`)."""
         publishing = publishing_of(context)
         if publishing is None:
             return
@@ -68,7 +68,7 @@ class CapacityController:
         publishing.tick(drivers)
 
     def record(self, driver: Driver) -> Mapping[str, Any]:
-        """Returns the namespace and the managed-by label of the driver's objects."""
+        """Returns the namespace and the managed-by label of the driver's capacity objects."""
         if not driver.publishes_capacity:
             return {"capacity": None}
         node = driver.settings.node
@@ -80,11 +80,11 @@ class CapacityController:
         }
 
     def serves(self, driver: Driver) -> bool:
-        """True if capacity is enabled and the driver reports it (CAP-012)."""
+        """True if capacity publishing is enabled and the driver reports capacity (CAP-012)."""
         return driver.publishes_capacity
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Limits simultaneous GetCapacity calls to `--capacity-threads`."""
+        """Limits concurrent GetCapacity calls to `--capacity-threads`."""
         assert driver is not None
         return {keys.KIND_CAPACITY: driver.settings.capacity.threads}
 

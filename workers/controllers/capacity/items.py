@@ -1,7 +1,9 @@
 """Defines the items for which capacity is published, and which of them are wanted (CAP-001).
 
-An item is a pair of storage class and segment. Its text is the object part of a queue key. One item
-has one key, so its requests coalesce, one call is in flight, and it has one back-off (CAP-032).
+An item is a pair of a storage class and a segment. Its text is the object part of a queue key. Each
+item has exactly one key, so requests for an item coalesce, at most one call is in flight for it,
+and
+it has a single back-off (CAP-032).
 """
 
 from __future__ import annotations
@@ -31,29 +33,29 @@ class Item:
     def text(self) -> str:
         """The item as text, for example `fast/topology.kubernetes.io/zone=a,rack=b`.
 
-        The class is the part before the first `/`; the queue shares turns fairly between classes.
-        The empty segment gives `fast/`.
+        The class is the part before the first `/`; the queue serves the classes in fair turns. The
+        empty segment gives `fast/`.
         """
         return f"{quote(self.storage_class, safe='')}/{segment_text(self.segment)}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Obsolete:
-    """An object of the publisher without a wanted item; its text is `del:` and the name."""
+    """An object of the publisher that belongs to no wanted item; its text is `del:<name>`."""
 
     name: str
 
     @property
     def text(self) -> str:
-        """The key's text; it equals no item's text, because a quoted class holds no `:`."""
+        """The key's text; it never equals an item's text, because a quoted class has no `:`."""
         return f"{_DELETE}{self.name}"
 
 
 def parse_text(text: str) -> Item | Obsolete:
-    """Return the Item or Obsolete whose `text` this is.
+    """Return the Item or Obsolete that has this `text`.
 
     Raises:
-        ValueError: the text has another form.
+        ValueError: the text has a different form.
     """
     if text.startswith(_DELETE):
         return Obsolete(text.removeprefix(_DELETE))
@@ -65,9 +67,11 @@ def parse_text(text: str) -> Item | Obsolete:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The wanted items: every class with every segment (CAP-001).
+    """The wanted items: every class combined with every segment (CAP-001).
 
-    It holds classes and segments, not their product, so a method costs no more than its answer.
+    It holds the classes and the segments, not their product, so the cost of a method depends only
+    on
+    the size of its result.
     """
 
     storage_classes: frozenset[str]
@@ -77,7 +81,7 @@ class Wanted:
         return item.storage_class in self.storage_classes and item.segment in self.segments
 
     def __iter__(self) -> Iterator[Item]:
-        """Yield the items in a fixed order, so that equal states lead to equal work."""
+        """Yield the items in a fixed order, so that equal states lead to the same work."""
         segments = sorted(self.segments)
         for storage_class in sorted(self.storage_classes):
             for segment in segments:
@@ -87,13 +91,13 @@ class Wanted:
         return len(self.storage_classes) * len(self.segments)
 
     def of_class(self, storage_class: str) -> list[Item]:
-        """Return the class's item of every segment, nothing for an unknown class (C-104)."""
+        """Return the items of one class for all segments; none for an unknown class (C-104)."""
         if storage_class not in self.storage_classes:
             return []
         return [Item(storage_class, segment) for segment in sorted(self.segments)]
 
     def of_segments(self, segments: Iterable[Term]) -> list[Item]:
-        """Return every class's items of these segments; ignores unknown segments (C-104)."""
+        """Return the items of all classes for these segments; ignores unknown segments (C-104)."""
         known = sorted(self.segments.intersection(segments))
         return [Item(name, segment) for name in sorted(self.storage_classes) for segment in known]
 
@@ -105,16 +109,17 @@ def wanted_items(
     driver_name: str,
     for_immediate_binding: bool = False,
 ) -> Wanted:
-    """Return the items a driver should have objects for (CAP-001).
+    """Return the items for which a driver should have objects (CAP-001).
 
-    A class counts if its provisioner is exactly the driver, not its in-tree name, and its volumes
-    bind late. A class without binding mode binds late. `allowedTopologies` are not considered.
+    A class counts if its volumes bind late and its provisioner is exactly the driver's name, not
+    its
+    in-tree name. A class without a binding mode binds late. `allowedTopologies` are not considered.
 
     Args:
-        classes: StorageClass objects of any driver.
+        classes: the StorageClass objects, which may belong to any driver.
         segments: the driver's segments, `ClusterTopology.segments` or `[node_segment(...)]`.
-        driver_name: the CSI driver.
-        for_immediate_binding: `--capacity-for-immediate-binding`.
+        driver_name: the name of the CSI driver.
+        for_immediate_binding: the value of `--capacity-for-immediate-binding`.
     """
     names = (
         one["metadata"]["name"]

@@ -1,7 +1,7 @@
-"""Builds CSIStorageCapacity objects and decides when an existing one must be written.
+"""Builds CSIStorageCapacity objects and decides when an existing object must be written.
 
 Selectors are compared by meaning: an absent `matchLabels` equals an empty one (CAP-051). The API
-forbids changes of an object's class and selector; its sizes and owner do change.
+forbids changes to an object's class and selector; its sizes and its owner do change.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _NAME_ATTEMPTS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publisher:
-    """The identity with which a driver's objects are written.
+    """The identity under which a driver's objects are written.
 
     Attributes:
-        driver_name: the CSI driver.
-        namespace: the objects' namespace, environment NAMESPACE.
-        managed_by: value of the managed-by label, `managed_by(node)` in node deployment.
-        owner: controlling owner reference of every object, None for none (CAP-060).
+        driver_name: the name of the CSI driver.
+        namespace: the objects' namespace, from the environment variable NAMESPACE.
+        managed_by: the value of the managed-by label, `managed_by(node)` in node deployment.
+        owner: the controlling owner reference of every object; None if they have none (CAP-060).
         api_version: v1, or v1beta1 if v1 is not served (CAP-002).
     """
 
@@ -64,13 +64,13 @@ class Publisher:
         )
 
     def can_adopt(self, existing: Mapping[str, Any], item: Item) -> bool:
-        """Return True if an object found under one of `object_names` is the item's (CAP-050)."""
+        """Return True if an object with one of the `object_names` belongs to the item (CAP-050)."""
         return self.manages(existing) and item_of(existing) == item
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The driver's answer for one item, in bytes; `maximum_bytes` is None if not reported."""
+    """The driver's answer for one item, in bytes; `maximum_bytes` is None if it is not reported."""
 
     available_bytes: int
     maximum_bytes: int | None = None
@@ -79,9 +79,11 @@ class Sizes:
 def managed_by(suffix: str, base: str = MANAGED_BY) -> str:
     """Return the managed-by label of one node's provisioner, at most 63 characters (CAP-004).
 
-    The label is `external-provisioner-node1`. A longer one shortens the base and adds its hash:
-    `external-p-53f40b57-node...`. If the node's name leaves no room for that, the label is the base
-    and a hash of both: `external-provisioner-a3607ff1`.
+    The label has the form `external-provisioner-node1`. If it would be too long, the base is
+    shortened
+    and the base's hash is added: `external-p-53f40b57-node...`. If the node's name leaves no room
+    for
+    that, the label is the base and a hash of both: `external-provisioner-a3607ff1`.
 
     Source: external-provisioner, pkg/capacity/topology deterministic names (util GenerateName).
     """
@@ -103,11 +105,14 @@ def _fnv1a_32(text: str) -> str:
 
 
 def object_names(publisher: Publisher, item: Item) -> Iterator[str]:
-    """Yield the names to try for an item's object, the same ones in every worker (M-014).
+    """Yield the names to try for an item's object; they are the same in every worker (M-014).
 
-    On AlreadyExists the caller reads the object and adopts it if `publisher.can_adopt` agrees, else
-    it tries the next name: another item's hash collides, or a user removed the labels (C-098). The
-    suffix has five characters, not ten (M-014), so that names look like csi-provisioner's.
+    On AlreadyExists the caller reads the object and adopts it if `publisher.can_adopt` returns
+    True.
+    Otherwise it tries the next name, because another item's hash collides or a user removed the
+    labels
+    (C-098). The suffix has five characters, not ten (M-014), so that the names look like
+    csi-provisioner's.
     """
     for attempt in range(_NAME_ATTEMPTS):
         text = "\0".join([publisher.driver_name, publisher.managed_by, item.text, str(attempt)])
@@ -122,8 +127,8 @@ def object_names(publisher: Publisher, item: Item) -> Iterator[str]:
 def desired_object(publisher: Publisher, item: Item, sizes: Sizes, name: str) -> JsonObject:
     """Return the object to create for an item (CAP-002, CAP-005, CAP-006).
 
-    `generateName` is set in addition to the name: the API server keeps it, so the object looks like
-    csi-provisioner's. Zero capacity is published too.
+    `generateName` is set in addition to the name. The API server keeps it, so the object looks like
+    csi-provisioner's. A capacity of zero is published too.
     """
     metadata: JsonObject = {
         "generateName": _NAME_PREFIX,
@@ -147,11 +152,13 @@ def desired_object(publisher: Publisher, item: Item, sizes: Sizes, name: str) ->
 def updated_object(
     publisher: Publisher, existing: Mapping[str, Any], sizes: Sizes
 ) -> JsonObject | None:
-    """Return the full object to PUT, None if nothing needs to be written (CAP-040 steps 5 and 6).
+    """Return the full object to PUT, or None if no write is needed (CAP-040 steps 5 and 6).
 
-    The copy keeps the resourceVersion, so a concurrent change answers 409. The publisher's owner is
-    added if missing. It replaces another controlling owner, because the API allows only one and
-    would always refuse the second (CAP-061). Other owners stay; without an own owner all stay.
+    The copy keeps the resourceVersion, so the PUT gets a 409 after a concurrent change. The
+    publisher's
+    owner is added if it is missing. It replaces any other controlling owner, because the API server
+    allows only one and would always refuse a second one (CAP-061). Other owners are kept; if the
+    publisher has no owner, all owners are kept.
     """
     references = list(existing["metadata"].get("ownerReferences") or ())
     owned = _with_owner(references, publisher.owner)
@@ -185,7 +192,7 @@ def _set_sizes(body: JsonObject, sizes: Sizes) -> None:
 
 
 def _sizes_of_object(existing: Mapping[str, Any]) -> Sizes | None:
-    """Return the published sizes, None if they are absent or unreadable and must be written."""
+    """Return the published sizes; None if they are absent or unreadable and must be written."""
     maximum = existing.get("maximumVolumeSize")
     try:
         return Sizes(parse(existing.get("capacity")), None if maximum is None else parse(maximum))
@@ -194,7 +201,7 @@ def _sizes_of_object(existing: Mapping[str, Any]) -> Sizes | None:
 
 
 def item_of(existing: Mapping[str, Any]) -> Item | None:
-    """Return the item of an object, None if its selector is not a plain segment (CAP-051)."""
+    """Return an object's item, or None if its selector is not a plain segment (CAP-051)."""
     selector = existing.get("nodeTopology") or {}
     if selector.get("matchExpressions"):
         return None
@@ -208,17 +215,18 @@ def capacity_request(
     has_topology: bool,
     always_send_topology: bool = False,
 ) -> GetCapacityRequest:
-    """Return the GetCapacity request of an item (CAP-010, CAP-011).
+    """Return the GetCapacity request for an item (CAP-010, CAP-011).
 
-    The class's parameters are sent unchanged; unlike in CreateVolume, this includes the reserved
+    The class's parameters are sent unchanged; unlike in CreateVolume, these include the reserved
     `csi.storage.k8s.io/` keys. Capabilities and secrets are not sent.
 
     Args:
         storage_class: the StorageClass.
         segment: the item's segment.
-        has_topology: the driver has VOLUME_ACCESSIBILITY_CONSTRAINTS. Without it the topology is
-            left out, as the CSI spec requires.
-        always_send_topology: send the topology to such a driver too, as csi-provisioner does.
+        has_topology: whether the driver has VOLUME_ACCESSIBILITY_CONSTRAINTS. Without it the
+            topology is left out, as the CSI spec requires.
+        always_send_topology: whether to send the topology to a driver without this capability too,
+            as csi-provisioner does.
     """
     request = GetCapacityRequest(parameters=storage_class.get("parameters") or {})
     if has_topology or always_send_topology:
@@ -227,7 +235,7 @@ def capacity_request(
 
 
 def sizes_of(response: GetCapacityResponse) -> Sizes:
-    """Return the sizes of a driver's answer; `minimum_volume_size` is ignored (CAP-005)."""
+    """Return the sizes in a driver's answer; `minimum_volume_size` is ignored (CAP-005)."""
     has_maximum = response.HasField("maximum_volume_size")
     return Sizes(
         response.available_capacity, response.maximum_volume_size.value if has_maximum else None

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from workers.errors import ApiError, ConfigError
 
 Fetch: TypeAlias = Callable[[str, str, str, str], Mapping[str, Any]]
-"""Takes apiVersion, kind, namespace and name; returns the object or raises an ApiError."""
+"""A function of apiVersion, kind, namespace and name; returns the object or raises an ApiError."""
 
 _FATAL = 255
 
@@ -16,19 +16,19 @@ _FATAL = 255
 def owner_reference(
     level: int, *, namespace: str, pod_name: str, fetch: Fetch
 ) -> dict[str, Any] | None:
-    """Return the owner reference at this level above our pod, None for a level below zero.
+    """Return the owner reference at this level above this worker's pod; None below level zero.
 
-    Level 0 is the pod, 1 its controller, 2 the controller's controller (a Deployment). The owner
-    at `level` is not fetched: the object below names it in its owner reference.
+    Level 0 is the pod, 1 its controller, 2 the controller's controller (a Deployment). The owner at
+    `level` is not fetched, because the object below it names it in its owner reference.
 
     Args:
-        level: `--capacity-ownerref-level`.
-        namespace: environment NAMESPACE; all owners are in it.
-        pod_name: environment POD_NAME.
-        fetch: reads one object live.
+        level: the value of `--capacity-ownerref-level`.
+        namespace: the environment variable NAMESPACE; all owners are in this namespace.
+        pod_name: the environment variable POD_NAME.
+        fetch: a function that reads one object live.
 
     Raises:
-        ConfigError: exit code 255, if an object on the way is missing or has no controller.
+        ConfigError: an object on the way is missing or has no controller; the exit code is 255.
     """
     if level < 0:
         return None

@@ -1,8 +1,9 @@
-"""Assigns existing objects to items; finds missing and obsolete ones (CAP-050 to CAP-055).
+"""Assigns existing objects to items; finds missing and obsolete objects (CAP-050 to CAP-055).
 
-The plan depends only on wanted items and listed objects, so every worker makes the same plan, also
-after a restart or a missed event. Once it is carried out, nothing is missing or obsolete. Whether
-an object is updated is decided after GetCapacity, in `workers.controllers.capacity.objects`.
+The plan depends only on the wanted items and the listed objects, so every worker makes the same
+plan, even after a restart or a missed event. Once the plan has been carried out, nothing is missing
+or obsolete. Whether an object is updated is decided after GetCapacity, in
+`workers.controllers.capacity.objects`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ class Plan:
     """What to do with one driver's objects.
 
     Attributes:
-        missing: wanted items without an object; created after GetCapacity, in the order of items.
-        assigned: item -> its object, kept or adopted; updated if GetCapacity's sizes differ.
-        obsolete: the publisher's unwanted and duplicate objects, sorted by name. Delete them with
-            their uid as precondition; NotFound is success (CAP-042).
+        missing: the wanted items without an object; the objects are created after GetCapacity, in
+            the order of the items.
+        assigned: item -> its object, kept or adopted; the object is updated if GetCapacity returns
+            different sizes.
+        obsolete: the publisher's unwanted and duplicate objects, sorted by name. The caller deletes
+            each with its uid as the precondition; NotFound counts as success (CAP-042).
     """
 
     missing: tuple[Item, ...]
@@ -39,9 +42,10 @@ class Plan:
 def make_plan(wanted: Wanted, objects: Iterable[JsonObject], publisher: Publisher) -> Plan:
     """Return the plan for the objects that were listed (CAP-050, CAP-052, CAP-053).
 
-    Objects of other managers are ignored. Of several objects for one item the oldest stays (C-099),
-    or of equally old ones the first by name, so that all workers keep the same object. An object
-    that is being deleted stays assigned until it is gone, and is not deleted again.
+    Objects of other managers are ignored. If an item has several objects, the oldest is kept
+    (C-099),
+    or the first by name among equally old ones, so that all workers keep the same object. An object
+    that is being deleted remains assigned until it is gone, and is not deleted again.
     """
     assigned: dict[Item, JsonObject] = {}
     obsolete: list[JsonObject] = []
@@ -57,6 +61,6 @@ def make_plan(wanted: Wanted, objects: Iterable[JsonObject], publisher: Publishe
 
 
 def _age(existing: JsonObject) -> tuple[str, str]:
-    # RFC 3339 in UTC with whole seconds, so text order is time order.
+    # The timestamp is RFC 3339 in UTC with whole seconds, so text order is time order.
     metadata = existing["metadata"]
     return metadata.get("creationTimestamp") or "", metadata["name"]

@@ -1,7 +1,7 @@
 """Decides for which drivers this process publishes capacity, with which owner, and when.
 
 Three triggers add keys: the poll (a period in Redis), a change of the wanted items (classes or
-segments, seen in the shared cache without a request to the API server), and created or deleted
+segments, noticed in the shared cache without a request to the API server), and created or deleted
 volumes. `workers.controllers.capacity.sync` reconciles the keys.
 """
 
@@ -42,36 +42,37 @@ if TYPE_CHECKING:
     from workers.queue.periods import Periods
     from workers.queue.workqueue import WorkQueue
 
-    # An attempt or a deletion: driver, class ("" for a deletion), and the state of a failed attempt
-    # or the created or deleted volume.
+    # An attempt or a deletion: the driver, the class ("" for a deletion), and either the state of a
+    # failed attempt or the volume that was created or deleted.
     _Change = tuple[Driver, str, State | Mapping[str, Any]]
 
 
 POLL: Final = "poll"
 PLAN: Final = "plan"
-# Delay after a volume came or went, so that a burst of volumes calls the driver once (M-014).
+# The delay after a volume was created or deleted, so that a burst of volumes calls the driver only
+# once (M-014).
 REFRESH_SECONDS: Final = 1.0
-# Limit of changes kept between two ticks; the poll covers the rest.
+# How many changes are kept between two ticks; the poll covers the rest.
 _MAX_CHANGES: Final = 10_000
-# client-go's defaults for a rate or burst of 0.
+# The values that client-go uses for a rate or burst of 0.
 _DEFAULT_QPS: Final = 5.0
 _DEFAULT_BURST: Final = 10
 _FATAL: Final = 255
 
 
 class Publishing:
-    """Capacity publishing of one worker process; safe for threads.
+    """Capacity publishing of one worker process; thread-safe.
 
     Args:
-        settings: of the process.
-        kube: the API server.
+        settings: the settings of the process.
+        kube: the client for the API server.
         store: the known objects.
-        queue: takes the keys.
-        catalog: the classes.
-        clusters: the segments.
-        periods: the poll's period.
-        metrics: holds the gauges; None for no metrics.
-        sleep: sleeps for a number of seconds.
+        queue: the queue to which keys are added.
+        catalog: the catalog with the classes.
+        clusters: the cluster's topology, which gives the segments.
+        periods: the periods in Redis, for the poll.
+        metrics: the metrics with the gauges; None for no metrics.
+        sleep: a function that sleeps for a number of seconds.
     """
 
     def __init__(
@@ -104,11 +105,11 @@ class Publishing:
     # At the start.
 
     def prepare(self) -> None:
-        """Find the served API version and the owner of the objects; call before the first tick.
+        """Find the served API version and the owner of the objects; called before the first tick.
 
         Raises:
-            ConfigError: exit code 255; there is no owner at the configured level, the API server
-                serves no CSIStorageCapacity or does not answer.
+            ConfigError: there is no owner at the configured level, or the API server serves no
+                CSIStorageCapacity or does not answer; the exit code is 255.
         """
         capacity = self._settings.capacity
         if not capacity.enabled:
@@ -125,7 +126,7 @@ class Publishing:
         )
 
     def _served(self) -> Resource:
-        """Return the served API version by discovery, without a trial write (CAP-002, CAP-070)."""
+        """Return the API version that discovery finds, without a trial write (CAP-002, CAP-070)."""
         for version in ("v1", "v1beta1"):
             resource = paths.CAPACITIES.at(version)
             if self._kube.is_served(resource):
@@ -135,20 +136,20 @@ class Publishing:
         )
 
     def start(self, drivers: Iterable[Driver]) -> None:
-        """Add a first poll of every driver at once."""
+        """Start a first poll of every driver immediately."""
         for driver in filter(self.publishes, drivers):
             key = capacity_key(driver.queue_name, POLL)
             self._periods.restart(key.text, self._settings.capacity.poll_interval_seconds)
             self._queue.add([key])
 
-    # Drivers, publishers and items.
+    # Drivers, their publishers and their items.
 
     def publishes(self, driver: Driver) -> bool:
         """Return True if the driver's capacity is published (CAP-012)."""
         return driver.publishes_capacity
 
     def publisher(self, driver: Driver) -> Publisher:
-        """Return the labels, owner and namespace of the driver's objects."""
+        """Return the labels, the owner and the namespace for writing the driver's objects."""
         node = driver.settings.node
         return Publisher(
             driver_name=driver.name,
@@ -159,10 +160,10 @@ class Publishing:
         )
 
     def wanted(self, driver: Driver, state: CatalogState | None = None) -> Wanted:
-        """Return the items the driver should have objects for now.
+        """Return the items for which the driver should have objects now.
 
         Raises:
-            CatalogIncomplete: classes or nodes are not all known.
+            CatalogIncomplete: not all classes or nodes are known.
         """
         if driver.node_segments is not None:
             segments: Iterable[Any] = [node_segment(driver.node_segments)]
@@ -187,7 +188,7 @@ class Publishing:
     def wait_for_turn(self, driver: Driver) -> None:
         """Wait until `--kube-api-capacity-qps` allows the next write (CAP-071).
 
-        The rate holds for the driver over all processes: more workers do not write faster.
+        The rate applies to the driver across all processes: more workers do not write faster.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -208,11 +209,11 @@ class Publishing:
     def provisioned(
         self, driver: Driver, storage_class: str, outcome: State | Mapping[str, Any]
     ) -> None:
-        """Note the result of an attempt for the next tick; makes no request (CAP-030)."""
+        """Record the result of an attempt for the next tick; makes no request (CAP-030)."""
         self._note(driver, storage_class, outcome)
 
     def deleted(self, driver: Driver, volume: Mapping[str, Any]) -> None:
-        """Note a volume that was deleted in the storage (CAP-030)."""
+        """Record that a volume was deleted from the storage system (CAP-030)."""
         self._note(driver, "", volume)
 
     def _note(self, driver: Driver, storage_class: str, outcome: State | Mapping[str, Any]) -> None:
@@ -223,7 +224,7 @@ class Publishing:
                 self._changes.append((driver, storage_class, outcome))
 
     def tick(self, drivers: Iterable[Driver]) -> None:
-        """Add what is due now; call it often, from any number of processes.
+        """Add the keys that are due now; called often, from any number of processes.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -284,12 +285,12 @@ class Publishing:
 
 
 def digest_of(wanted: Wanted, class_uids: Mapping[str, str]) -> str:
-    """Return a hash that changes only with the wanted items and the classes' uids (C-113)."""
+    """Return a hash that changes only if the wanted items or the classes' uids change (C-113)."""
     parts = [f"{name}={uid}" for name, uid in sorted(class_uids.items())]
     parts += sorted(map(segment_text, wanted.segments))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def publishing_of(context: Context) -> Publishing | None:
-    """Return this process's publishing; None if the controller does not run here."""
+    """Return this process's publishing; None if this process does not run the controller."""
     return context.parts.get(SPEC.name)

@@ -1,6 +1,8 @@
-"""Finds the items whose capacity may have changed after a volume came or went (CAP-030).
+"""Finds the items whose capacity may have changed because a volume was created or deleted.
 
-The caller enqueues them with a short delay, so that a burst of volumes causes one call (M-014).
+The rule is CAP-030. The caller enqueues the items with a short delay, so that a burst of volumes
+causes
+only one call (M-014).
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ def after_provision(
 
     Args:
         wanted: the driver's items.
-        storage_class: the claim's class; an unknown class refreshes nothing.
+        storage_class: the claim's class; for an unknown class nothing is refreshed.
         outcome: the new PersistentVolume, or the state of a failed attempt. For an ignored claim
             the state is FINISHED, or NO_CHANGE in node deployment (ND-003).
 
     Returns:
-        After success: the items of the volume's segments in every class; for a volume without
-        affinity all items of its class. After a failure: all items of the class, because the
-        storage may be full. Nothing for NO_CHANGE.
+        After success: the items of every class for the volume's segments, or all items of its class
+        if the volume has no affinity. After a failure: all items of the class, because the storage
+        system may be full. For NO_CHANGE: nothing.
     """
     if isinstance(outcome, State):
         return [] if outcome is State.NO_CHANGE else wanted.of_class(storage_class)
@@ -39,8 +41,9 @@ def after_provision(
 
 
 def after_delete(wanted: Wanted, volume: Mapping[str, Any]) -> list[Item]:
-    """Return the items to refresh after a volume was deleted; a failed deletion refreshes nothing.
+    """Return the items to refresh after a volume was deleted.
 
-    A volume without affinity refreshes nothing either: the next poll will see the space.
+    A failed deletion refreshes nothing. Nor does a volume without affinity: the next poll finds the
+    free space.
     """
     return wanted.of_segments(volume_segments(volume) or ())

@@ -1,7 +1,7 @@
-"""Turns the deletion of a capacity object, or the loss of its labels, into a key (CAP-030, C-098).
+"""Returns a key when a capacity object is deleted or loses its labels (CAP-030, C-098).
 
-There is one watch per namespace and managed-by label, for objects with that label only. The worker
-ignores a key `gone:<uid>` of an object that it deleted itself. The next poll finds objects that
+There is one watch per namespace and managed-by label, only for objects with that label. The worker
+ignores a key `gone:<uid>` for an object that it deleted itself. The next poll finds objects that
 were changed in place.
 """
 
@@ -25,13 +25,13 @@ _GONE: Final = "gone:"
 
 
 class CapacityRules:
-    """Returns keys for deleted CSIStorageCapacity objects; keeps only the drivers as state."""
+    """Returns keys for deleted CSIStorageCapacity objects; its only state is the drivers."""
 
     def __init__(self) -> None:
         self._drivers: Records = ()
 
     def set_drivers(self, drivers: Records) -> Iterable[Key]:
-        """Take in the drivers; their workers list the objects themselves at startup."""
+        """Replace the drivers; their workers list the objects themselves at startup."""
         self._drivers = drivers
         return ()
 
@@ -46,7 +46,7 @@ class CapacityRules:
         return ()
 
     def gone(self, resource: Resource, item: AnyObject) -> Iterable[Key]:  # noqa: ARG002
-        """Return the key of a deleted object; an object without our labels looks deleted too."""
+        """Return the key for an object that was deleted or has lost csi-fleet's labels."""
         labels = item.metadata.labels or {}
         place = (item.metadata.namespace, labels.get(LABEL_MANAGED_BY, ""))
         return [
@@ -56,10 +56,10 @@ class CapacityRules:
         ]
 
     def begin_list(self, resource: Resource) -> None:
-        """Never called: the resource has scopes of its own."""
+        """Never called, because the resource has its own scopes."""
 
     def end_list(self, resource: Resource) -> Iterable[Key]:  # noqa: ARG002
-        """Never called: the resource has scopes of its own."""
+        """Never called, because the resource has its own scopes."""
         return ()
 
     def all_keys(self) -> Iterable[Key]:
@@ -68,7 +68,7 @@ class CapacityRules:
 
 
 def _place(record: Any) -> tuple[str, str] | None:
-    """Return namespace and managed-by label of a driver's objects, None if it publishes none."""
+    """Return the namespace and managed-by label of a driver's objects; None if it has none."""
     capacity = record.get("capacity")
     return (capacity["namespace"], capacity["managed_by"]) if capacity else None
 

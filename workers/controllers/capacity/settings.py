@@ -1,4 +1,4 @@
-"""Reads the settings of capacity publishing from its flags and the environment."""
+"""Reads the settings of capacity publishing from its flags and from the environment."""
 
 from __future__ import annotations
 

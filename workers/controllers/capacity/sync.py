@@ -1,8 +1,9 @@
 """Reconciles one capacity key: an item, an obsolete object, a deleted object or the plan (CAP-040).
 
-A key is `capacity|<queue name>|<text>|`; the text is that of an `Item` or `Obsolete`, `poll`,
-`plan` or `gone:<uid>`. A reconcile may run twice or die anywhere: all workers use the same names,
-deletions carry the uid, updates the resourceVersion, and the next plan lists the real objects.
+A key is `capacity|<queue name>|<text>|`. The text is that of an `Item` or an `Obsolete`, or it is
+`poll`, `plan` or `gone:<uid>`. A reconcile may run twice or stop at any point: all workers use the
+same names, deletions carry the uid, updates carry the resourceVersion, and the next plan lists the
+real objects.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _log = get_logger(__name__)
 
 GONE: Final = "gone:"
 _UPDATE_TRIES: Final = 3
-# Used if this worker does not publish but the driver's other workers do, while flags are changed.
+# The wait if this worker does not publish but the driver's other workers do, for example during a
+# change of the flags.
 _NOT_HERE_SECONDS: Final = 5.0
 _CATALOG_SECONDS: Final = 0.1
 
@@ -86,22 +88,25 @@ class CapacityPass:
     # The plan.
 
     def plan(self, *, is_poll: bool) -> Outcome:
-        """Compare the wanted items with the existing objects; add keys for the rest (CAP-055).
+        """Compare wanted items with existing objects; add keys for the differences (CAP-055).
 
-        A poll adds every item, so that the driver is called again for each. A plan adds only items
-        without an object and items of a class that was recreated.
+        A poll adds every item, so that the driver is called again for each item. A plan adds only
+        items
+        without an object and the items of a recreated class.
         """
         publishing, state = self.publishing, self.lease.catalog
         try:
             wanted = publishing.wanted(self.driver, state)
             uids = publishing.class_uids(wanted, state)
         except CatalogIncomplete:
-            # Usual at startup: the watcher lists nodes only once a driver needs them.
+            # This is usual at startup, because the watcher lists nodes only once a driver needs
+            # them.
             return wait(_CATALOG_SECONDS, "the catalog is not complete yet")
         noticed = self.store.noticed(self.queue_name) or {}
         known_uids = noticed.get("classes") or {}
         record = {"digest": digest_of(wanted, uids), "classes": known_uids}
-        # Stored before the objects are listed, so that a later change causes another plan.
+        # The digest is stored before the objects are listed, so that a later change causes another
+        # plan.
         self.store.notice(self.queue_name, record)
         before = self.store.all(self.queue_name)
         plan = make_plan(wanted, self.list_objects(), self.publisher)
@@ -120,7 +125,7 @@ class CapacityPass:
         return done("planned")
 
     def add(self, items: list[Item], obsolete: tuple[JsonObject, ...]) -> None:
-        """Add the keys of a plan, deletions first, except keys that wait for their retry."""
+        """Add the keys of a plan, deletions first; leave out keys that wait for their retry."""
         keys = [
             capacity_key(self.queue_name, Obsolete(one["metadata"]["name"]).text)
             for one in obsolete
@@ -146,7 +151,7 @@ class CapacityPass:
     # One item.
 
     def publish(self, item: Item) -> Outcome:
-        """Call GetCapacity and write the sizes that changed; keep them on errors (CAP-040)."""
+        """Call GetCapacity and write changed sizes; keep the old sizes on an error (CAP-040)."""
         state = self.lease.catalog
         if item not in self.publishing.wanted(self.driver, state):
             return done("not wanted")
@@ -170,17 +175,18 @@ class CapacityPass:
             return self.failed(is_published=existing is not None)
         if existing is not None:
             return self.update(item, existing, sizes)
-        # The call may have been slow. Only the next poll would delete an object that is no longer
-        # wanted, so it is not created.
+        # The call may have been slow, and the item may no longer be wanted. In that case no object
+        # is created, because only the next poll would delete it.
         if item not in self.publishing.wanted(self.driver):
             return done("not wanted any more")
         return self.create(item, sizes)
 
     def failed(self, *, is_published: bool) -> Outcome:
-        """Back off (CAP-033), from half the interval while the item has no object yet.
+        """Return the back-off (CAP-033); without an object it starts at half the interval.
 
         csi-provisioner starts several chains of retries for a new item (CAP-032), so it publishes
-        the first value sooner than one chain of full intervals would.
+        the
+        first value sooner than a single chain of full intervals would.
         """
         start = self.driver.settings.provision.retry_interval_start_seconds
         return Outcome(
@@ -206,7 +212,7 @@ class CapacityPass:
         return retry("no free name")
 
     def update(self, item: Item, existing: JsonObject, sizes: Sizes) -> Outcome:
-        """Write sizes and owner if they differ; after a conflict read and retry (C-108)."""
+        """Write the sizes and the owner if they differ; re-read and retry on a conflict (C-108)."""
         current: JsonObject | None = existing
         for _ in range(_UPDATE_TRIES):
             if current is None:
@@ -228,7 +234,8 @@ class CapacityPass:
             else:
                 return done("updated")
         if current is None:
-            # The object was deleted or lost our labels: the item is planned again (C-098).
+            # The object was deleted or has lost csi-fleet's labels, so a new plan handles the item
+            # (C-098).
             self.store.drop(self.queue_name, {item.text: existing})
             self.runtime.queue.add([capacity_key(self.queue_name, PLAN)])
             return done("object is gone")
@@ -240,7 +247,7 @@ class CapacityPass:
         return self.publisher.can_adopt(found, item) and not is_going
 
     def read(self, name: str) -> JsonObject | None:
-        """Read one object live; None if there is none."""
+        """Read one object live; return None if it does not exist."""
         try:
             return self.runtime.kube.get(
                 self.publishing.resource, name, namespace=self.publisher.namespace
@@ -249,7 +256,7 @@ class CapacityPass:
             return None
 
     def keep(self, item: Item, written: JsonObject) -> None:
-        """Store the API server's answer at once as the item's known object (CAP-041)."""
+        """Store the object that the API server returned as the item's known object (CAP-041)."""
         self.store.put(self.queue_name, {item.text: slim(written)})
 
     def turn(self) -> None:
@@ -260,7 +267,7 @@ class CapacityPass:
     # Deleted objects.
 
     def delete(self, name: str) -> Outcome:
-        """Delete an obsolete object, unless an item has adopted it meanwhile (CAP-042)."""
+        """Delete an obsolete object, unless an item has adopted it in the meantime (CAP-042)."""
         uid = self.store.obsolete_uid(self.queue_name, name)
         if uid is None:
             return done("not obsolete any more")
@@ -274,7 +281,7 @@ class CapacityPass:
         return done("deleted")
 
     def gone(self, uid: str) -> Outcome:
-        """Add the item's key again: its object was deleted or lost our labels (CAP-030, C-098)."""
+        """Queue the item whose object was deleted or lost csi-fleet's labels (CAP-030, C-098)."""
         text = self.store.item_of(self.queue_name, uid)
         if text is None:
             return done("was ours to delete")
@@ -284,6 +291,6 @@ class CapacityPass:
 
 
 def slim(one: Mapping[str, Any]) -> JsonObject:
-    """Return the object without managedFields; a PUT without them does not change them."""
+    """Return the object without managedFields; a PUT without them leaves them unchanged."""
     metadata = {name: value for name, value in one["metadata"].items() if name != "managedFields"}
     return {**one, "metadata": metadata}
