@@ -1,7 +1,7 @@
 """Reads sizes and classes from a live claim and its volume.
 
-Each view reads an object once. Sizes are compared by value; texts are kept as they were written
-(R-030). Nothing here changes an object.
+Each view reads an object once. Sizes are compared by value, but their texts are kept as they were
+written (R-030). Nothing in this module changes an object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Size:
 
 
 def size_at(obj: Json, *path: str) -> Size | None:
-    """The quantity at `path`, None if absent.
+    """Return the quantity at `path`, or None if it is absent.
 
     Raises:
         QuantityError: the quantity is malformed.
@@ -45,12 +45,12 @@ class ClaimView:
     Attributes:
         wanted: `spec.resources.requests.storage`.
         actual: `status.capacity.storage`.
-        allocated: `status.allocatedResources.storage`, None when absent.
-        part: `status.allocatedResourceStatuses.storage`, "" when absent.
-        conditions: types of the conditions that are True.
-        wanted_class: `spec.volumeAttributesClassName`; unset and empty are equal.
+        allocated: `status.allocatedResources.storage`; None if it is absent.
+        part: `status.allocatedResourceStatuses.storage`; "" if it is absent.
+        conditions: the types of the conditions that are True.
+        wanted_class: `spec.volumeAttributesClassName`; an unset and an empty name are equal.
         current_class: `status.currentVolumeAttributesClassName`.
-        modify_state: `status.modifyVolumeStatus.status`, None if `modifyVolumeStatus` is absent.
+        modify_state: `status.modifyVolumeStatus.status`; None if `modifyVolumeStatus` is absent.
         modify_target: `status.modifyVolumeStatus.targetVolumeAttributesClassName`.
     """
 
@@ -74,12 +74,12 @@ class ClaimView:
 
     @property
     def path(self) -> str:
-        """`<namespace>/<name>`."""
+        """The claim's `<namespace>/<name>`."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def is_bound(self) -> bool:
-        """True if the phase is Bound."""
+        """True if the claim's phase is Bound."""
         return self.phase == BOUND
 
 
@@ -90,7 +90,7 @@ def read_claim(claim: Json) -> ClaimView:
     """Read a live claim.
 
     Raises:
-        AttemptError: a field is of a type or form that the API does not allow.
+        AttemptError: a field has a type or a form that the API does not allow.
     """
     modify = value_at(claim, "status", "modifyVolumeStatus")
     return ClaimView(
@@ -123,7 +123,7 @@ def read_claim(claim: Json) -> ClaimView:
 
 
 def condition_of(claim: Json, kind: Condition) -> Json | None:
-    """The condition of type `kind`, whatever its status; None if absent."""
+    """Return the condition of type `kind`, whatever its status; None if there is none."""
     return next(
         (one for one in object_list(claim, "status", "conditions") if one.get("type") == kind), None
     )
@@ -134,9 +134,9 @@ class VolumeView:
     """A PersistentVolume as the state machine sees it.
 
     Attributes:
-        csi_driver: `spec.csi.driver`, "" without a csi source.
+        csi_driver: `spec.csi.driver`; "" without a CSI source.
         has_csi: whether the PV has a CSI source.
-        pre_resize: value of the pre-resize annotation, None if absent.
+        pre_resize: the value of the pre-resize annotation; None if it is absent.
     """
 
     name: str
@@ -155,7 +155,7 @@ def read_volume(volume: Json) -> VolumeView:
     """Read a live volume.
 
     Raises:
-        AttemptError: a field is of a type or form that the API does not allow.
+        AttemptError: a field has a type or a form that the API does not allow.
     """
     return VolumeView(
         name=text(volume, "metadata", "name"),

@@ -1,4 +1,4 @@
-"""Connects the resizer to the engine: the drivers it serves, its limits and its work."""
+"""Connects the resizer to the engine: the drivers that it serves, its limits and its work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ResizerController:
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """Return no lock: `sync` takes them once it has read the volume's name from the claim."""
+        """Return no lock: `sync` takes the locks once the claim has given it the volume's name."""
         del key, driver
         return ()
 
@@ -52,27 +52,28 @@ class ResizerController:
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """Return True if the driver expands, on the controller or the node, or modifies (R-003).
+        """Return True if the driver can expand volumes (anywhere) or modify them (R-003).
 
-        A driver that only modifies counts even if the gate is off: its worker runs idle (R-004).
+        A driver that can only modify volumes counts even if the gate is off: its worker then has
+        nothing to do (R-004).
         """
         is_modifier = "MODIFY_VOLUME" in driver.controller_capabilities
         return resizer_of(driver) is not Resizer.NONE or is_modifier
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Number of claims at once, from `--workers`."""
+        """Return how many claims are processed at once, from `--workers`."""
         assert driver is not None
         return {KIND: settings_of(driver).workers}
 
 
 def settings_of(driver: Driver) -> ResizerSettings:
-    """The resizer's settings for one driver."""
+    """Return the resizer's settings for one driver."""
     found: ResizerSettings = driver.settings.controllers[SPEC.name]
     return found
 
 
 def resizer_of(driver: Driver) -> Resizer:
-    """How the driver's volumes are expanded (R-003).
+    """Return how the driver's volumes are expanded (R-003).
 
     Unlike in csi-resizer, a driver without CONTROLLER_SERVICE can expand on the node (DR-002).
     """
@@ -84,7 +85,8 @@ def resizer_of(driver: Driver) -> Resizer:
 def can_modify(driver: Driver) -> bool:
     """Return True if the driver can modify volumes and the gates allow it (R-004).
 
-    `volume_attributes_class` is off if the API server does not serve the classes (R-002).
+    `volume_attributes_class` is off if the API server does not serve VolumeAttributesClasses
+    (R-002).
     """
     is_served = driver.settings.gates.volume_attributes_class
     is_on = is_served and settings_of(driver).applies_classes

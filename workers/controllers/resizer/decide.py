@@ -1,7 +1,8 @@
 """Decides whether a claim's volume is expanded, and to which size (R-020 to R-034, R-090).
 
-Pure: takes the live claim and volume, the reconcile state and the time; returns what to do. While
-a call for one size may be in flight in the driver, no other size is requested (I-2).
+The functions have no I/O: from the live claim and volume, the reconcile state and the time they
+return what to do. While a call for one size may be in flight in the driver, no other size is
+requested (I-2).
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ class Resizer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The settings that the decision depends on.
+    """The settings on which the decision depends.
 
     Attributes:
-        resizer: R-003.
-        recovers: gate RecoverVolumeExpansionFailure; off means legacy mode (R-090).
+        resizer: how volumes are expanded (R-003).
+        recovers: whether the gate RecoverVolumeExpansionFailure is on; off means legacy mode
+            (R-090).
         slow_seconds: `--retry-interval-max`, also the pause after an infeasible size (R-034).
-        exhausted_seconds: a size answered with RESOURCE_EXHAUSTED three times may be lowered
-            after this long without a call; None: never (MR-031).
+        exhausted_seconds: how long no call may have been made before a size that the driver
+            answered three times with RESOURCE_EXHAUSTED can be reduced; None means that it never
+            can be (MR-031).
     """
 
     resizer: Resizer = Resizer.REAL
@@ -47,11 +50,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Do not expand now.
+    """The decision not to expand or modify now.
 
     Attributes:
-        reason: for logs and `explain`.
-        delay_seconds: check again after this long; None: wait for an event.
+        reason: the reason, for logs and `explain`.
+        delay_seconds: how long to wait before checking again; None means to wait for an event.
     """
 
     reason: str
@@ -60,11 +63,11 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """Expand to `target`.
+    """The decision to expand to `target`.
 
     Attributes:
-        is_new: the target differs from `allocatedResources` (R-035).
-        is_legacy: expand without the states of recovery (R-090).
+        is_new: whether the target differs from `allocatedResources` (R-035).
+        is_legacy: whether to expand without the recovery states (R-090).
     """
 
     target: Size
@@ -75,14 +78,14 @@ class Expand:
 Expansion: TypeAlias = Expand | Skip
 
 _EXHAUSTED_ATTEMPTS = 3
-# After these results no call can be in flight.
+# After one of these results no call can be in flight.
 _SETTLED = frozenset({Result.FINAL, Result.INFEASIBLE, Result.UNSENT})
 
 
 def is_ours(claim: ClaimView, volume: VolumeView, driver_name: str) -> bool:
-    """Return True if volume and claim refer to each other and to this driver (R-021).
+    """Return True if the volume and the claim refer to each other and to this driver (R-021).
 
-    Unlike in csi-resizer, an annotation cannot claim another driver's CSI volume (DR-016).
+    Unlike in csi-resizer, an annotation cannot give a CSI volume to a different driver (DR-016).
     """
     if volume.claim_namespace != claim.namespace or volume.claim_uid != claim.uid:
         return False
@@ -92,14 +95,17 @@ def is_ours(claim: ClaimView, volume: VolumeView, driver_name: str) -> bool:
 
 
 def drops_pre_resize(claim: ClaimView, volume: VolumeView) -> bool:
-    """Return True if the node has expanded, so the recorded old size can be removed (R-020/4)."""
+    """Return True if the node has expanded the volume, so that the annotation can go (R-020/4).
+
+    The annotation records the size that the volume had before.
+    """
     return volume.pre_resize is not None and claim.actual.size_bytes >= volume.capacity.size_bytes
 
 
 def expansion(
     claim: ClaimView, volume: VolumeView, marks: Marks, policy: Policy, now: float
 ) -> Expansion:
-    """Decide about the size of one of our volumes (R-020/5 to R-020/7)."""
+    """Decide whether, and to which size, to expand one of our volumes (R-020/5 to R-020/7)."""
     if policy.resizer is Resizer.NONE:
         return Skip("the driver cannot expand volumes")
     if not claim.is_bound:
@@ -126,7 +132,7 @@ def expansion(
 
 
 def skipping(claim: ClaimView) -> str:
-    """The reason shown while an infeasible size is not retried (R-034)."""
+    """Return the reason that is shown while an infeasible size is not retried (R-034)."""
     return (
         f"skipping volume expansion for pvc {claim.path}, because expansion previously failed "
         "with infeasible error"
@@ -168,7 +174,10 @@ def _target(
 
 
 def _is_exhausted(claim: ClaimView, marks: Marks, policy: Policy, now: float) -> bool:
-    """Return True after enough RESOURCE_EXHAUSTED answers and time to rule out a call (MR-031)."""
+    """Return True if RESOURCE_EXHAUSTED answers allow a smaller size (MR-031).
+
+    There must be enough such answers, and no call can be in flight any more.
+    """
     if policy.exhausted_seconds is None or claim.allocated is None:
         return False
     call = marks.expansion_of(claim.allocated.size_bytes)
@@ -181,7 +190,7 @@ def _is_exhausted(claim: ClaimView, marks: Marks, policy: Policy, now: float) ->
 
 
 def _legacy(claim: ClaimView, volume: VolumeView) -> Expansion:
-    """Decide without the recovery states (R-090)."""
+    """Decide about an expansion without the recovery states (R-090)."""
     is_pending = Condition.FILE_SYSTEM_PENDING in claim.conditions
     if volume.capacity.size_bytes >= claim.wanted.size_bytes and is_pending:
         return Skip("waits for the node")

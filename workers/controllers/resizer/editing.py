@@ -1,9 +1,10 @@
 """Builds the changes to a claim as one merge patch against the object that was read.
 
 Each function below implements one row of the tables R-035, R-051, R-060, R-102, R-105, R-110 and
-R-111 on a `ClaimEdit`. Several can share one edit, so that expansion and modification need a single
-write (MR-001). A patch names the claim's uid and resourceVersion, so it applies only to the state
-it was computed from (MR-040). Values that are already equal are not written (DR-009).
+R-111 on a `ClaimEdit`. Several functions can share one edit, so that an expansion and a
+modification need only a single write (MR-001). A patch names the claim's uid and resourceVersion,
+so it applies only to the state from which it was computed (MR-040). Values that are already equal
+are not written (DR-009).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class ClaimEdit:
     """Collects changes to one claim.
 
     Args:
-        claim: the live object; not modified.
-        now: time of new conditions, in the API server's format.
+        claim: the live object, which is not modified.
+        now: the time for new conditions, in the API server's format.
     """
 
     def __init__(self, claim: JsonObject, now: str) -> None:
@@ -48,11 +49,14 @@ class ClaimEdit:
         self._conditions: list[JsonObject] = deepcopy(found)
 
     def set(self, field: str, value: Any) -> None:
-        """Set a field of the status; None removes it."""
+        """Set a field of the status; None removes the field."""
         self._status[field] = value
 
     def set_storage(self, field: str, value: str | None) -> None:
-        """Set the `storage` entry of a status map; None removes it, and the map if it is empty."""
+        """Set the `storage` entry of a map in the status.
+
+        None removes the entry, and the map too if it is then empty.
+        """
         others = {
             name: one
             for name, one in (value_at(self.claim, "status", field) or {}).items()
@@ -61,23 +65,23 @@ class ClaimEdit:
         self._status[field] = {_STORAGE: value} if value is not None or others else None
 
     def annotate(self, name: str, value: str | None) -> None:
-        """Set or remove an annotation."""
+        """Set an annotation; None removes it."""
         self._annotations[name] = value
 
     def drop(self, kinds: Collection[str]) -> None:
-        """Remove conditions."""
+        """Remove the conditions of these types."""
         self._conditions = [one for one in self._conditions if one.get("type") not in kinds]
 
     def hold(
         self, kind: Condition, message: str = "", *, reason: str = "", probed: bool = False
     ) -> None:
-        """Set a condition to True; its transition time changes only with status or reason.
+        """Set a condition to True; its transition time changes only with its status or reason.
 
         Args:
-            kind: type of the condition.
-            message: text for users.
-            reason: CamelCase, or "".
-            probed: also set lastProbeTime, which conditions of a modification have (R-112).
+            kind: the type of the condition.
+            message: the text for users.
+            reason: the reason in CamelCase, or "".
+            probed: also set lastProbeTime, which the conditions of a modification have (R-112).
         """
         wanted: JsonObject = {"type": str(kind), "status": "True"}
         if reason:
@@ -99,7 +103,7 @@ class ClaimEdit:
             self._conditions[self._conditions.index(old)] = wanted
 
     def patch(self) -> JsonObject | None:
-        """The merge patch, None if nothing would change."""
+        """Return the merge patch, or None if it would change nothing."""
         status = {
             field: value
             for field, value in self._status.items()
@@ -131,7 +135,8 @@ def mark_resizing(edit: ClaimEdit, plan: Expand, part: str) -> None:
     """Record the start of an expansion (R-035; R-090 in legacy mode).
 
     The condition names no sizes (DR-034). An infeasible size is set to "in progress" before it is
-    requested again, so that a lost answer keeps this size pinned (DR-007, MR-030).
+    requested again. If the answer is then lost, the same size must still be requested (DR-007,
+    MR-030).
     """
     if plan.is_legacy:
         edit.drop(RESIZE_CONDITIONS - {Condition.RESIZING})
@@ -147,14 +152,14 @@ def mark_resizing(edit: ClaimEdit, plan: Expand, part: str) -> None:
 
 
 def mark_expand_failed(edit: ClaimEdit, message: str, *, is_infeasible: bool) -> None:
-    """Record a final error (R-051)."""
+    """Record a final error of an expansion (R-051)."""
     if is_infeasible:
         edit.set_storage("allocatedResourceStatuses", Part.CONTROLLER_INFEASIBLE)
     edit.hold(Condition.CONTROLLER_ERROR, f"failed to expand pvc with {message}")
 
 
 def mark_node_pending(edit: ClaimEdit, *, is_legacy: bool) -> None:
-    """Record that the node must expand too, and clear earlier errors (R-060, DR-010)."""
+    """Record that the node must expand the volume too; clear earlier errors (R-060, DR-010)."""
     if is_legacy:
         edit.drop(RESIZE_CONDITIONS - {Condition.FILE_SYSTEM_PENDING})
     else:
@@ -192,7 +197,7 @@ def mark_modifying(edit: ClaimEdit, class_name: str) -> None:
 
 
 def mark_modify_pending(edit: ClaimEdit) -> None:
-    """Record that the class cannot be used now; target and conditions stay (R-102)."""
+    """Record that the class cannot be used now; keep the target and the conditions (R-102)."""
     _set_state(edit, ModifyState.PENDING, None)
 
 
@@ -221,5 +226,5 @@ def mark_modified(edit: ClaimEdit, class_name: str) -> None:
 
 
 def mark_modify_canceled(edit: ClaimEdit) -> None:
-    """Clear the conditions of a class no longer requested; its state stays (R-105, DR-024)."""
+    """Clear the conditions of a class that is no longer wanted; keep its state (R-105, DR-024)."""
     edit.drop({Condition.MODIFYING, Condition.MODIFY_ERROR})

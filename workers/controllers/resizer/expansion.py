@@ -1,4 +1,4 @@
-"""The expand step of one reconcile: from target size to recorded result (R-035 to R-060)."""
+"""The expand step of one reconcile, from target size to recorded result (R-035 to R-060)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from workers.controllers.resizer.editing import ClaimEdit
     from workers.kube.objects import JsonObject
 
-# No event reports the end of a pod without an attachment, so a waiting claim checks this often.
+# How often a waiting claim checks whether its volume is in use: no event reports the end of a pod
+# without an attachment.
 IN_USE_SECONDS: Final = 15.0
 
 
@@ -38,7 +39,7 @@ class ExpandStep:
     """Expands one volume to one size.
 
     Attributes:
-        part: the claim's state of expansion when the step was planned.
+        part: the state of the claim's expansion when the step was planned.
     """
 
     work: Work
@@ -52,7 +53,7 @@ class ExpandStep:
 
     @property
     def target(self) -> tuple[str, str]:
-        """The operation and its size, to compare plans."""
+        """The operation and the size, used to compare plans."""
         return (self.operation, str(self.plan.target.size_bytes))
 
     def begin(self, edit: ClaimEdit) -> None:
@@ -78,9 +79,10 @@ class ExpandStep:
     def record_call(self) -> None:
         """Clear the recorded result before the call: a call may now be in flight (MR-010).
 
-        No recorded result means just that, because the claim stores the size. The number of
-        RESOURCE_EXHAUSTED answers is cleared too: it proves nothing once a later call's outcome
-        is unknown (MR-031).
+        The absence of a recorded result means that a call may be in flight; the claim stores the
+        size.
+        The number of RESOURCE_EXHAUSTED answers is cleared too, because it proves nothing once the
+        outcome of a later call is unknown (MR-031).
         """
         marks = self.work.marks
         call = marks.expansion_of(self.plan.target.size_bytes)
@@ -89,7 +91,7 @@ class ExpandStep:
             self.work.marks = replace(marks, expand=None)
 
     def answer(self) -> csi.ControllerExpandVolumeResponse | CsiError:
-        """Call the driver, or return its error."""
+        """Call the driver; return its response or its error."""
         if self._request is None:  # node-only expansion; only the node knows its limit (DR-031)
             return csi.ControllerExpandVolumeResponse(
                 capacity_bytes=self.plan.target.size_bytes, node_expansion_required=True
@@ -133,12 +135,15 @@ class ExpandStep:
             self.plan.target.size_bytes,
             work.secrets(volume),
             default_fs_type=work.settings.default_fs_type,
-            # Known from the handshake, without another call (DR-003).
+            # The capabilities are known from the handshake, so no further call is needed (DR-003).
             multi_writer="SINGLE_NODE_MULTI_WRITER" in work.driver.controller_capabilities,
         )
 
     def _unsent(self, message: str) -> Outcome:
-        """Handle a failure before the call; if the size was never sent, it may change (MR-032)."""
+        """Handle a failure before the call (MR-032).
+
+        If the size was never sent to the driver, the user can still change it.
+        """
         work, size_bytes = self.work, self.plan.target.size_bytes
         known = work.marks.expansion_of(size_bytes)
         if self.plan.is_new and known is None:
@@ -162,7 +167,7 @@ class ExpandStep:
     # After a failed call.
 
     def _failed(self, message: str, result: Result, error: CsiError | None = None) -> Outcome:
-        """Record and report a failed call, then back off (R-051, R-052)."""
+        """Record and report a failed call, and return the back-off (R-051, R-052)."""
         work = self.work
         text = self._failed_text(message)
         if not result.may_run and not self.plan.is_legacy:
@@ -180,7 +185,7 @@ class ExpandStep:
         return retry(str(result))
 
     def _record_failure(self, message: str, result: Result) -> str:
-        """Write the failure's condition; returns an error text if that write fails, else ""."""
+        """Write the failure's condition; return an error text if that write fails, else ""."""
 
         def change(edit: ClaimEdit) -> bool:
             if not self._still_counts(edit):
@@ -213,7 +218,7 @@ class ExpandStep:
     # After success.
 
     def _succeeded(self, size_bytes: int, *, node_part: bool) -> Outcome:
-        """Save the volume, then the claim: a crash in between repeats the call (R-060, MR-042)."""
+        """Save the volume, then the claim, so that a crash in between repeats the call."""
         work = self.work
         size = canonical(size_bytes)
         try:
@@ -249,7 +254,8 @@ class ExpandStep:
 
         def change(volume: JsonObject) -> JsonObject | None:
             annotations = volume["metadata"].get("annotations") or {}
-            # Save the driver's size even if a larger one was written meanwhile (MR-041).
+            # Save the size that the driver returned, even if a larger size was written in the
+            # meantime (MR-041).
             patch: JsonObject = {"spec": {"capacity": {"storage": size}}}
             if work.settings.annotates and node_part and words.ANN_PRE_RESIZE not in annotations:
                 patch["metadata"] = {"annotations": {words.ANN_PRE_RESIZE: before}}
@@ -272,7 +278,7 @@ class ExpandStep:
         self.work.writer.edit_claim(effects.RECORD_EXPANSION, change)
 
     def _still_counts(self, edit: ClaimEdit) -> bool:
-        """Return True if the claim still waits for the result of this size (MR-040)."""
+        """Return True if the claim is still waiting for the result of this size (MR-040)."""
         if self.plan.is_legacy:
             return True
         claim = read_claim(edit.claim)

@@ -1,4 +1,4 @@
-"""Explains why a claim has not reached its size or class, for `csi-fleet explain pvc`."""
+"""Explains to `csi-fleet explain pvc` why a claim has not reached its size or class."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class ChangeFacts:
     """Everything that `explain` knows about one claim's size and class.
 
     Attributes:
-        claim: read live; None if it does not exist.
-        volume: its PV, None if missing.
-        driver_name: the volume's driver, "" if unknown.
-        driver: registration of the driver, None if no worker runs the resizer for it.
-        served: which drivers' workers run the resizer, and which do not.
-        attributes_class: the requested VolumeAttributesClass, None if missing.
-        state: state of its key, None if the queue does not know the key.
+        claim: the claim, read live; None if it does not exist.
+        volume: the claim's PV; None if it is missing.
+        driver_name: the name of the volume's driver; "" if it is unknown.
+        driver: the driver's registration; None if no worker runs the resizer for the driver.
+        served: the drivers whose workers run the resizer, and those whose workers do not.
+        attributes_class: the requested VolumeAttributesClass; None if it is missing.
+        state: the state of the claim's key; None if the queue does not know the key.
     """
 
     namespace: str
@@ -63,7 +63,7 @@ class ChangeFacts:
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """Gather the facts and return the first cause.
+    """Gather the facts and return the first cause that applies.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show an object.
@@ -75,7 +75,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
 
 
 def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
-    """Read claim, volume, class, and the state in Redis.
+    """Read the claim, the volume, the class and the state in Redis.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show an object.
@@ -124,7 +124,7 @@ def _driver_name(claim: JsonObject, volume: JsonObject | None) -> str:
 
 
 def change_cause(facts: ChangeFacts) -> Cause:
-    """Return the first cause."""
+    """Return the first cause that applies."""
     if facts.claim is None:
         return Cause(
             "not-found",
@@ -154,7 +154,7 @@ def change_cause(facts: ChangeFacts) -> Cause:
 
 
 def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
-    """The cause that affects size and class alike, None if there is none."""
+    """Return the cause that affects the size and the class alike; None if there is none."""
     if facts.volume is None:
         return Cause(
             "volume-missing",
@@ -261,7 +261,7 @@ def _queue(facts: ChangeFacts) -> Cause | None:
 
 
 def _failed(facts: ChangeFacts, claim: ClaimView) -> Cause:
-    """The last attempt's error; without one, why nothing is known yet."""
+    """Return the last attempt's error as the cause; without one, why nothing is known yet."""
     error = queueing.last_error(facts.state, None)
     again = _again(facts)
     if error is not None and facts.state is not None:

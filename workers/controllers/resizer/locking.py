@@ -1,9 +1,10 @@
 """Chooses the locks that a reconcile holds while it changes a volume (MR-011).
 
-The lock on the volume's name prevents its creation and deletion. It is shared, unless the expansion
-must not overlap with a publication: the driver expands offline only, or refused because the volume
-was published. Then it is exclusive. One key covers expand and modify of a claim, so they never
-conflict. If two static volumes share a handle, another lock of the resizer separates their claims.
+The lock on the volume's name prevents the volume's creation and deletion. It is shared, unless the
+expansion must not overlap with a publication: the driver only expands offline, or refused because
+the volume was published. In that case the lock is exclusive. One key covers both the expansion and
+the modification of a claim, so the two never conflict. If two static volumes share a handle, a
+further lock of the resizer keeps the changes of their claims apart.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _OFFLINE: Final = frozenset({"OFFLINE"})
 
 
 def locks(volume: JsonObject, driver: Driver, *, expands: bool, in_use: bool) -> tuple[Lock, ...]:
-    """The locks of one reconcile of one volume.
+    """Return the locks for one reconcile of one volume.
 
     Args:
         volume: the live PV.
         driver: the driver of the PV.
-        expands: an expand step is planned.
-        in_use: the driver refused to expand because the volume was published.
+        expands: whether an expand step is planned.
+        in_use: whether the driver refused to expand because the volume was published.
     """
     is_alone = expands and (in_use or driver.expansion_modes == _OFFLINE)
     mode = Mode.EXCLUSIVE if is_alone else Mode.SHARED
@@ -49,16 +50,16 @@ def locks(volume: JsonObject, driver: Driver, *, expands: bool, in_use: bool) ->
 def places(
     driver: Driver, uid: str, operations: Iterable[str], *, workers: int
 ) -> tuple[Lock, ...]:
-    """One lock for each operation whose limit is lower than the limit of the driver queue (MR-012).
+    """Return a lock for each operation whose limit is below that of the driver's queue (MR-012).
 
-    `limits: {expand: {concurrency: 8}, modify: {concurrency: 1}}` lets eight claims run at once,
-    of which one modifies.
+    `limits: {expand: {concurrency: 8}, modify: {concurrency: 1}}` lets eight claims run at once, of
+    which one can be modifying its volume.
 
     Args:
         driver: the driver, with its limits from the drivers file.
-        uid: uid of the claim; it selects one of the `limit` locks.
-        operations: the operations about to be called.
-        workers: limit of operations that the file does not name.
+        uid: the claim's uid, which selects one of the `limit` locks.
+        operations: the operations that are about to be called.
+        workers: the limit for operations that the drivers file does not name.
     """
     limits = {name: driver.limits.get(name, workers) for name in OPERATIONS}
     lane = max(limits.values())

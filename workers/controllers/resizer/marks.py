@@ -1,10 +1,10 @@
-"""The reconcile state of a claim: what is stored in Redis between two reconciles (MR-020).
+"""The reconcile state of a claim: what Redis stores between two reconciles (MR-020).
 
-It holds only what the claim itself cannot (MR-010). Without a recorded result, a call for the size
+It holds only what the claim itself cannot (MR-010). If no result is recorded, a call for the size
 in `allocatedResources` or the class in `modifyVolumeStatus` may be in flight, as csi-resizer
 assumes after a restart (MR-021). So an expansion first clears the last result, and a successful
-one usually writes no state. A modification writes its state before the call and keeps it until the
-call ends: the claim names the class, but not its parameters (DR-027).
+expansion usually writes no state. A modification writes its state before the call and keeps it
+until the call ends: the claim names the class, but not the parameters of the class (DR-027).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from workers.deadlines import NONE, Deadline
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# An unchanged event is not repeated within this time (MR-050).
+# The same event is not repeated within this time (MR-050).
 QUIET_SECONDS: Final = 600.0
 _MAX_SAID: Final = 16
-# Class parameters larger than this as JSON are not stored (DR-027): the limit is 64 KiB in all.
+# Class parameters that are larger than this as JSON are not stored (DR-027), because the whole
+# state may have at most 64 KiB.
 _MAX_PARAMETERS: Final = 8192
 _NUMBERS: Final = ("exhausted", "digest")
 _DEADLINES: Final = ("deadline", "overtaken")
@@ -36,12 +37,12 @@ class Call:
     Attributes:
         target: the size in bytes as text, or the name of the class.
         result: the result of the call.
-        at: when it ended, in seconds of the queue's clock.
-        exhausted: consecutive RESOURCE_EXHAUSTED answers (MR-031).
-        parameters: parameters of the class, while the call may be in flight (DR-027).
-        deadline: when the call ends at the latest; set while its outcome is unknown (MR-010).
-        overtaken: the same for earlier calls of dead workers for the same target.
-        digest: checksum of the parameters, which may be too large to store; 0 if unknown.
+        at: the time at which the result was recorded, in seconds of the queue's clock.
+        exhausted: the number of consecutive RESOURCE_EXHAUSTED answers (MR-031).
+        parameters: the parameters of the class, kept while the call may be in flight (DR-027).
+        deadline: the time by which the call must end; set while its outcome is unknown (MR-010).
+        overtaken: the same deadline for earlier calls of dead workers for the same target.
+        digest: a checksum of the parameters, which may be too large to store; 0 if unknown.
     """
 
     target: str
@@ -59,11 +60,11 @@ class Call:
         return self.deadline, self.overtaken
 
     def answered(self) -> Self:
-        """Return a copy without deadline, after the call has ended."""
+        """Return a copy without a deadline, because the call has ended."""
         return replace(self, deadline=NONE)
 
     def data(self) -> dict[str, Any]:
-        """Convert to JSON, without empty fields."""
+        """Convert the call to JSON, without empty fields."""
         found: dict[str, Any] = {"target": self.target, "result": str(self.result), "at": self.at}
         for name in _NUMBERS:
             if value := getattr(self, name):
@@ -78,7 +79,7 @@ class Call:
 
     @classmethod
     def parse(cls, data: Any) -> Self | None:
-        """Parse JSON; returns None if it does not have our format."""
+        """Parse a call from JSON; return None if the JSON does not have the expected format."""
         try:
             parameters = data.get("parameters")
             return cls(
@@ -103,8 +104,8 @@ class Marks:
 
     Attributes:
         expand, modify: the last call of each kind.
-        in_use: the driver refused an expansion because the volume was published (R-080).
-        said: digests of the events of a failing claim, with the time of each.
+        in_use: whether the driver refused an expansion because the volume was published (R-080).
+        said: the digests of the events of a failing claim, each with its time.
     """
 
     expand: Call | None = None
@@ -128,7 +129,7 @@ class Marks:
         )
 
     def data(self) -> dict[str, Any]:
-        """Convert to JSON; {} if the state is empty."""
+        """Convert the state to JSON; the result is {} if the state is empty."""
         found: dict[str, Any] = {}
         for name, call in (("expand", self.expand), ("modify", self.modify)):
             if call is not None:
@@ -140,21 +141,21 @@ class Marks:
         return found
 
     def expansion_of(self, size_bytes: int | None) -> Call | None:
-        """The last expand call if it was for this size, else None."""
+        """Return the last expand call if it was for this size, else None."""
         call = self.expand
         return call if call is not None and call.target == str(size_bytes) else None
 
     def modification_of(self, class_name: str) -> Call | None:
-        """The last modify call if it was for this class, else None."""
+        """Return the last modify call if it was for this class, else None."""
         call = self.modify
         return call if call is not None and call.target == class_name else None
 
     def overtaken(self) -> Deadline:
-        """When modifications of dead workers that a later call overtook have ended for certain."""
+        """Return when dead workers' modifications that a later call overtook must have ended."""
         return self.modify.overtaken if self.modify is not None else NONE
 
     def has_said(self, reason: str, message: str, now: float) -> bool:
-        """Return True if this event was written within `QUIET_SECONDS`."""
+        """Return True if the same event was written within the last `QUIET_SECONDS`."""
         digest = _digest(reason, message)
         return any(one == digest and now - at < QUIET_SECONDS for one, at in self.said)
 
@@ -166,7 +167,7 @@ class Marks:
 
 
 def digest_of(parameters: Mapping[str, str]) -> int:
-    """A checksum of the parameters; it does not depend on their order."""
+    """Return a checksum of the parameters that does not depend on their order."""
     return zlib.crc32(json.dumps(dict(parameters), sort_keys=True).encode())
 
 

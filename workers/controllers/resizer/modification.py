@@ -33,7 +33,7 @@ _INVALID = errors.code_name(errors.INVALID_ARGUMENT)
 
 @dataclass(slots=True)
 class ModifyStep:
-    """Applies one class to one volume."""
+    """Applies one VolumeAttributesClass to one volume."""
 
     work: Work
     plan: Modify
@@ -46,7 +46,7 @@ class ModifyStep:
 
     @property
     def target(self) -> tuple[str, str]:
-        """The operation and its class, to compare plans."""
+        """The operation and the class, used to compare plans."""
         return (self.operation, self.plan.class_name)
 
     def read_class(self) -> None:
@@ -76,7 +76,8 @@ class ModifyStep:
         if self.plan.is_again:
             return
         if self._is_hopeless:
-            # Like INVALID_ARGUMENT: Kubernetes' own tests expect it for such a class.
+            # The class is treated as if the driver had answered INVALID_ARGUMENT: Kubernetes' own
+            # tests expect this for a class of another driver.
             editing.mark_modify_failed(
                 edit,
                 self.plan.class_name,
@@ -99,7 +100,7 @@ class ModifyStep:
                 self._remember(Result.INFEASIBLE)
                 longest = work.settings.retry_interval_max_seconds
                 return retry("infeasible", not_before_seconds=longest)
-            # Creating the class queues the claim again (DR-018).
+            # When the class is created, the claim is queued again (DR-018).
             return retry("no class") if self.plan.is_again else done("waits for the class")
         if held := self._held_seconds():
             return wait(held, "a call for the class as it was before may still run")
@@ -122,18 +123,18 @@ class ModifyStep:
         return None
 
     def _held_seconds(self) -> float:
-        """Seconds that a call for this class with other parameters may still be in flight."""
+        """Return for how long a call for this class with other parameters may be in flight."""
         known = self.work.marks.modification_of(self._class)
         if known is None or known.digest in (0, digest_of(self._parameters)):
             return 0.0
         return self.work.lease.session.seconds_left(*known.deadlines)
 
     def record_call(self) -> None:
-        """Record before the call that it may be in flight, whatever an earlier result was (MR-010).
+        """Record, before the call, that a call may be in flight, whatever the last result (MR-010).
 
         The parameters are stored because the class may be deleted before the outcome is known
-        (DR-027). The deadline is stored because this call, if it ended late, would undo another
-        class that was applied meanwhile.
+        (DR-027). The deadline is stored because this call, if it ended late, would undo a different
+        class that was applied in the meantime.
         """
         work, session = self.work, self.work.lease.session
         known = work.marks.modification_of(self._class)
@@ -149,7 +150,7 @@ class ModifyStep:
         work.marks = replace(work.marks, modify=call)
 
     def answer(self) -> csi.ControllerModifyVolumeResponse | CsiError:
-        """Call the driver, or return its error."""
+        """Call the driver; return its response or its error."""
         assert self._request is not None
         trail.note("rpc", f"ControllerModifyVolume {self._class}")
         try:
@@ -184,7 +185,7 @@ class ModifyStep:
         return retry("not sent")
 
     def _failed(self, error: CsiError) -> Outcome:
-        """Record and report a failed call, then back off (R-111)."""
+        """Record and report a failed call, and return the back-off (R-111)."""
         work, result = self.work, modify_result(error)
         problem = self._record_failure(result, error.code_name, error.details)
         self._remember(result, is_heard=not error.from_transport)
@@ -198,11 +199,12 @@ class ModifyStep:
         return retry(str(result))
 
     def _remember(self, result: Result, *, is_heard: bool = True) -> None:
-        """Store the result of the call; an overtaken call stays recorded until it ends (MR-010).
+        """Store the call's result; an overtaken call is kept until it must have ended (MR-010).
 
         Args:
-            result: result of the last call.
-            is_heard: the driver itself answered, so its deadline no longer matters.
+            result: the result of the last call.
+            is_heard: whether the driver itself answered, so that the call's deadline no longer
+                matters.
         """
         work = self.work
         known = work.marks.modification_of(self._class)
@@ -218,7 +220,7 @@ class ModifyStep:
         work.marks = replace(work.marks, modify=None if is_over else call)
 
     def _record_failure(self, result: Result, reason: str, message: str) -> str:
-        """Write state and conditions; returns an error text if that write fails, else ""."""
+        """Write the state and conditions; return an error text if that write fails, else ""."""
 
         def change(edit: ClaimEdit) -> bool:
             if not self._still_counts(edit):
@@ -247,7 +249,7 @@ class ModifyStep:
     # Success.
 
     def _succeeded(self) -> Outcome:
-        """Save the volume first, then the claim (R-110)."""
+        """Save the class on the volume first, then on the claim (R-110)."""
         work, name = self.work, self._class
 
         def save(volume: JsonObject) -> JsonObject | None:
@@ -276,6 +278,6 @@ class ModifyStep:
         return done("modified")
 
     def _still_counts(self, edit: ClaimEdit) -> bool:
-        """Return True if the claim still waits for the result of this class (MR-040)."""
+        """Return True if the claim is still waiting for the result of this class (MR-040)."""
         claim = read_claim(edit.claim)
         return claim.modify_state == ModifyState.IN_PROGRESS and claim.modify_target == self._class

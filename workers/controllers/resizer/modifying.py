@@ -1,8 +1,8 @@
-"""Decides whether another class is applied to a claim's volume (R-100 to R-115).
+"""Decides whether a different class is applied to a claim's volume (R-100 to R-115).
 
-Pure: takes the live claim, the reconcile state and the time; returns what to do. No other class is
-requested while the driver may still be applying one (I-2). That includes a dead worker's call,
-which may still be in flight after a later call has ended (MR-010).
+The functions have no I/O: from the live claim, the reconcile state and the time they return what to
+do. No other class is requested while the driver may still be applying one (I-2). That includes a
+dead worker's call, which may still be in flight after a later call has ended (MR-010).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Modify:
-    """Apply `class_name`.
+    """The decision to apply `class_name`.
 
     Attributes:
-        is_again: the class is the one in `modifyVolumeStatus`, which may be in progress, so
-            nothing is written before the call (R-103).
+        is_again: whether the class is the one in `modifyVolumeStatus`; its modification may be in
+            progress, so nothing is written before the call (R-103).
     """
 
     class_name: str
@@ -36,7 +36,7 @@ class Modify:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Clean up: the user withdrew the class before it was applied (R-105)."""
+    """The decision to clean up: the user withdrew the class before it was applied (R-105)."""
 
 
 Modification: TypeAlias = Modify | Cancel | Skip
@@ -52,7 +52,7 @@ def modification(
     now: float,
     overtaken_seconds: float,
 ) -> Modification:
-    """Decide about the class of one of our volumes (R-100)."""
+    """Decide whether, and to which class, to change one of our volumes (R-100)."""
     if volume.csi_driver != driver_name:
         return Skip("not a csi volume of the driver")
     if not claim.is_bound:
@@ -75,14 +75,15 @@ def modification(
         found = Modify(claim.modify_target, is_again=True)
     else:
         found = Modify(claim.wanted_class, is_again=False)
-    # The same class is requested at once: repeated and reordered calls have the same result.
+    # The same class is requested without waiting, because repeated and reordered calls have the
+    # same result.
     if marks.modification_of(found.class_name) is None and overtaken_seconds:
         return Skip("an overtaken call for another class may still run", overtaken_seconds)
     return found
 
 
 def skipping(claim: ClaimView) -> str:
-    """The reason shown while an infeasible class is not retried (R-114)."""
+    """Return the reason that is shown while an infeasible class is not retried (R-114)."""
     return (
         f"skipping volume modification for pvc {claim.path}, because modification previously "
         "failed with infeasible error"
@@ -96,7 +97,7 @@ def parameters(
     *,
     with_metadata: bool,
 ) -> dict[str, str]:
-    """The mutable parameters of the request (R-104); `attributes_class` is not modified."""
+    """Return the mutable parameters for the request (R-104); `attributes_class` is not modified."""
     found = dict(attributes_class)
     if with_metadata:
         found["csi.storage.k8s.io/pvc/name"] = claim.name
@@ -106,13 +107,16 @@ def parameters(
 
 
 def _may_run(claim: ClaimView, marks: Marks) -> bool:
-    """Return True if the class may be in progress; no recorded result means so (R-101, MR-021)."""
+    """Return True if a call for the class may be in flight (R-101, MR-021).
+
+    This is also assumed if no result is recorded.
+    """
     call = marks.modification_of(claim.modify_target)
     return call is None or call.result is Result.UNCERTAIN
 
 
 def _rest(claim: ClaimView, marks: Marks, slow_seconds: float, now: float) -> float:
-    """Seconds until an infeasible class may be requested again (R-114, DR-023)."""
+    """Return the seconds until an infeasible class may be requested again (R-114, DR-023)."""
     if claim.modify_state != ModifyState.INFEASIBLE or claim.wanted_class != claim.modify_target:
         return 0.0
     call = marks.modification_of(claim.modify_target)

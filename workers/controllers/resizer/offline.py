@@ -1,6 +1,6 @@
 """Checks whether a claim is in use, after its driver refused to expand a published volume (R-080).
 
-Pods and attachments are read at that moment; no process caches them (DR-012).
+Pods and attachments are read at the time of the check; no process caches them (DR-012).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 
 
 def uses(pod: Json, claim_name: str) -> bool:
-    """Return True if a pod of the claim's namespace uses the claim (R-081).
+    """Return True if the pod, which is in the claim's namespace, uses the claim (R-081).
 
-    Unscheduled pods count, finished pods do not. Unlike in csi-resizer, the claim of a generic
+    Unscheduled pods count; finished pods do not. Unlike in csi-resizer, the claim of a generic
     ephemeral volume, `<pod>-<volume>`, counts too.
     """
     if text(pod, "status", "phase") in _ENDED:

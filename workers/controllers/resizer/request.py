@@ -1,4 +1,4 @@
-"""Builds the driver's requests from live objects (R-040, R-041, R-104). Pure."""
+"""Builds the driver's requests from live objects (R-040, R-041, R-104); has no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def csi_volume(volume: JsonObject) -> JsonObject:
-    """The volume in its CSI form.
+    """Return the volume in its CSI form.
 
     Raises:
         AttemptError: NO_CHANGE; the volume has no CSI form or no handle.
@@ -38,14 +38,14 @@ def csi_volume(volume: JsonObject) -> JsonObject:
 
 
 def expand_secret(volume: Json) -> SecretRef | None:
-    """The secret of ControllerExpandVolume, of a volume in CSI form; None if it names none."""
+    """Return the ControllerExpandVolume secret that a volume in CSI form names, or None."""
     name = text(volume, "spec", "csi", "controllerExpandSecretRef", "name")
     namespace = text(volume, "spec", "csi", "controllerExpandSecretRef", "namespace")
     return SecretRef(name, namespace) if name or namespace else None
 
 
 def modify_secret(volume: Json) -> SecretRef | None:
-    """The secret of ControllerModifyVolume: from both annotations, else the expand secret."""
+    """Return the ControllerModifyVolume secret: from both annotations, else the expand secret."""
     found = annotations_of(volume)
     name, namespace = found.get(ANN_MODIFY_SECRET_NAME), found.get(ANN_MODIFY_SECRET_NAMESPACE)
     return SecretRef(name, namespace) if name and namespace else expand_secret(volume)
@@ -59,7 +59,7 @@ def expand_request(
     default_fs_type: str,
     multi_writer: bool,
 ) -> csi.ControllerExpandVolumeRequest:
-    """The expand request for a volume in CSI form.
+    """Build the expand request for a volume in CSI form.
 
     Raises:
         AttemptError: NO_CHANGE; CSI cannot express the access modes.
@@ -83,7 +83,7 @@ def expand_request(
 def modify_request(
     volume: Json, parameters: Mapping[str, str], secrets: Mapping[str, str]
 ) -> csi.ControllerModifyVolumeRequest:
-    """The modify request for a CSI volume."""
+    """Build the modify request for a volume in CSI form."""
     return csi.ControllerModifyVolumeRequest(
         volume_id=text(volume, "spec", "csi", "volumeHandle"),
         secrets=dict(secrets),

@@ -1,4 +1,4 @@
-"""Classifies the result of a driver call for the requested size or class (R-050)."""
+"""Classifies the result of a driver's call for the requested size or class (R-050)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 class Result(StrEnum):
     """The result of the last call for one target.
 
-    OK: done. UNCERTAIN: it may be in flight, so the same target is requested again. FINAL: it
-    failed and has ended, so another target may follow. INFEASIBLE: final, and the same target is
-    hopeless for now. UNSENT: no call was made since the target was recorded (MR-032).
+    OK: the call succeeded. UNCERTAIN: the call may be in flight, so the same target is requested
+    again. FINAL: the call failed and has ended, so a different target may follow. INFEASIBLE: the
+    call failed and has ended, and the same target cannot succeed for now. UNSENT: no call has been
+    made since the target was recorded (MR-032).
     """
 
     OK = "ok"
@@ -37,14 +38,14 @@ _INFEASIBLE: Final = frozenset({errors.INVALID_ARGUMENT, errors.OUT_OF_RANGE, er
 def is_uncertain(error: CsiError) -> bool:
     """Return True if the call may be in flight (R-050, R-111).
 
-    Beyond the codes of R-050, an unreadable answer or a broken stream says nothing about the
-    storage, whatever code the transport reports.
+    In addition to the codes of R-050, an unreadable answer or a broken stream says nothing about
+    the storage system, whatever code the transport reports.
     """
     return not error.is_final or error.code == errors.RESOURCE_EXHAUSTED
 
 
 def expand_result(error: CsiError) -> Result:
-    """Classify a failed ControllerExpandVolume."""
+    """Classify the error of a failed ControllerExpandVolume."""
     if is_uncertain(error):
         return Result.UNCERTAIN
     return Result.INFEASIBLE if error.code in _INFEASIBLE else Result.FINAL

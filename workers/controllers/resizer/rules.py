@@ -1,9 +1,10 @@
-"""Turns events into keys of claims that may have something to do (R-010, R-013, MR-002).
+"""Turns events into keys of claims that may need a reconcile (R-010, R-013, MR-002).
 
-It keeps the claims with work left, and the driver of each volume of a registered driver. Events
-that only echo our own writes (states, conditions, allocated size) queue nothing (DR-008). Unlike
-in csi-resizer (R-011), events of objects that a claim may wait for queue it: its volume, its
-class, the end of an attachment (DR-011, DR-018, DR-019).
+It keeps the claims that are not finished, and the driver of each volume of a registered driver.
+Events that only echo the resizer's own writes (states, conditions, allocated size) queue nothing
+(DR-008). Unlike in csi-resizer (R-011), a claim is also queued by events of the objects for which
+it
+may be waiting: its volume, its class, or the end of an attachment (DR-011, DR-018, DR-019).
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _BOUND: Final = "Bound"
 
 
 class DriverView(msgspec.Struct, frozen=True, gc=False):
-    """What the rules need of a driver; `is_migrated`: it replaces an in-tree plugin."""
+    """The facts about a driver that the rules need.
+
+    `is_migrated`: whether the driver replaces an in-tree plugin.
+    """
 
     queue_name: str
     is_migrated: bool
@@ -42,9 +46,9 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A claim with something left to do, and its content apart from our own writes.
+    """A claim that is not finished, and its content apart from the resizer's own writes.
 
-    `states`: whether it shows the state of an expansion, and of a modification.
+    `states`: whether the claim shows the state of an expansion, and of a modification.
     """
 
     uid: str
@@ -58,7 +62,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class Noted(msgspec.Struct, frozen=True, gc=False):
-    """A PV annotated with its size before the expansion: its driver, claim and current size."""
+    """A PV with the pre-resize annotation: its driver, its claim and its current size."""
 
     driver: str
     claim: str
@@ -67,7 +71,7 @@ class Noted(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResizerRules:
-    """Tracks claims of registered drivers that are too small or have another class."""
+    """Tracks claims whose size is too small or whose class is not the requested one."""
 
     def __init__(self) -> None:
         self._drivers: dict[str, DriverView] = {}
@@ -80,7 +84,7 @@ class ResizerRules:
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
         """Replace the drivers, and queue the claims of new or changed drivers.
 
-        A new driver causes a new list (`Watch.relists`), which adds its volumes.
+        A new driver causes a new LIST request (`Watch.relists`), which adds its volumes.
         """
         before = self._drivers
         self._drivers = {
@@ -100,7 +104,7 @@ class ResizerRules:
         ]
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Process an object as it is now."""
+        """Process the current state of an object."""
         if resource == paths.CLAIMS:
             return self._see_claim(item, is_listed=is_listed)
         if resource == paths.VOLUMES:
@@ -110,7 +114,7 @@ class ResizerRules:
         return ()
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Process a deletion."""
+        """Process the deletion of an object."""
         if resource == paths.CLAIMS:
             return self._drop_claim(item.metadata.uid)
         if resource == paths.VOLUMES:
@@ -130,7 +134,7 @@ class ResizerRules:
             self._listed_volumes = set()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Treat objects that the list did not contain as deleted."""
+        """Treat objects that were not in the list as deleted."""
         if resource == paths.CLAIMS:
             return [Forget(key) for one in self._waiting.end_list() for key in self._keys(one)]
         if resource == paths.VOLUMES:
@@ -140,7 +144,7 @@ class ResizerRules:
         return ()
 
     def all_keys(self) -> Iterable[Key]:
-        """Return the keys of all claims with work left."""
+        """Return the keys of all claims that are not finished."""
         keys = [key for waiting in self._waiting.values() for key in self._keys(waiting)]
         return keys + [
             key
@@ -150,7 +154,7 @@ class ResizerRules:
         ]
 
     def counts(self) -> dict[str, int]:
-        """Return the tables' sizes, for metrics."""
+        """Return the sizes of the tables, for metrics."""
         return {KIND: len(self._waiting)}
 
     # Claims.
@@ -176,12 +180,15 @@ class ResizerRules:
         return list(self._keys(waiting))
 
     def _drop_claim(self, uid: str) -> list[Told]:
-        """Drop its counters and state: another claim of its name must not get them (DR-006)."""
+        """Drop a claim's counters and state.
+
+        A later claim with the same name must not inherit them (DR-006).
+        """
         waiting = self._waiting.pop(uid)
         return [Forget(key) for key in self._keys(waiting)] if waiting is not None else []
 
     def _driver(self, waiting: Waiting) -> str | None:
-        """The claim's driver; without a CSI source, the driver named by its annotation (R-021)."""
+        """Return the claim's driver; without a CSI source, the driver in its annotation (R-021)."""
         found = self._volumes.get(waiting.volume)
         return found or (waiting.resizer if waiting.resizer in self._drivers else None)
 
@@ -191,7 +198,7 @@ class ResizerRules:
             return []
         return [Key(KIND, self._drivers[name].queue_name, waiting.path, waiting.uid)]
 
-    # What claims wait for.
+    # The objects for which claims wait.
 
     def _see_volume(self, item: Volume, *, is_listed: bool) -> list[Told]:
         name, csi = item.metadata.name, item.spec.csi
@@ -206,7 +213,7 @@ class ResizerRules:
         return told
 
     def _note(self, item: Volume) -> list[Key]:
-        """Record the previous size; if the claim has caught up, queue it (R-020/4)."""
+        """Record a PV with the pre-resize annotation; if it is new, queue the claim (R-020/4)."""
         name, reference = item.metadata.name, item.spec.claim_ref
         if item.metadata.annotation(ANN_PRE_RESIZE) is None or reference is None:
             self._noted.pop(name, None)
@@ -223,7 +230,7 @@ class ResizerRules:
         return [] if is_same or is_waiting else self._noted_keys(noted)
 
     def _noted_keys(self, noted: Noted) -> list[Key]:
-        """The key for the PV's driver; for an in-tree PV, one key per migrated driver."""
+        """Return the key for the PV's driver; for an in-tree PV, one key per migrated driver."""
         views = [
             view
             for name, view in self._drivers.items()
@@ -232,7 +239,7 @@ class ResizerRules:
         return [Key(KIND, view.queue_name, noted.claim, noted.uid) for view in views]
 
     def _see_class(self, item: AttributesClass) -> list[Told]:
-        """Queue the claims that wait for a class that was created (DR-018)."""
+        """Queue the claims that wait for a class that has been created (DR-018)."""
         name, uid = item.metadata.name, item.metadata.uid
         if self._classes.get(name) == uid:
             return []
@@ -240,7 +247,7 @@ class ResizerRules:
         return self._wake("class", name)
 
     def _detached(self, item: Attachment) -> list[Told]:
-        """Queue the volume's claims: the driver may have refused while it was attached (DR-011)."""
+        """Queue the volume's claims: while attached, the driver may have refused (DR-011)."""
         return self._wake("volume", item.spec.source.persistent_volume_name or "")
 
     def _wake(self, word: str, name: str) -> list[Told]:
@@ -249,9 +256,9 @@ class ResizerRules:
 
 
 def has_work(item: Claim) -> bool:
-    """Return True if a bound claim is too small, or has another class than requested (MR-002).
+    """Return True if a bound claim is too small or does not have its requested class (MR-002).
 
-    A claim that is being deleted counts too: a call in flight may have to be completed.
+    A claim that is being deleted counts too, because a call in flight may have to be completed.
     """
     if item.status.phase != _BOUND or not item.spec.volume_name:
         return False
@@ -273,10 +280,10 @@ def _caught_up(item: Claim, noted: Noted) -> bool:
 
 
 def _is_echo(before: Waiting, now: Waiting) -> bool:
-    """Return True if our own writes may explain all that changed (DR-008).
+    """Return True if the resizer's own writes may explain everything that has changed (DR-008).
 
-    We remove a state only on success, which also changes the capacity or the current class. If
-    another writer removed it, the claim is to be tried again (R-010, R-013, TR-012).
+    The resizer removes a state only on success, which also changes the capacity or the current
+    class. If another writer removed the state, the claim must be retried (R-010, R-013, TR-012).
     """
     expansion_reset = before.states[0] and not now.states[0]
     modification_reset = before.states[1] and not now.states[1]
@@ -286,7 +293,7 @@ def _is_echo(before: Waiting, now: Waiting) -> bool:
 
 
 def _size(text: str) -> int:
-    """Parse a size in bytes; 0 if unreadable, which the worker reports."""
+    """Parse a size in bytes; return 0 if it is unreadable, which the worker then reports."""
     try:
         return parse(text)
     except AttemptError:

@@ -1,4 +1,4 @@
-"""The resizer's settings, from csi-resizer's flags and a few more (R-120, R-121)."""
+"""The resizer's settings, from csi-resizer's flags and a few additional flags (R-120, R-121)."""
 
 from __future__ import annotations
 
@@ -50,16 +50,19 @@ class ResizerSettings:
     """The resizer's settings for one driver.
 
     Attributes:
-        timeout_seconds: timeout of each expansion and modification, `--timeout` (DR-032).
-        workers: claims in progress at the same time, `--workers`.
-        retry_interval_start_seconds: first retry interval.
-        retry_interval_max_seconds: longest retry interval, and the pause after an infeasible
+        timeout_seconds: the timeout of each expansion and modification, `--timeout` (DR-032).
+        workers: how many claims are in progress at the same time, `--workers`.
+        retry_interval_start_seconds: the first retry interval.
+        retry_interval_max_seconds: the longest retry interval, and the pause after an infeasible
             size or class.
-        handles_in_use: check for pods before an offline-only driver is called again (R-080).
-        extra_modify_metadata: add names of claim and volume to the parameters (R-104).
-        default_fs_type: for volumes without a type; the driver's attach setting (DR-004).
-        serializes: never expand and modify a volume at the same time (MR-011).
-        exhausted_is_final: a size may be lowered after RESOURCE_EXHAUSTED (MR-031).
+        handles_in_use: whether to check for pods before calling an offline-only driver again
+            (R-080).
+        extra_modify_metadata: whether to add the names of claim and volume to the parameters
+            (R-104).
+        default_fs_type: the file system for volumes that specify none; the driver's attach setting
+            (DR-004).
+        serializes: whether expanding and modifying a volume at the same time is avoided (MR-011).
+        exhausted_is_final: whether a size may be reduced after RESOURCE_EXHAUSTED (MR-031).
         recovers, applies_classes, annotates: the three gates (R-121).
     """
 
@@ -81,7 +84,7 @@ def read_settings(values: Mapping[str, Any]) -> ResizerSettings:
     """Build the settings from flag values by name.
 
     Raises:
-        ConfigError: `--workers` is below 1 (DR-030).
+        ConfigError: `--workers` is less than 1 (DR-030).
     """
     gates: Mapping[str, bool] = values.get("feature-gates") or {}
     if values["workers"] < 1:

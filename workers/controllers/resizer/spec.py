@@ -1,4 +1,4 @@
-"""Declares csi-resizer as data; flags, defaults and gates of external-resizer v2.2 (R-120)."""
+"""Declares csi-resizer as data: the flags, defaults and gates of external-resizer v2.2 (R-120)."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ PERMISSIONS: Final = (
     ),
     Permission("", ("secrets",), ("get",), "credentials of the calls", feature="secrets"),
 )
-"""R-122; pods are listed only after a driver refused a volume in use, never watched (DR-012)."""
+"""R-122; pods are not watched, only listed after a driver refused a volume in use (DR-012)."""
 
 
 def lease_name(driver_name: str) -> str:
-    """Name of csi-resizer's Kubernetes Lease for one driver (R-005, MR-051)."""
+    """Return the name of csi-resizer's Kubernetes Lease for one driver (R-005, MR-051)."""
     return f"external-resizer-{sanitize_name(driver_name)}"
 
 
 def _modifies(drivers: Records) -> bool:
-    """Return True if a driver modifies and the API server serves classes (R-002, DR-026)."""
+    """Return True if a driver can modify volumes and the classes are served (R-002, DR-026)."""
     return any(
         "MODIFY_VOLUME" in (one.get("controller_capabilities") or ())
         and one.get("attributes_classes", True)

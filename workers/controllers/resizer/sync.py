@@ -1,8 +1,8 @@
 """One reconcile of one claim: plans at most one expand and one modify step (MR-001).
 
-One patch starts both steps, their calls run in parallel (MR-011), and each result is written when
-it arrives. After a crash the claim still names the size and class that may be in progress, so the
-next worker repeats exactly those (MR-033).
+One patch records the start of both steps, their calls run in parallel (MR-011), and each result is
+written when it arrives. After a crash the claim still names the size and the class that may be in
+progress, so the next worker repeats exactly those calls (MR-033).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = get_logger(__name__)
 
 Step: TypeAlias = ExpandStep | ModifyStep
 
-# The wait before a size is lowered, in call timeouts (MR-031).
+# How long to wait before a size is reduced, as a multiple of the call timeout (MR-031).
 _EXHAUSTED_DEADLINES: Final = 2
 
 
@@ -60,7 +60,7 @@ class Reconcile:
 
     Args:
         resizer: how the driver's volumes are expanded.
-        can_modify: the driver has MODIFY_VOLUME and the gate is on.
+        can_modify: whether the driver has MODIFY_VOLUME and the gate is on.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Reconcile:
     # Reading and planning.
 
     def _read(self) -> Work | Outcome:
-        """Read claim and volume live: no cache can be stale (R-007, R-012, DR-028)."""
+        """Read the claim and the volume live, so that nothing is stale (R-007, R-012, DR-028)."""
         kube = self._context.kube
         namespace, _, name = self._key.object.partition("/")
         try:
@@ -212,7 +212,7 @@ class Reconcile:
         return steps
 
     def _nothing(self, work: Work, plans: Sequence[Expansion | Modification]) -> Outcome:
-        """End without a step: check again when a delay is over, or wait for an event."""
+        """End without a step: check again after the shortest delay, or wait for an event."""
         skips = [plan for plan in plans if isinstance(plan, Skip)]
         reason = "; ".join(plan.reason for plan in skips)
         delays = _delays(work, skips)
@@ -224,7 +224,7 @@ class Reconcile:
     # Acting.
 
     def _drop_pre_resize(self, work: Work) -> None:
-        """Remove the pre-resize annotation; the steps use the new PV (R-020/4, DR-035)."""
+        """Remove the pre-resize annotation; the steps then use the changed PV (R-020/4, DR-035)."""
         if not self._settings.annotates:
             return
 
@@ -237,7 +237,7 @@ class Reconcile:
         work.writer.edit_volume(effects.DROP_PRE_RESIZE, change)
 
     def _cancel(self, work: Work) -> None:
-        """Report and record that the class was withdrawn (R-105)."""
+        """Report and record that the user withdrew the class (R-105)."""
         work.say(words.REASON_MODIFY_CANCELED, words.EVENT_CANCELED)
 
         def change(edit: ClaimEdit) -> bool:
@@ -295,10 +295,11 @@ class Reconcile:
         return retry("not marked")
 
     def _answers(self, work: Work, steps: Sequence[Step]) -> Iterator[tuple[Step, Any]]:
-        """Yield each step with its answer as it arrives; all calls are recorded before (MR-010).
+        """Yield each step with its answer as it arrives; each call is recorded first (MR-010).
 
-        Two calls run in parallel, because some drivers merge them into one change that is
-        followed by a long cool-down (MR-011).
+        Two calls run in parallel, because some drivers merge them into one change that is followed
+        by
+        a long cool-down (MR-011).
         """
         if len(steps) < 2 or self._settings.serializes:
             for step in steps:
@@ -323,7 +324,7 @@ class Reconcile:
         plans: tuple[Expansion, Modification],
         outcomes: Sequence[Outcome],
     ) -> Outcome:
-        """Merge the steps' outcomes; a target that was not tried yet is reconciled at once."""
+        """Merge the steps' outcomes; if a target was not tried yet, reconcile again at once."""
         tried = {step.target for step in steps}
         following = self._plans(work)
         if any(isinstance(plan, Cancel) for plan in following):
@@ -352,7 +353,8 @@ def pruned(marks: Marks, claim: ClaimView, overtaken_seconds: float) -> Marks:
         ModifyState.IN_PROGRESS,
         call.target,
     ):
-        # While a call is in flight the claim says so; here it does not, so the call has ended.
+        # While a call is in flight, the claim says that the class is in progress. This claim does
+        # not, so the call has ended.
         marks = replace(marks, modify=call.answered())
     if claim.modify_state is None and not overtaken_seconds:
         marks = replace(marks, modify=None)
@@ -362,7 +364,7 @@ def pruned(marks: Marks, claim: ClaimView, overtaken_seconds: float) -> Marks:
 
 
 def _delays(work: Work, plans: Iterable[Expansion | Modification]) -> list[float]:
-    """Seconds until a suspended target can be tried, and until an overtaken call is forgotten."""
+    """Return the seconds until each suspended target and until any overtaken call has ended."""
     skips = [plan.delay_seconds for plan in plans if isinstance(plan, Skip)]
     overtaken = work.overtaken_seconds or None
     return [seconds for seconds in (*skips, overtaken) if seconds is not None]
@@ -375,7 +377,7 @@ def _record_calls(work: Work, steps: Iterable[Step]) -> None:
 
 
 def _answer(step: Step) -> Any:
-    """The driver's answer, or the error that prevented the call."""
+    """Return the driver's answer, or the error that prevented the call."""
     try:
         return step.answer()
     except TransientError as error:

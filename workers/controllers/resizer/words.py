@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 OPERATIONS: Final = ("expand", "modify")
-"""The names of the calls in limits and timeouts."""
+"""The names of the calls, as used in limits and timeouts."""
 
 ANN_RESIZER: Final = "volume.kubernetes.io/storage-resizer"
 ANN_NOT_REQUIRED: Final = "volume.kubernetes.io/node-expansion-not-required"
@@ -27,7 +27,7 @@ class Part(StrEnum):
 
 
 class Condition(StrEnum):
-    """Types of a claim's conditions that csi-fleet or kubelet sets (R-030, R-111)."""
+    """The types of a claim's conditions that csi-fleet or kubelet sets (R-030, R-111)."""
 
     RESIZING = "Resizing"
     FILE_SYSTEM_PENDING = "FileSystemResizePending"
@@ -73,5 +73,5 @@ EVENT_CANCELED: Final = "Cancelled modify."
 
 
 def event_source(driver_name: str) -> str:
-    """The component of events (R-123)."""
+    """Return the component that events name as their source (R-123)."""
     return f"external-resizer {driver_name}"

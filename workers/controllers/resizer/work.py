@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Effects, in the order of a full reconcile with both steps.
+# The effects, in the order in which a full reconcile with both steps has them.
 DROP_PRE_RESIZE: Final = "drop-pre-resize"
 MARK_STARTED: Final = "mark-started"
 RECORD_CALL: Final = "record-call"
@@ -49,7 +49,7 @@ class Work:
     """One reconcile of one claim.
 
     Attributes:
-        marks: the reconcile state of the claim; stored by `keep`.
+        marks: the reconcile state of the claim, which `keep` stores.
     """
 
     context: Context
@@ -63,26 +63,26 @@ class Work:
 
     @property
     def claim(self) -> ClaimView:
-        """The claim as last read or written."""
+        """The claim as it was last read or written."""
         return read_claim(self.writer.item)
 
     @property
     def volume(self) -> VolumeView:
-        """The volume as last read or written."""
+        """The volume as it was last read or written."""
         return read_volume(self.writer.volume)
 
     @property
     def now(self) -> float:
-        """The time in seconds of the queue's clock."""
+        """The current time, in seconds of the queue's clock."""
         return self.lease.session.now()
 
     @property
     def overtaken_seconds(self) -> float:
-        """Seconds that a dead worker's modification may be in flight after a later call ended."""
+        """For how long a dead worker's modification may be in flight after a later call ended."""
         return self.lease.session.seconds_left(self.marks.overtaken())
 
     def say(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Write an event on the claim."""
+        """Record an event on the claim."""
         self.context.effects.event(
             self.writer.item,
             "Warning" if is_warning else "Normal",
@@ -92,7 +92,7 @@ class Work:
         )
 
     def say_once(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Write an event unless the failing claim had the same one recently (MR-050)."""
+        """Record an event, unless the failing claim recently had the same event (MR-050)."""
         if not self.marks.has_said(reason, message, self.now):
             self.say(reason, message, is_warning=is_warning)
             self._said.append((reason, message))
@@ -105,7 +105,10 @@ class Work:
         self.say_once(reason, message, is_warning=True)
 
     def keep(self, step: str = KEEP_MARK) -> None:
-        """Store the state if it changed; the last write adds or drops the events of failures."""
+        """Store the state if it has changed.
+
+        The last call in a reconcile also stores the events of a failing claim, or drops them.
+        """
         if step == KEEP_MARK:
             marks = self.marks if self._is_failing else replace(self.marks, said=())
             for reason, message in self._said if self._is_failing else ():
@@ -114,14 +117,14 @@ class Work:
         self.writer.keep(step, self.marks.data())
 
     def end(self, error: ApiError, reason: str) -> Outcome:
-        """The outcome if a result could not be written; a claim that is gone leaves no state."""
+        """Return the outcome after a failed write; drop the state if the claim was deleted."""
         if not isinstance(error, NotFoundError):
             return retry(reason)
         self.marks, self._is_failing = Marks(), False
         return done("claim is gone")
 
     def secrets(self, volume: JsonObject, *, modify: bool = False) -> dict[str, str]:
-        """Read the secret data of a call (R-040, R-104).
+        """Read the secret data for a call (R-040, R-104).
 
         Raises:
             AttemptError: NO_CHANGE; the secret cannot be read.
@@ -137,11 +140,11 @@ class Work:
         return secret_rules.decode(found, wanted)
 
     def timeout_seconds(self, operation: str) -> float:
-        """Timeout of a call for this claim."""
+        """Return the timeout of a call for this claim."""
         named = self.driver.timeout_seconds(operation, self.claim.storage_class)
         return self.settings.timeout_seconds if named is None else named
 
 
 def patch_failed(claim: ClaimView, error: ApiError) -> str:
-    """csi-resizer's text for a refused status write, including its double space (R-035)."""
+    """Return csi-resizer's text for a refused status write, with its double space (R-035)."""
     return f"can't patch status of  PVC {claim.path} with {error}"

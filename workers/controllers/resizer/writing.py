@@ -1,7 +1,7 @@
-"""Writes results only to the object state that they belong to (MR-040, MR-041).
+"""Writes results only to the object state to which they belong (MR-040, MR-041).
 
-Every write names uid and resourceVersion. After a conflict the object is read again and the write
-is checked again, without a driver call and without a back-off.
+Every write names the uid and the resourceVersion. After a conflict the object is read again and the
+write is checked again, without a driver call and without a back-off.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def timestamp() -> str:
-    """The current time in the API server's format."""
+    """Return the current time in the API server's format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @contextmanager
 def _not_found(plural: str, item: JsonObject) -> Iterator[None]:
-    """Turn `Gone` into an error of the write, so that other steps of the reconcile continue."""
+    """Turn `Gone` into an error of the write, so that the reconcile's other steps continue."""
     try:
         yield
     except Gone as gone:
@@ -39,7 +39,7 @@ def _not_found(plural: str, item: JsonObject) -> Iterator[None]:
 
 @dataclass
 class Writer(LivePass):
-    """Writes to one claim, the pass's object, and its volume.
+    """Writes to one claim, which is the pass's object, and to its volume.
 
     Attributes:
         volume: the PV as it was last read or written.
@@ -52,11 +52,11 @@ class Writer(LivePass):
     ) -> None:
         """Write a change of the claim's status if `change` returns True and there is a difference.
 
-        After a conflict it is retried while `change` says that it still applies.
+        After a conflict the write is retried while `change` returns True for the new state.
 
         Raises:
             ConflictError: `tries` conflicts in a row.
-            NotFoundError: the claim is gone, or another one has its name.
+            NotFoundError: the claim is gone, or a different claim has its name.
             ApiError: the write was refused.
         """
 
@@ -68,11 +68,11 @@ class Writer(LivePass):
             self.write(step, patch, status=True, tries=tries)
 
     def edit_volume(self, step: str, change: Callable[[JsonObject], JsonObject | None]) -> None:
-        """Write a change of the volume; `change` returns the merge patch, None writes nothing.
+        """Write a change of the volume, unless `change` returns None instead of a merge patch.
 
         Raises:
             ConflictError: `WRITE_TRIES` conflicts in a row.
-            NotFoundError: the volume is gone, or another one has its name.
+            NotFoundError: the volume is gone, or a different volume has its name.
             ApiError: the write was refused.
         """
 
