@@ -1,1 +1,1 @@
-"""The work of csi-attacher: publishes and unpublishes volumes as VolumeAttachments ask."""
+"""Does the work of csi-attacher: publishes and unpublishes volumes as VolumeAttachments request."""

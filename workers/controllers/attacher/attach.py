@@ -1,7 +1,7 @@
 """The pass over an attachment, and attaching: from a VolumeAttachment to a published volume.
 
 All checks run before the finalizer and the node id are written, so that an attachment that fails
-early can be deleted without an unpublish. Nothing is undone here. The finalizer guarantees that
+early can be deleted without an unpublish. This module undoes nothing. The finalizer guarantees that
 the attachment is detached later, and the detach cleans up. If the attachment disappears without a
 detach, `detach.abandon` cleans up.
 """
@@ -57,20 +57,24 @@ _log = get_logger(__name__)
 GONE_PAUSES_SECONDS: Final = (1.0, 2.0, 4.0)
 
 TIMEOUTS: Final = 3
-"""After this many consecutive timeouts an attachment shares one lock with all others of its node
-that keep timing out."""
+"""After this many consecutive timeouts, an attachment shares one lock with all other attachments of
+its node that keep timing out.
+"""
 
 OTHER_NODE_SECONDS: Final = 1.0
 OTHER_NODE_SILENCE_SECONDS: Final = 10.0
-"""How often to check whether the other node has detached, and when to report it."""
+"""How often to check whether the other node has detached the volume, and how long to wait before
+reporting that it has not.
+"""
 
 MAX_MESSAGE_BYTES: Final = 1024
 MAX_METADATA_BYTES: Final = 256 * 1024
 """The API server refuses a longer VolumeError message and a larger attachmentMetadata (keys and
-values together): kubernetes, pkg/apis/storage/validation."""
+values together): kubernetes, pkg/apis/storage/validation.
+"""
 
 REWRITE_SECONDS: Final = 60.0
-"""An unchanged error is written again after this time, to renew its timestamp (DA-020)."""
+"""An unchanged error is rewritten after this time, to renew its timestamp (DA-020)."""
 
 _METHODS: Final = {
     "attach": "Controller/ControllerPublishVolume",
@@ -82,14 +86,14 @@ _METHODS: Final = {
 class AttachmentPass(DriverPass):
     """One reconcile of an attachment, shared by attach and detach.
 
-    The state that must survive this process is on the attachment (finalizer, node ids) and, for
-    convenience, in the key's mark (`Memory`).
+    The state that must outlive this process is stored on the attachment (finalizer, node ids) and,
+    for convenience, in the key's mark (`Memory`).
 
     Attributes:
-        is_forced: the call is repeated although the status says that it is done.
+        is_forced: the call is repeated although the status says that it has been made.
         is_unsaved: a publish was sent, and its outcome is not yet in the status.
-        is_unheard: the outcome of that publish is unknown: it may be in flight.
-        volume: the PV as last read or written.
+        is_unheard: the outcome of that publish is unknown, so the call may be in flight.
+        volume: the PV as it was last read or written.
     """
 
     is_forced: bool = False
@@ -115,12 +119,12 @@ class AttachmentPass(DriverPass):
 
     @property
     def node(self) -> str:
-        """Name of the node."""
+        """The name of the attachment's node."""
         return str(self.item["spec"]["nodeName"])
 
     @property
     def is_deleting(self) -> bool:
-        """True if the attachment is deleted and must be detached."""
+        """True if the attachment is being deleted and must be detached."""
         return bool(self.item["metadata"].get("deletionTimestamp"))
 
     @property
@@ -130,13 +134,13 @@ class AttachmentPass(DriverPass):
 
     @property
     def has_finalizer(self) -> bool:
-        """True if our finalizer is present, so that a publish may exist."""
+        """True if csi-fleet's finalizer is present, so that a publish may exist."""
         return has_finalizer(self.item, self.finalizer)
 
     def is_gone(self) -> bool:
-        """Return True if the attachment with this uid is gone; waits out a short outage.
+        """Return True if the attachment with this uid is gone; wait until a short outage is over.
 
-        Only this pass knows of the publish, so it must not miss that no detach will follow.
+        Only this pass knows about the publish, so it must notice if no detach will follow.
         """
         for seconds in GONE_PAUSES_SECONDS:
             try:
@@ -152,7 +156,7 @@ class AttachmentPass(DriverPass):
         return self.volume
 
     def registered_id(self) -> str:
-        """Read the node id that the driver registered, live: the node may have been re-created."""
+        """Read the node id that the driver registered, live: the node may have been recreated."""
         csi_node = self.find(paths.CSI_NODES, self.node)
         return volumes.registered_id(self.node, csi_node, self.driver.name)
 
@@ -172,11 +176,12 @@ class AttachmentPass(DriverPass):
             raise AttachError(message, reason=reason) from None
 
     def lock_calls(self, operation: str, handle: str, node_id: str, *, multi_node: bool) -> None:
-        """Allow one call at a time per volume; a multi-node volume, one per volume and node.
+        """Allow one call at a time per volume, or per volume and node for a multi-node volume.
 
-        Static PVs may share a handle, so the lock is on the handle. A limit per node lets its
-        calls share that number of locks (`limits: {attach: {per: node}}`). Attachments that keep
-        timing out share a single lock, so that a dead node occupies one call only.
+        Static PVs may share a handle, so the lock is on the handle. If there is a limit per node, a
+        node has that many locks, which its calls share (`limits: {attach: {per: node}}`).
+        Attachments
+        that keep timing out share a single lock, so that a dead node occupies only one call.
         """
         volume = f"{self.driver.name}#{handle}"
         locks = [Lock(volume, Mode.SHARED if multi_node else Mode.EXCLUSIVE)]
@@ -191,16 +196,16 @@ class AttachmentPass(DriverPass):
         self.acquire(*locks)
 
     def timeout(self, operation: str) -> float:
-        """Timeout of a call in seconds."""
+        """Return the timeout of a call in seconds."""
         spec = (self.volume or {}).get("spec") or {}
         own = self.driver.timeout_seconds(operation, spec.get("storageClassName") or "")
         return own or self.settings.timeout_seconds
 
     def ask(self, operation: str, request: Message, answer: type[Any]) -> Any:
-        """Publish or unpublish; metrics count in-tree and inline volumes as migrated.
+        """Publish or unpublish the volume; metrics count in-tree and inline volumes as migrated.
 
         Raises:
-            AttachError: the driver refused the call, or did not answer in time.
+            AttachError: the driver refused the call or did not answer in time.
         """
         is_migrated = not volumes.volume_name(self.item) or (
             self.volume is not None and in_tree_source(self.volume) is not None
@@ -211,7 +216,8 @@ class AttachmentPass(DriverPass):
                 method, request, answer, timeout_seconds=seconds, is_migrated=is_migrated
             )
         except CsiError as error:
-            # The driver answered or the deadline passed. Otherwise the call may be in flight.
+            # The call is over if the driver answered or the deadline passed. Otherwise it may be in
+            # flight.
             if not error.from_transport or error.code == errors.DEADLINE_EXCEEDED:
                 self.is_unheard = False
             raise AttachError(str(error), reason=Reason.DRIVER_ERROR, code=error.code) from None
@@ -221,9 +227,12 @@ class AttachmentPass(DriverPass):
     def remembered(self) -> Memory:
         """Merge the reconcile state of all keys of the attachment.
 
-        A status "attached" was written after its publish ended, so that call is over; earlier
+        The status "attached" is written only after its publish has ended, so that call is over;
+        earlier
         calls and a forced publish may still be in flight. Without the finalizer no call is in
-        flight: it is added before the first call, and a detach removes it after the last call.
+        flight,
+        because the finalizer is added before the first call and removed by a detach after the last
+        call.
         """
         found, session = Memory(), self.lease.session
         keys = keys_of(self.key.driver, self.node, self.name, self.key.uid)
@@ -247,13 +256,17 @@ class AttachmentPass(DriverPass):
         """Patch the status.
 
         Raises:
-            Gone: the attachment is gone; a late worker never changes a newer one of its name.
+            Gone: the attachment is gone; a late worker never changes a newer attachment of its
+                name.
         """
         self.write(step, lambda _: {"status": status}, status=True, is_exact=False)
         self.is_unsaved = False
 
     def save_attached(self, context: Mapping[str, str]) -> None:
-        """Write the status of a published volume; a merge patch must name removed metadata keys."""
+        """Write the status of a published volume.
+
+        A merge patch must name the metadata keys that it removes.
+        """
         known = (self.item.get("status") or {}).get("attachmentMetadata") or {}
         gone = dict.fromkeys(known.keys() - context.keys())
         metadata = {**context, **gone} if context else None
@@ -261,7 +274,7 @@ class AttachmentPass(DriverPass):
         self.save_status("save-attached", status)
 
     def failed(self, word: str, error: AttemptError) -> Outcome:
-        """Report in status, event, history and log, then back off."""
+        """Report the error in status, event, history and log; return the back-off."""
         self.failure(error.message, operation=word)
         field, with_code = f"{word}Error", self.settings.writes_error_code
         content = error_content(self.item, field, error, with_code=with_code, now=datetime.now(UTC))
@@ -274,7 +287,11 @@ class AttachmentPass(DriverPass):
         return self.again(error, f"{word} failed")
 
     def again(self, error: AttemptError, reason: str) -> Outcome:
-        """Back off; the first ABORTED answers wait the first interval and do not count."""
+        """Return the back-off.
+
+        After each of the first ABORTED answers it is the first interval, and they do not count as
+        failures.
+        """
         memory = self.memory
         aborted = memory.aborted + 1 if error.code == errors.ABORTED else 0
         timeouts = memory.timeouts + 1 if error.code == errors.DEADLINE_EXCEEDED else 0
@@ -288,7 +305,7 @@ class AttachmentPass(DriverPass):
         return retry(reason, memo=memo)
 
     def warn(self, reason: str, message: str) -> None:
-        """Send an event to the volume's claim, whose owner can act on it.
+        """Record an event on the volume's claim, whose owner can act on it.
 
         csi-attacher writes no event.
         """
@@ -304,15 +321,17 @@ class AttachmentPass(DriverPass):
 def error_content(
     attachment: JsonObject, field: str, error: AttemptError, *, with_code: bool, now: datetime
 ) -> JsonObject | None:
-    """Return the new `attachError` or `detachError`; None if it was written recently.
+    """Return the new `attachError` or `detachError`; None if the same error was written recently.
 
-    Only the driver's own code is written: Kubernetes takes 8 (RESOURCE_EXHAUSTED) for a full node.
+    Only the code in the driver's own answer is written: Kubernetes takes 8 (RESOURCE_EXHAUSTED) to
+    mean
+    that the node is full.
     """
     code = error.code if with_code and field == "attachError" else None
     content: JsonObject = {"message": cut(error.message), "errorCode": code}
     known = (attachment.get("status") or {}).get(field)
     if known and all(known.get(name) == value for name, value in content.items()):
-        # Another program wrote an error without a time: replace it.
+        # An error without a time was written by another program and is replaced.
         written = known.get("time")
         if written and (now - datetime.fromisoformat(written)).total_seconds() < REWRITE_SECONDS:
             return None
@@ -323,7 +342,7 @@ def error_content(
 
 
 def cut(message: str) -> str:
-    """Shorten to at most 1024 bytes, at a character boundary."""
+    """Shorten the message to at most 1024 bytes, at a character boundary."""
     data = message.encode()
     if len(data) <= MAX_MESSAGE_BYTES:
         return message
@@ -336,7 +355,7 @@ def cut(message: str) -> str:
 def attach(work: AttachmentPass) -> Outcome:
     """Publish the volume unless the status says that it is attached (A-040)."""
     if work.is_attached and not work.is_forced:
-        # If the finalizer was removed from outside, no detach would run: add it again.
+        # If another program removed the finalizer, no detach would run, so it is added again.
         work.item = work.add_finalizer(work.resource, work.item, "keep-finalizer", work.finalizer)
         return done("attached already")
     try:
@@ -344,7 +363,7 @@ def attach(work: AttachmentPass) -> Outcome:
     except AttemptError as error:
         return work.failed("attach", error)
     work.save_attached(context)  # a failed write is not recorded: the publish is repeated
-    # The status implies that the call ended, so an ordinary reconcile writes nothing to Redis.
+    # The status implies that the call has ended, so an ordinary reconcile writes nothing to Redis.
     memory = work.memory
     if work.is_forced or memory.aborted or memory.timeouts:
         work.keep("end-call", memory.succeeded().mark())
@@ -352,7 +371,7 @@ def attach(work: AttachmentPass) -> Outcome:
 
 
 def publish(work: AttachmentPass) -> dict[str, str]:
-    """Check, lock, record and publish (steps 1 to 11 of A-041); returns the publish context."""
+    """Check, lock, record and publish (steps 1 to 11 of A-041); return the publish context."""
     source = checked_source(work)
     how = volume_capability(
         {"spec": source.spec},
@@ -380,9 +399,9 @@ def publish(work: AttachmentPass) -> dict[str, str]:
 
 
 def checked_source(work: AttachmentPass) -> Source:
-    """Read the volume and add our finalizer to its PV (steps 1 to 6).
+    """Read the volume and add csi-fleet's finalizer to its PV (steps 1 to 6).
 
-    The lock on the PV's name prevents the finalizer's removal until this reconcile ends.
+    Until this reconcile ends, the lock on the PV's name prevents the removal of the finalizer.
     """
     name = volumes.volume_name(work.item)
     if not name:
@@ -408,10 +427,10 @@ def checked_source(work: AttachmentPass) -> Source:
 
 
 def wait_for_other_node(work: AttachmentPass) -> None:
-    """Wait until a single-node volume is detached from its previous node (MA-012).
+    """Wait until a single-node volume has been detached from its previous node (MA-012).
 
     Raises:
-        Ended: another attachment of the volume is deleted and not yet detached.
+        Ended: another attachment of the volume is being deleted and is not yet detached.
     """
     name = volumes.volume_name(work.item)
     known = work.context.catalog.attachment(name) if name else None
@@ -432,11 +451,12 @@ def is_detach_due(work: AttachmentPass, name: str) -> bool:
 
 
 def record_publish(work: AttachmentPass, source: Source, node_id: str) -> None:
-    """Record what a detach needs before the call: on the attachment and in the key's mark."""
+    """Record, before the call, what a detach needs: on the attachment and in the key's mark."""
     memory, wanted = work.memory, volumes.record(source, work.driver.name, node_id)
     earlier = volumes.annotated_id(work.item) if work.has_finalizer else ""
     if earlier and earlier != node_id:
-        # Record the earlier id before the annotation is overwritten: that node may have the volume.
+        # The earlier id is recorded before the annotation is overwritten, because that node may
+        # have the volume.
         memory = replace(memory, nodes=tuple(dict.fromkeys((*memory.nodes, earlier))))
         work.keep("note-node", memory.mark())
     annotation = work.settings.record_annotation
@@ -452,7 +472,7 @@ def record_publish(work: AttachmentPass, source: Source, node_id: str) -> None:
 def mark_patch(
     attachment: JsonObject, finalizer_name: str, node_id: str, extra: Mapping[str, str]
 ) -> JsonObject | None:
-    """Return the patch with finalizer and node ids; None if all are present.
+    """Return the patch that adds the finalizer and the node ids; None if all are present.
 
     Raises:
         Ended: the attachment is being deleted, so nothing is published for it.

@@ -1,10 +1,10 @@
-"""Compares a driver's attachments with its ListVolumes (A-090 to A-097, MA-040).
+"""Compares a driver's attachments with the driver's ListVolumes (A-090 to A-097, MA-040).
 
-The comparison repairs nothing. It adds a key of a kind of its own for each difference, which stays
-until a reconcile has repaired it. A published volume without an attachment is left alone.
-Attachments may change while pages are read, and a list may be incomplete. So an attachment that
-changed meanwhile is left alone, a volume without a status counts as unknown, and many differences
-on several nodes are treated as a possible error of the list.
+The comparison itself repairs nothing. For each difference it adds a key of a special kind, which is
+kept until a reconcile has repaired the difference. A published volume without an attachment is left
+alone. Attachments may change while the pages are read, and a list may be incomplete. So an
+attachment that changed in the meantime is left alone, a volume without a status counts as unknown,
+and many differences on several nodes are treated as a possible error in the list.
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 GET_AT_MOST: Final = 50
-"""Up to this many attachments, PVs and nodes are read one by one. Above it one list of each costs
-the API server less."""
+"""Up to this many attachments, PVs and nodes are read one by one. Above this number, one LIST
+request for each kind costs the API server less.
+"""
 
 FREE_DIFFERENCES: Final = 20
 MOST_OF_ALL: Final = 0.1
-"""If there are more differences than both limits (a number, a share of all attachments), on several
-nodes, they are believed only when two lists in a row agree."""
+"""If differences are on several nodes and exceed both limits (a number, and a share of all
+attachments), they are trusted only when two consecutive lists agree.
+"""
 
 STATES: Final = ("attached", "attaching", "detaching", "failing")
 
@@ -65,7 +67,7 @@ _UNSPECIFIED: Final = "UNSPECIFIED"
 
 
 class Finding(StrEnum):
-    """Result of comparing one attachment; a label of the metric (A-113)."""
+    """The result of comparing one attachment; a label of the metric (A-113)."""
 
     SAME = "same"
     DIFFERENT = "different"
@@ -84,7 +86,7 @@ def can_compare(driver: Driver) -> bool:
 
 
 def compare(work: DriverPass, settings: AttacherSettings) -> Outcome:
-    """Queue a key for every attachment whose status contradicts the driver."""
+    """Queue a key for every attachment whose status disagrees with the driver's list."""
     if not can_compare(work.driver):
         return done("the driver does not list publications")
     started = time.monotonic()
@@ -98,7 +100,8 @@ def compare(work: DriverPass, settings: AttacherSettings) -> Outcome:
 def compare_once(work: DriverPass, settings: AttacherSettings) -> Outcome:
     """Compare once, for a driver that lists publications."""
     context, driver = work.context, work.driver
-    # Read before the listing, so that a later change shows in the resource version.
+    # The attachments are read before the volumes are listed, so that a later change shows in the
+    # resourceVersion.
     attachments = [
         item
         for item in context.kube.list(paths.ATTACHMENTS)
@@ -153,7 +156,7 @@ class Objects:
         }
 
     def get(self, name: str) -> JsonObject | None:
-        """Return one object, None if it does not exist."""
+        """Return one object, or None if it does not exist."""
         if name not in self._known and not self._is_complete:
             try:
                 self._known[name] = self._kube.get(self._resource, name)
@@ -163,7 +166,7 @@ class Objects:
 
 
 def pages(work: DriverPass, settings: AttacherSettings) -> Iterator[csi.ListVolumesResponse]:
-    """Read all pages; each has a deadline, and so has the whole listing.
+    """Yield all pages; there is a deadline for each page and one for the whole listing.
 
     Raises:
         CsiError: a page failed, a page token was repeated, or the listing took too long.
@@ -203,7 +206,7 @@ def count(
 def finding(
     volumes: Objects, nodes: Objects, driver: str, attachment: JsonObject, truth: Published
 ) -> Finding:
-    """Compare one attachment with the driver's list; an attachment without an id is skipped."""
+    """Compare one attachment with the driver's list; skip it if it cannot be identified there."""
     name = attachment["metadata"]["name"]
     try:
         source = find_source(volumes, attachment)
@@ -219,7 +222,7 @@ def finding(
 
 
 def find_source(volumes: Objects, attachment: JsonObject) -> Source:
-    """Find the volume as a detach would.
+    """Find the attachment's volume in the same way as a detach would.
 
     Raises:
         AttachError: the PV is missing or was replaced, or the source is invalid.
@@ -239,8 +242,8 @@ def find_source(volumes: Objects, attachment: JsonObject) -> Source:
 def find_node_id(nodes: Objects, attachment: JsonObject, driver: str) -> str:
     """Find the node id to which a forced reconcile would send its call (A-056, A-093).
 
-    A publish uses the node's current id, so it also reaches a node that was created again. An
-    unpublish uses the id of the publish.
+    A publish uses the node's current id, so it also reaches a node that was recreated. An unpublish
+    uses the node id with which the volume was published.
     """
     known, node = of_volume.annotated_id(attachment), attachment["spec"]["nodeName"]
     if known and attachment["metadata"].get("deletionTimestamp"):
@@ -276,12 +279,12 @@ def force(work: DriverPass, attachments: list[JsonObject]) -> None:
         work.context.queue.add(keys)
 
 
-# The driver's list, and when it is believed. Pure functions.
+# The driver's list, and when it is trusted. Pure functions.
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The content of all pages: node ids by volume, and the volumes listed without a status."""
+    """The content of all pages: the node ids of each volume, and the volumes without a status."""
 
     nodes: Mapping[str, frozenset[str]]
     unknown: frozenset[str]
@@ -311,7 +314,7 @@ def published(pages: Iterable[csi.ListVolumesResponse]) -> Published:
 
 
 def listed_handle(source: Source, node_id: str, driver: str) -> str:
-    """Return the handle as the driver lists it; a migrated volume's is completed (A-071).
+    """Return the handle as the driver lists it; a migrated volume's handle is completed (A-071).
 
     Raises:
         UnknownHandleError: the handle cannot be completed, so the volume cannot be compared.
@@ -324,9 +327,9 @@ def listed_handle(source: Source, node_id: str, driver: str) -> str:
 
 
 def _gce_handle(handle: str, node_id: str) -> str:
-    """Add project and zone to a GCE handle: in-tree volumes do not name them.
+    """Add the project and the zone to a GCE handle, because in-tree volumes do not name them.
 
-    `projects/UNSPECIFIED/zones/a/disks/d` on `projects/p/zones/a/instances/n` is
+    `projects/UNSPECIFIED/zones/a/disks/d` on `projects/p/zones/a/instances/n` becomes
     `projects/p/zones/a/disks/d`.
     """
     disk, node = _GCE.fullmatch(handle), _GCE_NODE.fullmatch(node_id)
@@ -343,7 +346,7 @@ def _gce_handle(handle: str, node_id: str) -> str:
 
 
 def state(attachment: JsonObject) -> str:
-    """Return one of `STATES`, for the metric (A-113)."""
+    """Return the attachment's state, one of `STATES`, for the metric (A-113)."""
     status = attachment.get("status") or {}
     if attachment["metadata"].get("deletionTimestamp"):
         return "failing" if status.get("detachError") else "detaching"
@@ -353,21 +356,21 @@ def state(attachment: JsonObject) -> str:
 
 
 def differs(attachment: JsonObject, *, is_found: bool) -> bool:
-    """Return True if status and driver disagree (A-094)."""
+    """Return True if the attachment's status and the driver disagree (A-094)."""
     return bool((attachment.get("status") or {}).get("attached")) != is_found
 
 
 def are_too_many(found: Sequence[JsonObject], total: int) -> bool:
     """Return True if an error in the list is more likely than this many wrong attachments.
 
-    A rebuilt node loses all its volumes, so differences on a single node are believed.
+    A rebuilt node loses all its volumes, so differences on a single node are trusted.
     """
     nodes = {item["spec"]["nodeName"] for item in found}
     return len(nodes) > 1 and len(found) > max(FREE_DIFFERENCES, MOST_OF_ALL * total)
 
 
 def summary(found: Iterable[JsonObject]) -> str:
-    """Return a digest of the contradicted attachments, to compare with the next list's."""
+    """Return a digest of the attachments that differ, to compare with the next list's digest."""
     names = sorted(
         f"{item['metadata']['uid']} {bool((item.get('status') or {}).get('attached'))}"
         for item in found

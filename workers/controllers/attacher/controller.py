@@ -1,4 +1,4 @@
-"""Connects the attacher to the engine: the work for each kind of key, its locks and limits."""
+"""Connects the attacher to the engine: the work for each kind of key, the locks and the limits."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class AttacherController:
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """Allow one reconcile of an attachment at a time; a finalizer key locks the PV's name."""
+        """Return the attachment's lock; for a finalizer key, the lock on the PV's name."""
         del driver
         if key.kind == names.FINALIZERS:
             return (Lock(key.object),)
         return (Lock(f"va#{key.uid}"),) if key.uid else ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """Run the reconcile that the key's kind stands for."""
+        """Run the reconcile for the key's kind."""
         assert driver is not None  # all kinds have a driver
         if key.kind == names.FINALIZERS:
             return release_volume(DriverPass(context, key, lease, paths.VOLUMES, driver=driver))
@@ -68,7 +68,7 @@ class AttacherController:
         return True
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Apply `--worker-threads` to attaches, detaches and PVs separately (A-030, DA-023)."""
+        """Apply `--worker-threads` separately to attaches, detaches and PVs (A-030, DA-023)."""
         assert driver is not None
         threads = settings_of(driver).worker_threads
         return {
@@ -81,13 +81,13 @@ class AttacherController:
 
 
 def settings_of(driver: Driver) -> AttacherSettings:
-    """The attacher's settings for one driver."""
+    """Return the attacher's settings for one driver."""
     found: AttacherSettings = driver.settings.controllers[SPEC.name]
     return found
 
 
 def sync_attachment(work: AttachmentPass) -> Outcome:
-    """Reconcile an attachment as it is now."""
+    """Reconcile an attachment according to its current state."""
     if not work.read():
         return take_back(work)
     if work.item["spec"]["attacher"] != work.driver.name:
@@ -111,7 +111,7 @@ def sync_attachment(work: AttachmentPass) -> Outcome:
 
 
 def hand_over(work: AttachmentPass) -> Outcome:
-    """Requeue a deleted attachment as a detach, which has a queue of its own.
+    """Requeue a deleted attachment as a detach, which has its own queue.
 
     The watcher adds the same key when it sees the deletion.
     """

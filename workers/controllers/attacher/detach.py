@@ -1,8 +1,9 @@
 """Detaches a volume: unpublish, remove the finalizer, update the status (A-060 to A-069).
 
-In this order a crash between the last two steps repeats nothing. Handle and secret are read from
-the PV; if the PV is gone, from the record that the publish left. Our finalizer on a PV keeps the PV
-while an attachment may need it; `release_volume` removes it.
+Because of this order, a crash between the last two steps repeats nothing. The handle and the secret
+are read from the PV or, if the PV is gone, from the record that the publish left. csi-fleet's
+finalizer on a PV keeps the PV as long as an attachment may need it; `release_volume` removes the
+finalizer.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ _log = get_logger(__name__)
 
 ABANDON_TRIES: Final = 5
 MOST_PAUSE_SECONDS: Final = 1.0
-"""Longest pause before the second try; each further pause is about twice as long: 26 s in all."""
+"""The longest pause before the second try; each later pause is about twice as long: 26 s in all."""
 ABANDON_SECONDS: Final = 120.0
 """No try starts later, so that timeouts cannot extend a reconcile beyond `longest_pass`."""
 
 
 def detach(work: AttachmentPass) -> Outcome:
-    """Unpublish the volume; without our finalizer only a forced key does so (A-060)."""
+    """Unpublish the volume; if csi-fleet's finalizer is absent, only for a forced key (A-060)."""
     if not work.has_finalizer and not work.is_forced:
         return done("detached already")
     try:
@@ -59,10 +60,10 @@ def detach(work: AttachmentPass) -> Outcome:
 
 
 def unpublish(work: AttachmentPass) -> None:
-    """Unpublish from every node id that a publish may have used.
+    """Unpublish the volume from every node id that a publish may have used.
 
     Raises:
-        Ended: a lock is busy, or a publish of a dead worker may still run.
+        Ended: a lock is busy, or a dead worker's publish may still be running.
     """
     known = work.remembered()
     target = find_target(work, known)
@@ -71,7 +72,8 @@ def unpublish(work: AttachmentPass) -> None:
     work.lock_calls("detach", target.handle, node_ids[0], multi_node=target.is_multi_node)
     seconds = known.calls.seconds_left(work.lease.session)
     if seconds:
-        # An unpublish that races with a publish of a dead worker could leave either state.
+        # If an unpublish raced with a dead worker's publish, the volume could end up in either
+        # state.
         raise Ended(wait(seconds, "a publish of an earlier worker may still run"))
     for node_id in node_ids:
         send_unpublish(work, target.handle, node_id, secrets)
@@ -83,7 +85,7 @@ def send_unpublish(
     """Unpublish the volume from one node id.
 
     Raises:
-        AttachError: the driver refused the call, or did not answer in time.
+        AttachError: the driver refused the call or did not answer in time.
     """
     request = volumes.unpublish_request(handle, node_id, secrets)
     work.reach("unpublish")
@@ -112,10 +114,10 @@ def recorded_target(
     *,
     is_replaced: bool = False,
 ) -> Target:
-    """Take the volume from the record of the publish, because its PV is gone.
+    """Return the volume that the record of the publish names, because the volume's PV is gone.
 
-    If a PV with another handle has replaced it, a record counts only if the attachment's name
-    proves it: the other volume may be in use on the same node.
+    If a PV with a different handle has replaced it, a record counts only if the attachment's name
+    proves the record: the other volume may be in use on the same node.
 
     Raises:
         AttachError: `problem`; no usable record names the volume.
@@ -131,7 +133,7 @@ def recorded_target(
 
 
 def find_secrets(work: AttachmentPass, reference: SecretRef | None) -> dict[str, str]:
-    """Read the publish secret; if it is gone, a flag allows a detach without it."""
+    """Read the publish secret; if the secret is gone, a flag allows a detach without it."""
     try:
         return work.publish_secret(reference)
     except AttachError as error:
@@ -143,14 +145,14 @@ def find_secrets(work: AttachmentPass, reference: SecretRef | None) -> dict[str,
 
 
 def find_node_ids(work: AttachmentPass, remembered: Memory) -> list[str]:
-    """Return the node ids that publishes used; the node's current id only if none is known."""
+    """Return the node ids that publishes used, or the node's current id if none is known."""
     known = [volumes.annotated_id(work.item), *volumes.earlier_ids(work.item), *remembered.nodes]
     node_ids = [one for one in dict.fromkeys(known) if one]
     return node_ids or [work.registered_id()]
 
 
 def finish(work: AttachmentPass) -> None:
-    """Remove the finalizer, then update the status if others keep the attachment (A-062).
+    """Remove the finalizer; update the status if other finalizers keep the attachment (A-062).
 
     Raises:
         AttachError: one of the writes was refused; the unpublish is repeated.
@@ -168,7 +170,7 @@ def finish(work: AttachmentPass) -> None:
 
 
 def release(work: AttachmentPass) -> None:
-    """Remove our finalizer from the attachment and keep all others."""
+    """Remove csi-fleet's finalizer from the attachment and keep all other finalizers."""
     step = "release-attachment"
     work.item = work.remove_finalizer(work.resource, work.item, step, work.finalizer)
 
@@ -179,10 +181,12 @@ def release(work: AttachmentPass) -> None:
 def abandon(work: AttachmentPass) -> Outcome:
     """Unpublish a volume whose attachment disappeared without a detach (DA-033).
 
-    A deletion that the API server began before it stored our finalizer still removes the
-    attachment (kubernetes/kubernetes#77988). Only this reconcile knows of the publish: without
-    an attachment to confirm it, the state in Redis is not trusted, and the watcher drops it.
-    A publish with an unknown outcome is first given time to end.
+    If the API server began a deletion before it stored csi-fleet's finalizer, the deletion still
+    removes the attachment (kubernetes/kubernetes#77988). Only this reconcile knows about the
+    publish:
+    without an attachment that confirms it, the state in Redis is not trusted, and the watcher drops
+    it.
+    A publish whose outcome is unknown is first given time to end.
     """
     memory = work.memory
     if not work.is_unheard:
@@ -208,7 +212,7 @@ def abandon(work: AttachmentPass) -> Outcome:
     message = f"the attachment is gone, the volume may still be on its node: {problem}"
     _log.error("not detached", err=message)
     work.warn("DetachFailed", message)
-    # Delete the state again: the watcher may have deleted it before this reconcile wrote it.
+    # The state is deleted again: the watcher may have deleted it before this reconcile wrote it.
     _note(work, "forget", {})
     return done("attachment went meanwhile, and the volume may still be on its node")
 
@@ -216,9 +220,11 @@ def abandon(work: AttachmentPass) -> Outcome:
 def take_back(work: AttachmentPass) -> Outcome:
     """Unpublish a volume that was published after its attachment was deleted, if there is one.
 
-    A worker that is frozen just before the call sends it when it wakes, whatever happened
-    meanwhile. The queue then restores its record, and the next reconcile comes here. Any Redis user
-    could also write an old record back, so a live attachment of the same volume and node wins.
+    A worker that was frozen just before the call sends the call when it wakes, whatever has
+    happened in
+    the meantime. The queue then restores the worker's record, and the next reconcile calls this
+    function. Any Redis user could also write an old record back, so a live attachment of the same
+    volume and node has priority.
     """
     memory, found = work.memory, work.memory.record
     gone = done("attachment is gone")
@@ -227,7 +233,7 @@ def take_back(work: AttachmentPass) -> Outcome:
     target, node_id = Target.of_record(found), str(found.get("node") or "")
     if found.get("driver") != work.driver.name or not node_id:
         return gone
-    # The rest of the attachment is unknown; no PV is named "-".
+    # The rest of the attachment is unknown; no PV has the name "-".
     spec = {"attacher": work.driver.name, "nodeName": "", "source": {"persistentVolumeName": "-"}}
     work.item = {"metadata": {"name": work.name}, "spec": spec}
     work.lock_calls("detach", target.handle, node_id, multi_node=False)
@@ -249,7 +255,7 @@ def take_back(work: AttachmentPass) -> Outcome:
 
 
 def _is_of(work: AttachmentPass, item: JsonObject, wanted: Record) -> bool:
-    """Return True if an attachment may be of the recorded volume and node."""
+    """Return True if an attachment may belong to the recorded volume and node."""
     ids = {volumes.annotated_id(item), *volumes.earlier_ids(item)} - {""}
     node = work.key.object.partition("/")[0]
     is_there = wanted["node"] in ids if ids else item["spec"]["nodeName"] == node
@@ -267,15 +273,18 @@ def _is_of(work: AttachmentPass, item: JsonObject, wanted: Record) -> bool:
 
 
 def _note(work: AttachmentPass, step: str, mark: Mapping[str, Any]) -> None:
-    """Update the reconcile state. It is no longer needed, so an unavailable Redis is ignored."""
+    """Update the reconcile state, which is no longer needed; ignore an unavailable Redis."""
     with suppress(QueueUnavailable):
         work.keep(step, mark)
 
 
 def pretend(work: AttachmentPass) -> Outcome:
-    """Mark as attached without a call, for a driver that cannot attach; remove an old finalizer."""
+    """Mark the attachment as attached without a call, because the driver cannot attach.
+
+    If the attachment is being deleted, remove an old finalizer.
+    """
     if not work.is_attached:
-        # This also clears errors and metadata from a time when the driver could attach.
+        # This also clears errors and metadata from the time when the driver could attach.
         work.save_attached({})
     if work.is_deleting and work.has_finalizer:
         with suppress(AttachError):
@@ -290,10 +299,11 @@ def pretend(work: AttachmentPass) -> Outcome:
 
 
 def release_volume(work: DriverPass) -> Outcome:
-    """Remove our finalizer from a PV that is deleted or no longer migrated (A-067).
+    """Remove csi-fleet's finalizer from a PV that is being deleted or no longer migrated (A-067).
 
     The key holds the lock on the PV's name, so no attach can be between reading the PV and
-    publishing it. No other code removes the finalizer; it stays if the driver was uninstalled.
+    publishing
+    its volume. No other code removes the finalizer; it is kept if the driver has been uninstalled.
     """
     ours = finalizer(work.driver.name)
 
@@ -314,12 +324,12 @@ def release_volume(work: DriverPass) -> Outcome:
         work.write("release-volume", without_ours)
     except RefusedError as error:
         return retry(f"finalizer not removed: {error}")
-    # Earlier changes by others have events of their own; the event of this write is ignored.
+    # Earlier changes by other programs have their own events; the event of this write is ignored.
     return done("released", known=version_of(work.item))
 
 
 def may_go(volume: JsonObject, driver: str) -> bool:
-    """Return True if the PV is deleted, or is in-tree and not migrated to this driver."""
+    """Return True if the PV is being deleted, or is in-tree and not migrated to this driver."""
     metadata = volume["metadata"]
     if metadata.get("deletionTimestamp"):
         return True
@@ -328,10 +338,10 @@ def may_go(volume: JsonObject, driver: str) -> bool:
 
 
 def is_attached(work: DriverPass) -> bool:
-    """Return True if any driver's attachment names the PV, even one that is being deleted.
+    """Return True if any driver's attachment names the PV, even if it is being deleted.
 
-    The watcher writes an attachment to the catalog before it queues its key, so the catalog
-    contains every attachment that may have been published; each is read live.
+    The watcher writes an attachment to the catalog before it queues the attachment's key, so the
+    catalog contains every attachment that may have been published. Each of them is read live.
     """
     for name in work.context.catalog.attachment(work.name) or {}:
         found = work.find(paths.ATTACHMENTS, name)

@@ -1,4 +1,4 @@
-"""`csi-fleet explain va NAME`: gathers facts about an attachment and returns the first cause."""
+"""Gathers facts about an attachment for `csi-fleet explain va NAME`; returns the first cause."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class AttachmentFacts:
     """Everything that `explain` knows about an attachment.
 
     Attributes:
-        attachment: read live; None if it does not exist.
-        driver: registration of its driver, None if no worker runs the attacher for it.
-        served: which drivers' workers run the attacher, and which do not.
-        state: state of its key, None if the queue does not know the key.
-        watchers: number of living watchers; workers: number of living worker processes.
+        attachment: the attachment, read live; None if it does not exist.
+        driver: the driver's registration; None if no worker runs the attacher for the driver.
+        served: the drivers whose workers run the attacher, and those whose workers do not.
+        state: the state of the attachment's key; None if the queue does not know the key.
+        watchers: the number of running watchers.
+        workers: the number of running worker processes.
     """
 
     name: str
@@ -52,7 +53,7 @@ class AttachmentFacts:
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """Gather the facts and return the first cause.
+    """Gather the facts and return the first cause that applies.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show the attachment.
@@ -64,7 +65,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
 
 
 def gather(tools: Tools, name: str) -> AttachmentFacts:
-    """Read the attachment, and its key and driver from Redis.
+    """Read the attachment from the API server, and its key and driver from Redis.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show the attachment.
@@ -98,7 +99,7 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
 
 
 def attachment_cause(facts: AttachmentFacts) -> Cause:
-    """Return the first cause."""
+    """Return the first cause that applies."""
     if facts.attachment is None:
         return Cause(
             "not-found",
@@ -114,7 +115,7 @@ def attachment_cause(facts: AttachmentFacts) -> Cause:
 
 
 def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
-    """The cause if csi-fleet has nothing to do for the attachment now, else None."""
+    """Return the cause if csi-fleet has nothing to do for the attachment now, else None."""
     metadata = attachment["metadata"]
     node = attachment["spec"]["nodeName"]
     if metadata.get("deletionTimestamp") and not has_finalizer(attachment, finalizer):
@@ -130,7 +131,7 @@ def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
 
 
 def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
-    """The cause for an attachment that is still to be attached or detached."""
+    """Return the cause for an attachment that must still be attached or detached."""
     state, word, error = facts.state, "attach", (attachment.get("status") or {}).get("attachError")
     if attachment["metadata"].get("deletionTimestamp"):
         word, error = "detach", (attachment.get("status") or {}).get("detachError")
@@ -165,13 +166,13 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
 def _failed(
     facts: AttachmentFacts, attachment: JsonObject, word: str, message: str, at: float
 ) -> Cause:
-    """The last attempt's error, and what resolves it."""
+    """Return a cause with the last attempt's error and what resolves it."""
     state = facts.state
     again = queueing.next_try(state) if state is not None else ""
     if state is not None and (cause := queueing.defect(state, message, again)):
         return cause
     node = attachment["spec"]["nodeName"]
-    # Every user of Redis can write the memo, so no other word of it is shown.
+    # Every Redis user can write the memo, so nothing but its reason is read.
     noted = str(queueing.memo_of(state).get("reason") or "")
     reason = Reason(noted) if noted in set(Reason) else Reason.OTHER
     code, advice = str(reason) or f"{word}-failed", again

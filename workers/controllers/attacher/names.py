@@ -12,15 +12,16 @@ from workers.engine.leasename import sanitize_name
 from workers.queue.keys import Key
 
 NODE_ID: Final = "csi.alpha.kubernetes.io/node-id"
-"""Annotation of an attachment: the node id of its last publish (A-021)."""
+"""The annotation of an attachment that holds the node id of its last publish (A-021)."""
 
 EARLIER_IDS: Final = "csi-fleet.io/earlier-node-ids"
-"""Our own annotation: a JSON list of the node ids that publishes before the last one used. It is
-written only if there are any (MA-032)."""
+"""csi-fleet's own annotation: a JSON list of the node ids that publishes before the last one used.
+It is written only if there are such ids (MA-032).
+"""
 
 
 class Reason(StrEnum):
-    """Why an attach or detach failed, for `explain`; kept with the key from pass to pass."""
+    """Why an attach or detach failed, for `explain`; stored with the key from pass to pass."""
 
     VOLUME_MISSING = "volume-missing"
     DRIVER_NOT_ON_NODE = "driver-not-on-node"
@@ -38,52 +39,57 @@ RECONCILE: Final = "reconcile-attachments"
 
 
 def finalizer(driver_name: str) -> str:
-    """The finalizer of an attachment and its PV while a publish may exist (A-020, A-023).
+    """Return the finalizer for an attachment and its PV while a publish may exist (A-020, A-023).
 
     `csi/test` -> `external-attacher/csi-test`, `a.b.` -> `external-attacher/a-b-X`. Two drivers can
-    share one name (DA-019); csi-attacher derives it the same way, and both must agree.
+    share one name (DA-019); csi-attacher derives the name in the same way, and both programs must
+    agree.
     """
     return f"external-attacher/{sanitize_name(driver_name)}"
 
 
 def lease_name(driver_name: str) -> str:
-    """Name of csi-attacher's Kubernetes Lease for one driver (A-007)."""
+    """Return the name of csi-attacher's Kubernetes Lease for one driver (A-007)."""
     return sanitize_name(f"external-attacher-leader-{driver_name}")
 
 
 def attachment_key(queue_name: str, node: str, name: str, uid: str) -> Key:
-    """The key of an attachment; it has the node where other keys have a namespace.
+    """Return the key of an attachment; it has the node where other keys have a namespace.
 
     The queue is therefore fair between nodes (MA-015). The uid gives an attachment that was
-    created again under the same name its own counters and state (DA-004, DA-005).
+    recreated
+    under the same name its own counters and state (DA-004, DA-005).
     """
     return Key(ATTACHMENTS, queue_name, f"{node}/{name}", uid)
 
 
 def detachment_key(queue_name: str, node: str, name: str, uid: str) -> Key:
-    """The key of a deleted attachment; its own queue, so that detaches delay no attach (DA-023)."""
+    """Return the key of a deleted attachment.
+
+    Such keys have their own queue, so that detaches do not delay attaches (DA-023).
+    """
     return Key(DETACHMENTS, queue_name, f"{node}/{name}", uid)
 
 
 def forced_key(queue_name: str, node: str, name: str, uid: str) -> Key:
-    """The key of an attachment whose publication differs from its status (A-095).
+    """Return the key of an attachment whose publication differs from its status (A-095).
 
-    The key itself requests the call: it stays until a call succeeds or the attachment is gone.
+    The key itself requests the call: it is kept until a call succeeds or the attachment is gone.
     """
     return Key(FORCED, queue_name, f"{node}/{name}", uid)
 
 
 def finalizer_key(queue_name: str, volume: str) -> Key:
-    """The key of a PV whose finalizer may have to be removed (A-067)."""
+    """Return the key of a PV whose finalizer may have to be removed (A-067)."""
     return Key(FINALIZERS, queue_name, volume)
 
 
 def reconcile_key(queue_name: str) -> Key:
-    """The key of the comparison with ListVolumes (A-090)."""
+    """Return the key of the comparison with ListVolumes (A-090)."""
     return Key(RECONCILE, queue_name, "volumes")
 
 
 def keys_of(queue_name: str, node: str, name: str, uid: str) -> tuple[Key, Key, Key]:
-    """Every key that an attachment can have."""
+    """Return every key that an attachment can have."""
     parts = (queue_name, node, name, uid)
     return attachment_key(*parts), detachment_key(*parts), forced_key(*parts)

@@ -1,10 +1,10 @@
 """Turns events into keys of attachments and finalizers that need work (A-031).
 
 Unlike csi-attacher, it ignores events that only echo csi-fleet's own writes (DA-009): the
-comparison leaves out the finalizer, node id and errors. A settled attachment (attached with the
-finalizer, or deleting without it) is forgotten, so a resync queues only the others. A failed
-attachment is queued again when its driver is new on the node, or when its PV is younger than the
-attachment. CSIDriver objects are not read (A-077).
+comparison leaves out the finalizer, the node id and the errors. A settled attachment (attached with
+the finalizer, or being deleted without it) is forgotten, so a resync queues only the other
+attachments. A failed attachment is queued again when its driver is new on the node, or when its PV
+is younger than the attachment. CSIDriver objects are not read (A-077).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     """An attachment that needs work: the parts of its key, and the facts that may wake it.
 
-    `fingerprint`: its content without csi-fleet's own writes. `is_marked`: it has the finalizer
-    and a node id.
+    `fingerprint`: a hash of the attachment without csi-fleet's own writes. `is_marked`: whether the
+    attachment has the finalizer and a node id.
     """
 
     driver: str
@@ -67,26 +67,26 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> Key:
-        """Its key; a deleted attachment is in the queue of detaches."""
+        """The attachment's key; a deleted attachment is in the queue for detaches."""
         make = detachment_key if self.is_deleting else attachment_key
         return make(self.driver, self.node, self.name, self.uid)
 
     @property
     def forgotten(self) -> list[Told]:
-        """The requests to forget the counters and marks of its keys, for when it is deleted."""
+        """The requests to forget the counters and marks of a deleted attachment's keys."""
         return [Forget(key) for key in keys_of(self.driver, self.node, self.name, self.uid)]
 
 
 class AttacherRules:
-    """Tracks unfinished attachments, and PVs whose finalizer may go, of all registered drivers."""
+    """Tracks registered drivers' unfinished attachments, and PVs whose finalizer may be removed."""
 
     def __init__(self) -> None:
         self._drivers: dict[str, DriverView] = {}
         self._by_finalizer: dict[str, DriverView] = {}
         self._waiting: Waits[Waiting] = Waits()
-        # Keys of PVs with the finalizer that wait for their last detach.
+        # The keys of PVs that have the finalizer and wait for their last detach.
         self._held: Waits[Key] = Waits()
-        # By node: the queue names of the served drivers that are registered on it.
+        # For each node, the queue names of the served drivers that are registered on it.
         self._nodes: Waits[tuple[str, ...]] = Waits()
         self._tables: dict[Resource, Waits[Any]] = {
             paths.ATTACHMENTS: self._waiting,
@@ -95,7 +95,7 @@ class AttacherRules:
         }
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
-        """Replace the drivers; a new driver causes a new list (`Watch.relists`)."""
+        """Replace the drivers; a new driver causes a new LIST request (`Watch.relists`)."""
         views = [
             DriverView(
                 name=record["name"],
@@ -110,7 +110,7 @@ class AttacherRules:
         return ()
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Process an object as it is now."""
+        """Process the current state of an object."""
         if is_listed:
             self._tables[resource].listed(item.metadata.name)
         if resource == paths.ATTACHMENTS:
@@ -120,7 +120,7 @@ class AttacherRules:
         return self._see_node(item)
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Process a deletion."""
+        """Process the deletion of an object."""
         known = self._tables[resource].pop(item.metadata.name)
         if resource == paths.VOLUMES:
             return [Forget(known)] if known is not None else []
@@ -131,13 +131,13 @@ class AttacherRules:
         self._tables[resource].begin_list()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Treat objects that the list did not contain as deleted."""
+        """Treat objects that were not in the list as deleted."""
         missing = self._tables[resource].end_list()
         if resource == paths.VOLUMES:
             return [Forget(key) for key in missing]
         if resource == paths.CSI_NODES:
             return ()
-        # It is unknown which attachments of a held PV are gone: the worker checks.
+        # It is unknown which attachments of a held PV are gone, so the worker checks.
         return [*(told for waiting in missing for told in waiting.forgotten), *self._held.values()]
 
     def all_keys(self) -> Iterable[Key]:
@@ -145,7 +145,7 @@ class AttacherRules:
         return [*(waiting.key for waiting in self._waiting.values()), *self._held.values()]
 
     def counts(self) -> dict[str, int]:
-        """Return the tables' sizes, for metrics."""
+        """Return the sizes of the tables, for metrics."""
         return {"attachments": len(self._waiting), "attach-finalizers": len(self._held)}
 
     # Attachments.
@@ -173,7 +173,7 @@ class AttacherRules:
         held = self._held.get(item.spec.source.persistent_volume_name or "")
         return [*told, held] if held is not None else told
 
-    # Objects that attachments wait for.
+    # The objects for which attachments wait.
 
     def _see_node(self, item: CsiNode) -> list[Told]:
         """Queue the attachments of drivers that are new on the node."""
@@ -189,7 +189,7 @@ class AttacherRules:
     def _see_volume(self, item: Volume, *, is_listed: bool) -> list[Told]:
         """Queue attachments that failed before the PV was created, and a PV that may be released.
 
-        Only a re-created PV is younger than its attachment.
+        Only a recreated PV is younger than its attachment.
         """
         name, created = item.metadata.name, item.metadata.creation_timestamp or ""
         waiting = self._waiting.waiting_for("volume", name)
@@ -198,18 +198,19 @@ class AttacherRules:
         if driver is not None:
             held = finalizer_key(driver.queue_name, name)
             self._held.put(name, held)
-            # The deletion of its attachment also queues it, but the PV's own event can come first.
+            # The deletion of the PV's attachment also queues the key, but the PV's own event can
+            # arrive first.
             if not (is_listed and known == held):
                 told.append(held)
         return told
 
     def _owner(self, item: Volume) -> DriverView | None:
-        """Return the driver whose finalizer may be removed: the PV is deleted or not migrated."""
+        """Return the driver whose finalizer may go: the PV is being deleted or not migrated."""
         ours = [self._by_finalizer.get(one) for one in item.metadata.finalizers or ()]
         driver = next((view for view in ours if view is not None), None)
         if driver is None:
             return None
-        # Without a CSI source the PV may be in-tree; the worker checks.
+        # A PV without a CSI source may be in-tree; the worker checks this.
         is_rolled_back = item.spec.csi is None and (
             item.metadata.annotation(ANN_MIGRATED_TO) != driver.name
         )
@@ -224,7 +225,7 @@ def can_attach(record: Any) -> bool:
 
 
 def is_another_kind(before: Records, now: Records) -> bool:
-    """Return True if a driver is new, or its ability to attach changed."""
+    """Return True if a driver is new or its ability to attach has changed."""
     known = {(record["name"], can_attach(record)) for record in before}
     return not {(record["name"], can_attach(record)) for record in now} <= known
 
@@ -242,7 +243,7 @@ def is_settled(item: Attachment, driver: DriverView) -> bool:
 
 
 def waiting_of(item: Attachment, driver: DriverView) -> Waiting:
-    """The entry of an unfinished attachment."""
+    """Return the entry of an unfinished attachment."""
     meta = item.metadata
     return Waiting(
         driver=driver.queue_name,

@@ -1,6 +1,6 @@
 """Declares csi-attacher as data: kinds, watches, permissions, flags and settings.
 
-Flags and defaults are those of external-attacher v4.11 (A-100, A-101).
+The flags and defaults are those of external-attacher v4.11 (A-100, A-101).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def read_settings(values: Mapping[str, Any]) -> AttacherSettings:
     """Build the settings from the value of every flag by name.
 
     Raises:
-        ConfigError: there are no worker threads; the exit code is 1 (A-003).
+        ConfigError: the number of worker threads is zero; the exit code is 1 (A-003).
     """
     if values["worker-threads"] < 1:
         raise ConfigError("Option -worker-threads must be greater than zero", exit_code=1)
@@ -124,7 +124,7 @@ PERMISSIONS: Final = (
     Permission("", ("events",), ("create", "patch"), "errors for the claim's owner"),
     Permission("", ("secrets",), ("get",), "credentials of publish calls", feature="secrets"),
 )
-"""A-110, with events (DA-024) and without `list` on secrets, which is never needed."""
+"""A-110, plus events (DA-024) and without `list` on secrets, which is never needed."""
 
 SPEC: Final = Spec(
     name="attacher",

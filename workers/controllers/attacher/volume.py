@@ -1,8 +1,8 @@
-"""Determines an attachment's volume and node id, and builds the driver's requests. Pure.
+"""Determines an attachment's volume and node id, and builds the driver's requests; has no I/O.
 
-An attachment names a PV, or contains the PV spec of a migrated volume defined in a pod. The record
-of the publish has what a detach needs once the PV is gone. Redis and annotations are not trusted: a
-record from Redis counts only if the attachment's own name proves it.
+An attachment names a PV, or contains the PV spec of a migrated volume that is defined in a pod. The
+record of the publish has what a detach needs once the PV is gone. Redis and annotations are not
+trusted: a record from Redis counts only if the attachment's own name proves it.
 Source: kubernetes-csi/external-attacher, pkg/controller/csi_handler.go; csi-lib-utils, accessmodes.
 """
 
@@ -34,12 +34,12 @@ _HASHED: Final = re.compile("csi-[0-9a-f]{64}")
 
 
 class AttachError(AttemptError):
-    """An attach or detach failed; the message goes into the attachment's status.
+    """An attach or detach failed; the message is written to the attachment's status.
 
     Args:
-        message: csi-attacher's literal text where it has one.
-        reason: what the attachment waits for.
-        code: gRPC status number of the driver's answer, None if the driver was not called.
+        message: csi-attacher's literal text where csi-attacher has one.
+        reason: what the attachment is waiting for.
+        code: the gRPC status number of the driver's answer; None if the driver was not called.
     """
 
     def __init__(
@@ -54,8 +54,9 @@ class Source:
     """A PV spec with a CSI source.
 
     Attributes:
-        spec: the PV's spec, translated to CSI if it was in-tree.
-        is_migrated: it was in-tree, or is inline; only migration makes inline volumes.
+        spec: the PV's spec, translated to CSI if the volume was in-tree.
+        is_migrated: whether the volume was in-tree or is inline; only migration creates inline
+            volumes.
     """
 
     spec: Mapping[str, Any]
@@ -69,26 +70,27 @@ class Source:
 
     @property
     def handle(self) -> str:
-        """The volume's id in the driver."""
+        """The volume's id at the driver."""
         return str(self.csi.get("volumeHandle") or "")
 
     @property
     def is_multi_node(self) -> bool:
-        """True if several nodes can have the volume at once."""
+        """True if several nodes can use the volume at the same time."""
         return not _MULTI_NODE.isdisjoint(self.spec.get("accessModes") or ())
 
     @property
     def secret(self) -> SecretRef | None:
-        """The publish secret, used for publish and unpublish (A-055)."""
+        """The secret for publishing and unpublishing (A-055)."""
         reference = self.csi.get("controllerPublishSecretRef")
         return SecretRef(reference["name"], reference["namespace"]) if reference else None
 
 
 def volume_name(attachment: JsonObject) -> str:
-    """Name of the PV, "" for an inline volume.
+    """Return the name of the PV; "" for an inline volume.
 
     Raises:
-        AttachError: there are both sources or none, or the inline volume has no CSI source.
+        AttachError: the attachment has both sources or none, or its inline volume has no CSI
+            source.
     """
     source = attachment["spec"].get("source") or {}
     name, inline = source.get("persistentVolumeName"), source.get("inlineVolumeSpec")
@@ -108,12 +110,12 @@ def volume_name(attachment: JsonObject) -> str:
 
 
 def inline_source(attachment: JsonObject) -> Source:
-    """Return the volume that the attachment itself contains."""
+    """Return the source of the volume that the attachment itself contains."""
     return Source(attachment["spec"]["source"]["inlineVolumeSpec"], is_migrated=True)
 
 
 def volume_source(volume: JsonObject) -> Source:
-    """Return the volume of a PV.
+    """Return the source of a PV's volume.
 
     Raises:
         AttachError: an in-tree volume cannot be translated, or there is no CSI source.
@@ -130,7 +132,7 @@ def volume_source(volume: JsonObject) -> Source:
 
 
 def foreign_driver(volume: JsonObject, driver: str) -> str:
-    """Return the other driver of a PV, migrated or not; "" if it is `driver` or none.
+    """Return the driver of a PV, migrated or not, if it is not `driver`; else "".
 
     csi-attacher sends such a volume's handle to the wrong driver (DA-032).
     """
@@ -146,7 +148,7 @@ def missing_volume(name: str) -> AttachError:
 
 
 def replaced_volume(name: str) -> AttachError:
-    """Return the error for a re-created PV, if no record has the first PV's handle."""
+    """Return the error for a recreated PV if no record has the first PV's handle."""
     return AttachError(
         f"persistentvolume {name} is another volume than the one that was attached, and no record "
         "has the handle of that one: detach it in the storage, then remove the attachment's "
@@ -175,18 +177,18 @@ def registered_id(node: str, csi_node: Mapping[str, Any] | None, driver: str) ->
 
 
 def annotated_id(attachment: JsonObject) -> str:
-    """Return the node id of the last publish, "" if none is known."""
+    """Return the node id of the last publish; "" if it is unknown."""
     return str((attachment["metadata"].get("annotations") or {}).get(NODE_ID) or "")
 
 
 def earlier_ids(attachment: JsonObject) -> list[str]:
-    """Return the node ids of earlier publishes; empty if the annotation is unreadable."""
+    """Return the node ids of earlier publishes; an empty list if the annotation is unreadable."""
     found = _annotated_json(attachment, EARLIER_IDS)
     return [one for one in found if one and is_sendable(one)] if isinstance(found, list) else []
 
 
 def with_earlier(attachment: JsonObject, node_id: str) -> dict[str, str]:
-    """Return the annotation that keeps the last publish's id; {} if `node_id` is the same."""
+    """Return the annotation that keeps the last publish's node id; {} if it equals `node_id`."""
     last = annotated_id(attachment)
     if last in ("", node_id):
         return {}
@@ -205,7 +207,10 @@ def publish_request(
     *,
     has_readonly: bool,
 ) -> csi.ControllerPublishVolumeRequest:
-    """Build the publish request (A-050); `has_readonly`: the driver has PUBLISH_READONLY."""
+    """Build the publish request (A-050).
+
+    `has_readonly`: whether the driver has PUBLISH_READONLY.
+    """
     attributes: Mapping[str, Any] = source.csi.get("volumeAttributes") or {}
     return csi.ControllerPublishVolumeRequest(
         volume_id=source.handle,
@@ -237,18 +242,18 @@ class Target(NamedTuple):
 
     @classmethod
     def of_source(cls, source: Source) -> Self:
-        """Take the volume from a PV or an inline volume."""
+        """Return the target for a PV or an inline volume."""
         return cls(source.handle, source.secret, source.is_multi_node)
 
     @classmethod
     def of_record(cls, record: Record) -> Self:
-        """Take the volume from a record; its access modes are no longer known."""
+        """Return the target for a record; the volume's access modes are no longer known."""
         namespace, name = record.get("secret") or ("", "")
         return cls(str(record["handle"]), SecretRef(name, namespace) if name else None)
 
 
 def record(source: Source, driver: str, node_id: str) -> Record:
-    """Return the data about this publish that its detach needs; no secret data."""
+    """Return the data about this publish that its detach needs, without secret data."""
     secret = source.secret
     return {
         "driver": driver,
@@ -259,12 +264,12 @@ def record(source: Source, driver: str, node_id: str) -> Record:
 
 
 def record_text(wanted: Record) -> str:
-    """Return the text of a record for the annotation."""
+    """Return the text of a record, as it is written to the annotation."""
     return json.dumps(wanted, sort_keys=True, separators=(",", ":"))
 
 
 def annotated_record(attachment: JsonObject, annotation: str) -> Record | None:
-    """Return the record in the attachment's annotation; None if absent or unreadable."""
+    """Return the record in the attachment's annotation; None if it is absent or unreadable."""
     found = _annotated_json(attachment, annotation)
     return found if is_record(found) else None
 
@@ -273,13 +278,14 @@ def confirmed_record(found: object, attachment: JsonObject) -> Record | None:
     """Return a record from Redis if the attachment's name proves it, else None.
 
     The attach/detach controller derives an attachment's name from the hash of handle, driver and
-    node. So writing to Redis cannot direct a detach to another volume.
+    node.
+    So nobody who can write to Redis can direct a detach to another volume.
     """
     return found if is_record(found) and proves(attachment, str(found["handle"])) else None
 
 
 def is_record(found: object) -> TypeGuard[Record]:
-    """Return True if `found` has the shape of a record; any user can write the annotation."""
+    """Return True if `found` has the form of a record; any user can write the annotation."""
     if not isinstance(found, dict) or not (found.get("handle") and is_sendable(found["handle"])):
         return False
     secret = found.get("secret")
@@ -288,7 +294,7 @@ def is_record(found: object) -> TypeGuard[Record]:
 
 
 def is_sendable(value: object) -> bool:
-    """Return True for a string that UTF-8 can encode; JSON can contain lone surrogates."""
+    """Return True for a string that can be encoded as UTF-8; JSON can contain lone surrogates."""
     if not isinstance(value, str):
         return False
     try:
@@ -299,7 +305,7 @@ def is_sendable(value: object) -> bool:
 
 
 def proves(attachment: JsonObject, handle: str) -> bool:
-    """Return True if the attachment's name is the hash of this volume, its driver and node."""
+    """Return True if the attachment's name is the hash of this volume, its driver and its node."""
     spec = attachment["spec"]
     text = f"{handle}{spec['attacher']}{spec['nodeName']}"
     name = f"csi-{hashlib.sha256(text.encode()).hexdigest()}"
@@ -309,16 +315,18 @@ def proves(attachment: JsonObject, handle: str) -> bool:
 def is_of_another(attachment: JsonObject, source: Source) -> bool:
     """Return True if the attachment's name shows that it was created for another volume.
 
-    The PV was then re-created under its name. The name of an attachment proves nothing if another
-    program chose it, or if the volume is in-tree: its translated handle may differ between
-    releases.
+    In that case the PV has been recreated under the same name. The name of an attachment proves
+    nothing
+    if another program chose it, or if the volume is in-tree, because the translated handle may
+    differ
+    between releases.
     """
     is_named = _HASHED.fullmatch(attachment["metadata"]["name"]) and not source.is_migrated
     return bool(is_named) and not proves(attachment, source.handle)
 
 
 def _annotated_json(attachment: JsonObject, annotation: str) -> object:
-    """Decode an annotation, which any user may have written; None if unreadable."""
+    """Decode an annotation, which any user may have written; return None if it is unreadable."""
     text = (attachment["metadata"].get("annotations") or {}).get(annotation) if annotation else None
     try:
         return json.loads(text) if text else None
@@ -331,11 +339,11 @@ class Memory:
     """The reconcile state of an attachment, stored in the key's mark.
 
     Attributes:
-        record: of the last publish.
-        nodes: earlier node ids that a publish used.
-        calls: publishes that may still run.
-        aborted: consecutive ABORTED answers.
-        timeouts: consecutive calls without an answer.
+        record: the record of the last publish.
+        nodes: the earlier node ids that a publish used.
+        calls: the publishes that may still be running.
+        aborted: the number of consecutive ABORTED answers.
+        timeouts: the number of consecutive calls without an answer.
     """
 
     record: Record | None = None
@@ -346,7 +354,7 @@ class Memory:
 
     @classmethod
     def read(cls, mark: Mapping[str, Any]) -> Self:
-        """Read a mark."""
+        """Read the state from a mark."""
         return cls(
             record=mark.get("record"),
             nodes=tuple(mark.get("nodes") or ()),
@@ -356,11 +364,11 @@ class Memory:
         )
 
     def succeeded(self) -> Self:
-        """Return the state after a successful publish: without failure counts or its call."""
+        """Return the state after a successful publish: no failure counts, and no open call."""
         return replace(self, calls=self.calls.answered(), aborted=0, timeouts=0)
 
     def mark(self) -> dict[str, Any]:
-        """Return the mark, without empty fields."""
+        """Return the state as a mark, without empty fields."""
         found = {
             "record": self.record,
             "nodes": list(self.nodes),
