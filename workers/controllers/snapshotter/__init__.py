@@ -1,1 +1,1 @@
-"""Creates, polls and deletes the snapshots of snapshot contents, as csi-snapshotter does."""
+"""Creates, polls and deletes the snapshots of VolumeSnapshotContents, as csi-snapshotter does."""

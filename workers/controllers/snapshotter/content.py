@@ -1,7 +1,7 @@
-"""The pass over a content, on the pass kit: class, annotations, finalizer and errors.
+"""The pass over a snapshot content, on the pass kit: class, annotations, finalizer and errors.
 
-Contents of snapshots and of group snapshots differ only in `Names`. Only single fields are patched,
-so that the writes of others stay (SND-003).
+The contents of snapshots and of group snapshots differ only in `Names`. Only single fields are
+patched, so that other programs' writes are kept (SND-003).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names in which contents of snapshots and of group snapshots differ."""
+    """The names that differ between the contents of snapshots and of group snapshots."""
 
     resource: Resource
     class_resource: Resource
@@ -68,14 +68,14 @@ GROUP_CONTENTS: Final = Names(
 
 
 def has_result(content: JsonObject) -> bool:
-    """True if the object's status names its snapshot or group."""
+    """True if the object's status names its snapshot or its group."""
     status = content.get("status") or {}
     return bool(status.get("snapshotHandle") or status.get("volumeGroupSnapshotHandle"))
 
 
 @dataclass
 class LiveContent(DriverPass):
-    """A content during one reconcile; `item` is always as last read or written."""
+    """A snapshot content during one reconcile; `item` is the content as last read or written."""
 
     names: Names = field(kw_only=True)
 
@@ -87,12 +87,12 @@ class LiveContent(DriverPass):
 
     @property
     def own_namespace(self) -> str:
-        """csi-fleet's own namespace, for intent copies."""
+        """csi-fleet's own namespace, which holds the copies of intents."""
         return self.driver.settings.kube.namespace
 
     @property
     def component(self) -> str:
-        """The driver, as the source of the events."""
+        """The driver's name, which events give as their source."""
         return f"csi-snapshotter {self.driver.name}"
 
     def is_announced(self) -> bool:
@@ -100,15 +100,15 @@ class LiveContent(DriverPass):
         return self.names.being_created in annotations_of(self.item)
 
     def is_wanted_gone(self) -> bool:
-        """True if the object is being deleted and has the annotation that allows the deletion."""
+        """True if the object is being deleted and has the annotation that allows its deletion."""
         return is_deleting(self.item) and self.names.being_deleted in annotations_of(self.item)
 
     def read_class(self, name: str | None) -> JsonObject | None:
-        """Reads the class of that name; None if there is none."""
+        """Reads the class with that name; returns None if it does not exist."""
         return self.find(self.names.class_resource, name or "")
 
     def annotate(self) -> None:
-        """Adds the annotation that a call is about to be made (SNQ-011 b)."""
+        """Adds the annotation that says that a call is about to be made (SNQ-011 b)."""
         self.write(
             "mark-created",
             lambda item: (
@@ -119,7 +119,7 @@ class LiveContent(DriverPass):
         )
 
     def clear_annotation(self) -> None:
-        """Removes the annotation once no call is in flight (part of `forget`)."""
+        """Removes that annotation once no call is in flight (part of `forget`)."""
         self.write(
             "unmark-created",
             lambda item: (
@@ -134,7 +134,7 @@ class LiveContent(DriverPass):
 
         Raises:
             Gone: the object no longer exists.
-            ConflictError: the object changed, so the whole reconcile must decide again.
+            ConflictError: the object has changed, so the whole reconcile must decide again.
         """
 
         def patch(item: JsonObject) -> JsonObject | None:
@@ -147,10 +147,11 @@ class LiveContent(DriverPass):
         self.write("remove-finalizer", patch, tries=1)
 
     def blame(self, reason: str, message: str) -> None:
-        """Writes the error to the status and an event, unless the status has it (SNS-026).
+        """Writes the error to the status and records an event, unless the status already has it.
 
-        As in csi-snapshotter the status is written first, so that a user who sees the event finds
-        it there. The event is recorded even if the status cannot be written.
+        The rule is SNS-026. As in csi-snapshotter, the status is written first, so that a user who
+        sees the
+        event finds the error there. The event is recorded even if the status cannot be written.
         """
         if objects.error_message(self.item) == message:
             trail.note("error", message)

@@ -28,7 +28,7 @@ class SnapshotterController:
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """No locks at the start: a reconcile takes its locks once it knows what to do."""
+        """Returns no locks: a reconcile takes its locks once it knows what to do."""
         del key, driver
         return ()
 
@@ -40,7 +40,7 @@ class SnapshotterController:
         return sync_content(context, driver, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Nothing: a waiting key is delayed until its own time."""
+        """Returns nothing: a waiting key is delayed until its own time."""
         del context, driver
         return ()
 
@@ -49,7 +49,7 @@ class SnapshotterController:
         return driver.supports("CREATE_DELETE_SNAPSHOT")
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Limits each kind to `--worker-threads`, as csi-snapshotter does."""
+        """Limits reconciles of each kind to `--worker-threads` at once, as csi-snapshotter does."""
         assert driver is not None
         settings: SnapshotterSettings = driver.settings.controllers[SPEC.name]
         threads = settings.worker_threads

@@ -1,7 +1,8 @@
-"""Creates the snapshot of one content (SNS-020 to SNS-025).
+"""Creates the snapshot of one snapshot content (SNS-020 to SNS-025).
 
 Everything is prepared before anything is written (SND-004). The effects follow in the order of
-SNQ-011: write intent and annotation, call, write the status, remove annotation and intent.
+SNQ-011: write the intent and the annotation, make the call, write the status, remove the annotation
+and the intent.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from workers.translate.secrets import SecretRef
 
 CREATES: Final = frozenset({Action.CREATE, Action.REPEAT, Action.LAST_CALL})
-# CSI: the request itself is wrong, so that retrying it soon is useless (SND-033).
+# CSI: after these codes the request itself is wrong, so an early retry is useless (SND-033).
 _SLOW_CODES: Final = frozenset({errors.INVALID_ARGUMENT, errors.UNIMPLEMENTED})
 
 
@@ -52,12 +53,12 @@ class Creation:
     Args:
         work: the reconcile.
         action: CREATE while the content has no status, which decides the text of an error
-            (SNS-023). LAST_CALL before the object is released: no annotation is written, and the
-            snapshot that the call returns is deleted.
+            (SNS-023). LAST_CALL for the last call before the object is released: no annotation is
+            written, and the snapshot that the call returns is deleted.
     """
 
     calls: ClassVar[orphans.Calls] = orphans.SNAPSHOTS
-    # Reason and text of an error: of the first call, and of later calls.
+    # The reason and the text of an error: first for the first call, then for later calls.
     words: ClassVar[tuple[tuple[str, str], tuple[str, str]]] = (
         ("SnapshotCreationFailed", "Failed to create snapshot"),
         ("SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"),
@@ -82,9 +83,9 @@ class Creation:
             if known is None or not is_deleting(work.item):
                 self.blame(error.message)
                 return retry("not prepared")
-            # Class and secret may have been deleted; the intent is used without them.
+            # The class and the secret may have been deleted; the intent is then used without them.
             wanted, secrets = known, orphans.secrets_of(work, known)
-        # The provisioner takes the same locks exclusively to delete volumes.
+        # The provisioner takes the same locks exclusively when it deletes volumes.
         if known is not None and known.handle and work.is_wanted_gone() and self.handle() is None:
             return orphans.discard(work, self.calls, known.handle, known.members, blame=self.blame)
         locks = [stored_volume(work.driver.name, one, Mode.SHARED) for one in wanted.volumes]
@@ -106,11 +107,11 @@ class Creation:
         return self.created(answer)
 
     def blame(self, message: str) -> None:
-        """Writes the error to the status and an event (SNS-023)."""
+        """Writes the error to the status and records it as an event (SNS-023)."""
         self.work.blame(self.reason, f"{self.prefix}: {message}")
 
     def input_failed(self, cause: str) -> AttemptError:
-        """Returns the error of an input that is missing (SNS-020, rows 1 and 2)."""
+        """Returns the error for a missing input (SNS-020, rows 1 and 2)."""
         return AttemptError(
             f"failed to get input parameters to {self.input_words} {self.work.name}: "
             f"{quote(cause)}",
@@ -120,19 +121,19 @@ class Creation:
     # Overridden for groups.
 
     def handle(self) -> str | None:
-        """The handle in the status."""
+        """Returns the snapshot's handle from the status."""
         return objects.status_handle(self.work.item)
 
     def class_name(self) -> str | None:
-        """The class that the content names."""
+        """Returns the name of the class that the content names."""
         return objects.class_name(self.work.item)
 
     def missing_class(self) -> str:
-        """Returns the error text of a content without a class."""
+        """Returns the error text for a content without a class."""
         return f"failed to take snapshot {self.work.name} without a snapshot class"
 
     def source(self) -> Intent:
-        """Returns an intent with name and volume (SNS-020, row 6).
+        """Returns an intent with the snapshot's name and its source volume (SNS-020, row 6).
 
         Raises:
             AttemptError: the content is not bound.
@@ -145,12 +146,12 @@ class Creation:
         return Intent(self.work.settings.snapshot_name.name(uid), (handle,))
 
     def taking_failed(self, cause: str) -> str:
-        """Returns the error text for an error of the driver."""
+        """Returns the error text for an error from the driver."""
         handle = objects.volume_handle(self.work.item)
         return f"failed to take snapshot of the volume {handle}: {quote(cause)}"
 
     def parameters(self, class_parameters: dict[str, str]) -> dict[str, str]:
-        """Returns the parameters of the call."""
+        """Returns the parameters for the call."""
         tells = self.work.settings.extra_metadata
         return request.parameters(class_parameters, self.work.item, tells=tells)
 
@@ -167,7 +168,7 @@ class Creation:
         )
 
     def created(self, snapshot: Any) -> Outcome:
-        """Writes the snapshot to the status, then ends the attempt (SNS-025)."""
+        """Writes the snapshot's data to the status, then ends the attempt (SNS-025)."""
         created = request.created_nanoseconds(snapshot, time.time())
         return self.finish(
             lambda item: content_status(
@@ -185,10 +186,11 @@ class Creation:
     # Shared by snapshots and groups.
 
     def repeated(self) -> Intent | None:
-        """Returns the recorded request to repeat; None if a new one must be prepared.
+        """Returns the recorded request to repeat; None if a new request must be prepared.
 
-        Another request might be refused or make a second snapshot. So a recreated class or changed
-        flags only count once the call has ended.
+        A different request might be refused or might create a second snapshot. So a recreated class
+        or
+        changed flags take effect only once the call has ended.
         """
         if self.handle() is not None:
             known = self.work.asked
@@ -202,7 +204,8 @@ class Creation:
         """Prepares a new request and returns it as an intent.
 
         Raises:
-            AttemptError: with the texts of SNS-020 rows 1, 2, 4 and 6.
+            AttemptError: an input is missing or wrong; the texts are those of SNS-020 rows 1,
+                2, 4 and 6.
         """
         named = self.class_name()
         if named is None:
@@ -221,7 +224,8 @@ class Creation:
             raise AttemptError(message, State.NO_CHANGE) from error
         wanted = replace(self.source(), parameters=parameters, secret=secret)
         known = self.work.asked or self.work.intent
-        # The driver knows the snapshot by the name of the first call, even if the prefix changed.
+        # The driver knows the snapshot by the name in the first call, even if the prefix has
+        # changed since.
         return wanted if known is None else replace(wanted, name=known.name)
 
     def secret_ref(self) -> SecretRef | None:
@@ -234,7 +238,10 @@ class Creation:
         )
 
     def secrets(self, ref: SecretRef | None) -> dict[str, str]:
-        """Reads the secret; like csi-snapshotter, leaves the cause of a failure off the object."""
+        """Reads the secret.
+
+        Like csi-snapshotter, it does not write the cause of a failure to the object.
+        """
         try:
             return self.work.secret(ref)
         except (RefusedError, AttemptError) as error:
@@ -245,9 +252,10 @@ class Creation:
             raise self.input_failed(cause) from error
 
     def announce(self, wanted: Intent) -> bool:
-        """Writes intent and annotation; False if the object is already being deleted."""
+        """Writes the intent and the annotation; returns False if the object is being deleted."""
         work, known = self.work, self.work.intent
-        # A snapshot without a handle in the status needs its handle before it can be deleted.
+        # A snapshot whose handle is missing in the status needs its handle before it can be
+        # deleted.
         was_open = work.is_announced() or known is not None or is_nameless(work.item)
         may_have_copy = work.is_announced() if known is None else known.has_copy
         begun = replace(
@@ -294,7 +302,7 @@ class Creation:
         known = work.intent
         earlier = known.with_earlier() if known is not None else None
         if error.code == errors.ALREADY_EXISTS and earlier is not None:
-            # The earlier call made the snapshot, so the driver expects that call's request.
+            # The earlier call created the snapshot, so the driver expects that call's request.
             work.intent = earlier
             work.copy_intent()
             self.blame(self.taking_failed(str(error)))
@@ -315,12 +323,12 @@ class Creation:
         return retry(error.code_name, not_before_seconds=slow)
 
     def may_be_there(self, error: CsiError, before: Intent | None) -> bool:
-        """True if a final answer does not prove that there is no snapshot of this name."""
+        """True if a snapshot of this name may exist in spite of a final answer."""
         is_uncertain = before is not None and (before.is_open or before.is_failed)
         return self.handle() is None and (is_uncertain or may_have_made(error))
 
     def keep_open(self, error: CsiError, known: Intent, before: Intent | None) -> None:
-        """Keeps the intent, because the driver may still be making the snapshot."""
+        """Keeps the intent, because the driver may still be creating the snapshot."""
         if not made_nothing(error):
             self.work.copy_intent()
         else:
@@ -328,9 +336,11 @@ class Creation:
             self.work.remember(known.as_full() if is_first else known)
 
     def may_give_up(self, error: CsiError, before: Intent | None) -> bool:
-        """True if the object is to be deleted and no call made a snapshot (SND-032).
+        """True if the object is to be deleted and no call created a snapshot (SND-032).
 
-        The pool was full each time, or the volume has no snapshot and no other call is in flight.
+        That is so if the pool was full each time, or if the volume has no snapshot and no other
+        call is in
+        flight.
         """
         work = self.work
         if not (work.is_wanted_gone() and made_nothing(error)):
@@ -351,9 +361,9 @@ class Creation:
         *,
         is_ready: bool,
     ) -> Outcome:
-        """Writes the status, then removes annotation and intent (SNQ-011 c).
+        """Writes the status, then removes the annotation and the intent (SNQ-011 c).
 
-        If the object is gone, deletes a snapshot that was never reported in its status.
+        If the object is gone, deletes a snapshot that was never reported in the object's status.
         """
         work, is_reported = self.work, self.handle() is not None
         work.record_answer(handle, members)

@@ -1,7 +1,7 @@
-"""Chooses the action for a content: the state table (SNS-003, SNS-010, SNS-011).
+"""Chooses the action for a snapshot content: the state table (SNS-003, SNS-010, SNS-011).
 
-The functions are pure: they take the live content and its class. Source: external-snapshotter v8.6,
-pkg/sidecar-controller/snapshot_controller.go syncContent, shouldDelete, isDriverMatch.
+The functions have no I/O: they receive the live content and its class. Source: external-snapshotter
+v8.6, pkg/sidecar-controller/snapshot_controller.go syncContent, shouldDelete, isDriverMatch.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Action(Enum):
     NOTHING = "its group does it"
 
 
-# After these actions the driver is not called again for the content.
+# After one of these actions the driver is not called again for the content.
 ENDS: Final = frozenset({Action.DELETE, Action.RELEASE, Action.LAST_CALL})
 
 
 def is_ours(content: Json, snapshot_class: Json | None, driver_name: str) -> bool:
-    """True if the driver serves the content; a missing class does not matter here (SNS-003)."""
+    """True if the driver serves the content; a missing class is ignored here (SNS-003)."""
     if objects.volume_handle(content) is None and objects.source_handle(content) is None:
         return False
     if text(content, "spec", "driver") != driver_name:
@@ -55,7 +55,7 @@ def is_ours(content: Json, snapshot_class: Json | None, driver_name: str) -> boo
 
 
 def is_group_member(content: Json) -> bool:
-    """True for a member of a group, which is created and deleted as a whole (SNG-003)."""
+    """True for a member of a group, because a group is created and deleted as a whole (SNG-003)."""
     return ANN_GROUP_HANDLE in annotations_of(content)
 
 
@@ -71,12 +71,15 @@ def should_delete(content: Json) -> bool:
 
 
 def handle_to_delete(content: Json, *, takes_source_handle: bool) -> str:
-    """Returns the snapshot to delete with the content, "" for none (SNS-010 rows 1 and 2).
+    """Returns the handle of the snapshot to delete with the content; "" for none.
+
+    These are rows 1 and 2 of SNS-010.
 
     Args:
         content: a content that should be deleted.
         takes_source_handle: use the source's handle for a pre-provisioned content whose status
-            never got one (SND-021); csi-snapshotter leaves that snapshot in the storage.
+            never
+            got a handle (SND-021); csi-snapshotter leaves that snapshot in the storage system.
     """
     if not objects.is_deleted_with_snapshot(content) or objects.group_handle(content) is not None:
         return ""
@@ -98,10 +101,11 @@ def decide(
     Args:
         content: the content, read live.
         takes_source_handle: see `handle_to_delete`.
-        has_open_call: the intent says that a CreateSnapshot may be in flight. The object then
-            stays even if another program removed its annotation (SND-003).
-        has_failed_call: a failed CreateSnapshot may have left a snapshot. If `has_open_call` is
-            also set, the open call is the last one; it is repeated until its outcome is known.
+        has_open_call: whether the intent says that a CreateSnapshot may be in flight. In that case
+            the object is kept even if another program removed its annotation (SND-003).
+        has_failed_call: whether a failed CreateSnapshot may have left a snapshot. If
+            `has_open_call`
+            is also set, the open call is the last call; it is repeated until its outcome is known.
     """
     is_reported = objects.status_handle(content) is not None
     is_open = has_open_call and not is_reported
@@ -130,9 +134,10 @@ def decide(
 
 
 def is_nameless(content: Json) -> bool:
-    """True if the snapshot exists but the status has no handle: the driver's answer had no id.
+    """True if the snapshot exists but its status has no handle, because the answer had no id.
 
-    CreateSnapshot is then repeated with the same name to get the id, also before a deletion.
+    CreateSnapshot is then repeated with the same name to get the id, and this also happens before a
+    deletion.
     """
     return (
         objects.volume_handle(content) is not None
@@ -145,8 +150,9 @@ def is_nameless(content: Json) -> bool:
 def _first_create(content: Json, *, is_open: bool) -> Action:
     """Decides whether CreateSnapshot may be called for a content without a snapshot.
 
-    It is not called for an object that is being deleted and has no open call (SND-034), nor before
-    the object has the finalizer, which keeps it until its snapshot is gone (SND-002).
+    It is not called for an object that is being deleted and has no open call (SND-034). Nor is it
+    called before the object has the finalizer, which keeps the object until its snapshot is gone
+    (SND-002).
     """
     if is_deleting(content) and not (is_open or objects.is_being_created(content)):
         return Action.WAIT_DELETION
@@ -155,7 +161,7 @@ def _first_create(content: Json, *, is_open: bool) -> Action:
     return Action.REPEAT if objects.has_status(content) else Action.CREATE
 
 
-# CSI: after these codes the driver may still be making the snapshot (SNS-021).
+# CSI: after these codes the driver may still be creating the snapshot (SNS-021).
 _OPEN_CODES: Final = frozenset(
     {
         errors.CANCELLED,
@@ -168,7 +174,7 @@ _OPEN_CODES: Final = frozenset(
 
 
 def is_final(error: CsiError) -> bool:
-    """True if the error says that the driver stopped and made nothing (SNS-021).
+    """True if the error means that the driver has stopped and created nothing (SNS-021).
 
     A broken stream or an unreadable answer is never final, whatever its code.
     """
@@ -178,12 +184,12 @@ def is_final(error: CsiError) -> bool:
 
 
 def may_have_made(error: CsiError) -> bool:
-    """True for final codes that drivers also return after their own timeout."""
+    """True for final codes that drivers also return after a timeout of their own."""
     return error.code in {errors.INTERNAL, errors.UNKNOWN}
 
 
 def made_nothing(error: CsiError) -> bool:
-    """True if the pool was full: not final by SNS-021, but the call left nothing (SND-032)."""
+    """True if the pool was full: not final by SNS-021, but the call created nothing (SND-032)."""
     return error.code == errors.RESOURCE_EXHAUSTED and not error.from_transport
 
 
@@ -192,5 +198,8 @@ POLL_MAX_SECONDS: Final = 30.0
 
 
 def poll_seconds(polls: int) -> float:
-    """Returns the next interval of polling (SND-001): 1 s, then x1.5 each, at most 30 s."""
+    """Returns the next polling interval: 1 s at first, then 1.5 times the last, at most 30 s.
+
+    The rule is SND-001.
+    """
     return min(POLL_START_SECONDS * 1.5 ** min(polls, 40), POLL_MAX_SECONDS)

@@ -36,7 +36,7 @@ _REASON = "SnapshotDeleteError"
 def release(work: ContentPass, *, has_strays: bool = False) -> Outcome:
     """Removes the finalizer without deleting a snapshot, after dropping all reconcile state.
 
-    State that outlives its object would be taken for a snapshot that no object names.
+    State that outlives its object would look like a snapshot that no object names.
     """
     work.forget(has_strays=has_strays)
     try:
@@ -45,14 +45,15 @@ def release(work: ContentPass, *, has_strays: bool = False) -> Outcome:
         pass
     except ConflictError:  # perhaps its deletion policy changed
         return retry("it changed meanwhile")
-    # `known`: the events caused by these writes need no further reconcile.
+    # `known`: the events that these writes cause need no further reconcile.
     return done("released", known=version_of(work.item))
 
 
 def delete(work: ContentPass, handle: str) -> Outcome:
-    """Calls DeleteSnapshot, clears the status, removes the finalizer; retries any code (SNS-041).
+    """Calls DeleteSnapshot, clears the status and removes the finalizer (SNS-041).
 
-    Its locks exclude restores from this content and calls for other contents of the snapshot.
+    The call is retried after any error. The locks exclude restores from this content and calls for
+    other contents of the same snapshot.
     """
     wanted = (locks.snapshot_content(work.name), snapshot_lock(work, handle))
     work.acquire(*wanted)
@@ -74,7 +75,7 @@ def deleted(
     clear: Callable[[Mapping[str, Any] | None], JsonObject | None],
     reason: str,
 ) -> Outcome:
-    """Clears the status once the driver has deleted, then removes the finalizer."""
+    """Clears the status once the driver has deleted the snapshot, then removes the finalizer."""
     try:
         work.write_status("clear-status", lambda item: clear(item.get("status")))
     except Gone:
@@ -88,10 +89,10 @@ def deleted(
 
 
 def secrets_for_deletion(work: ContentPass, reason: str) -> dict[str, str]:
-    """Reads the secret that the annotations name; empty if the secret is gone (SND-012).
+    """Reads the secret that the annotations name; returns {} if the secret is gone (SND-012).
 
     Raises:
-        AttemptError, ApiError: the secret cannot be read; the event is recorded.
+        AttemptError, ApiError: the secret cannot be read; an event has been recorded.
     """
     names, text = work.names, "Failed to get snapshot credentials"
     what = f"{names.words} {quote(work.name)}"
@@ -109,7 +110,7 @@ def secrets_for_deletion(work: ContentPass, reason: str) -> dict[str, str]:
 
 
 def refused(work: ContentPass, error: CsiError, reason: str, words: str) -> Outcome:
-    """Records why the driver did not delete, in an event and the status (SND-013)."""
+    """Records, in an event and in the status, why the driver did not delete (SND-013)."""
     message = f"{words}: {error}"
     work.event("Warning", reason, message)
 
@@ -120,7 +121,8 @@ def refused(work: ContentPass, error: CsiError, reason: str, words: str) -> Outc
 
     with suppress(Gone):
         work.write_status("write-error", change)
-    # CSI: a member is deleted with its group only, so retrying this request soon is useless.
+    # CSI: a member can be deleted only with its group, so an early retry of this request is
+    # useless.
     is_slow = error.code == errors.INVALID_ARGUMENT
     seconds = work.settings.retry_interval_max_seconds if is_slow else 0.0
     return retry(error.code_name, not_before_seconds=seconds)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
-    """Gathers the facts of the content and returns the first cause that holds.
+    """Gathers the facts about the content and returns the first cause that applies.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show the object.

@@ -1,6 +1,7 @@
-"""Reconciles one group content: creates, queries and deletes the group as a whole (SNG-002).
+"""Reconciles one group snapshot content: creates, queries and deletes the group as a whole.
 
-The protocol is the one of single contents with other names; this module holds the differences.
+The protocol (SNG-002) is that of single contents with other names; this module holds the
+differences.
 """
 
 from __future__ import annotations
@@ -62,28 +63,28 @@ _CHECK = (
 
 
 def class_name(content: Json) -> str | None:
-    """Returns the class that a group content names."""
+    """Returns the name of the class that a group content names."""
     return optional_text(content, "spec", "volumeGroupSnapshotClassName")
 
 
 def volumes_of(content: Json) -> list[str]:
-    """Returns the volumes of a dynamic group content."""
+    """Returns the handles of the source volumes of a dynamic group content."""
     return text_list(content, "spec", "source", "volumeHandles")
 
 
 def given_handles(content: Json) -> Json | None:
-    """Returns the handles of a pre-provisioned group content."""
+    """Returns the handles that a pre-provisioned group content names."""
     return optional_mapping(content, "spec", "source", "groupSnapshotHandles")
 
 
 def group_handle(content: Json) -> str:
-    """Returns the group's handle from the status, else from the source."""
+    """Returns the group's handle from the status or, if it is not there, from the source."""
     known = text(content, "status", "volumeGroupSnapshotHandle")
     return known or text(given_handles(content) or {}, "volumeGroupSnapshotHandle")
 
 
 def members_of(content: Json) -> list[str]:
-    """Returns the members' handles."""
+    """Returns the handles of the members' snapshots."""
     listed = object_list(content, "status", "volumeSnapshotInfoList")
     if listed:
         return [text(one, "snapshotHandle") for one in listed]
@@ -91,7 +92,10 @@ def members_of(content: Json) -> list[str]:
 
 
 def member_contents(content: Json) -> list[str]:
-    """Returns the names of the members' contents; an administrator's contents have other names."""
+    """Returns the names that csi-fleet gives to the members' contents.
+
+    Contents that an administrator created have other names.
+    """
     uid = text(content, "spec", "volumeGroupSnapshotRef", "uid")
     return [
         objects.member_content_name(objects.member_digest(uid, text(one, "volumeHandle")))
@@ -134,7 +138,8 @@ def decide(work: ContentPass) -> Action:
         return Action.DELETE if goes else Action.RELEASE
     if objects.is_ready(content):
         return Action.TIDY
-    # A content with both sources is created first, like a single content (row 3).
+    # If a content has both kinds of source, the group is created first, as for a single content
+    # (row 3).
     is_made = objects.has_status(content) or not volumes_of(content)
     if given_handles(content) is not None and is_made:
         return Action.QUERY
@@ -147,7 +152,7 @@ def decide(work: ContentPass) -> Action:
 
 
 def sync_group_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Outcome:
-    """Reconciles one group content."""
+    """Reconciles one VolumeGroupSnapshotContent."""
     work = ContentPass(
         context, key, lease, GROUP_CONTENTS.resource, driver=driver, names=GROUP_CONTENTS
     )
@@ -160,7 +165,7 @@ def _sync(work: ContentPass) -> Outcome:
     if not work.read():
         return orphans.finish(work, GROUPS)
     group_class = work.read_class(class_name(work.item))
-    # The class is ignored for a deletion or an attempt that has begun (SND-004).
+    # The class is ignored for a deletion and for an attempt that has already begun (SND-004).
     judged = None if is_deleting(work.item) or work.has_begun() else group_class
     if not is_ours(work.item, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")
@@ -190,7 +195,10 @@ def _act(work: ContentPass, action: Action, group_class: JsonObject | None) -> O
 def group_status(
     old: Json | None, group: csi.VolumeGroupSnapshot, *, handle: str, now: float
 ) -> JsonObject | None:
-    """Returns the status after a successful call, None if unchanged; keeps the first members."""
+    """Returns the status after a successful call; None if it is unchanged.
+
+    The first list of members is kept.
+    """
     new: JsonObject = dict(old or {})
     if not new.get("volumeGroupSnapshotHandle"):
         new["volumeGroupSnapshotHandle"] = handle
@@ -219,7 +227,7 @@ def _member(snapshot: csi.Snapshot) -> JsonObject:
 
 
 class GroupCreation(Creation):
-    """CreateVolumeGroupSnapshot for one group content."""
+    """Calls CreateVolumeGroupSnapshot for one group content."""
 
     words: ClassVar[tuple[tuple[str, str], tuple[str, str]]] = (
         ("GroupSnapshotCreationFailed", "Failed to create group snapshot"),
@@ -231,19 +239,19 @@ class GroupCreation(Creation):
     )
 
     def handle(self) -> str | None:
-        """The handle in the status."""
+        """Returns the group's handle from the status."""
         return optional_text(self.work.item, "status", "volumeGroupSnapshotHandle")
 
     def class_name(self) -> str | None:
-        """The class that the content names."""
+        """Returns the name of the class that the content names."""
         return class_name(self.work.item)
 
     def missing_class(self) -> str:
-        """Returns the error text of a content without a class."""
+        """Returns the error text for a content without a class."""
         return f"failed to take group snapshot {self.work.name} without a group snapshot class"
 
     def source(self) -> Intent:
-        """Returns an intent with name and volumes.
+        """Returns an intent with the group's name and its source volumes.
 
         Raises:
             AttemptError: the content is not bound.
@@ -259,12 +267,12 @@ class GroupCreation(Creation):
         return Intent(name, tuple(volumes_of(self.work.item)))
 
     def taking_failed(self, cause: str) -> str:
-        """Returns the error text for an error of the driver."""
+        """Returns the error text for an error from the driver."""
         volumes = " ".join(volumes_of(self.work.item))
         return f"failed to take group snapshot of the volumes [{volumes}]: {quote(cause)}"
 
     def parameters(self, class_parameters: dict[str, str]) -> dict[str, str]:
-        """Returns the parameters of the call."""
+        """Returns the parameters for the call."""
         tells = self.work.settings.extra_metadata
         return request.group_parameters(class_parameters, self.work.item, tells=tells)
 
@@ -363,7 +371,7 @@ def _get_secrets(work: ContentPass, group_class: JsonObject | None) -> dict[str,
 def _delete(work: ContentPass) -> Outcome:
     """Calls DeleteVolumeGroupSnapshot with all members, then removes the finalizer (SNG-004).
 
-    Its locks exclude restores from the members' contents, as for single snapshots.
+    The locks exclude restores from the members' contents, as for single snapshots.
     """
     reason, handle, members = (
         "GroupSnapshotDeleteError",

@@ -1,10 +1,11 @@
-"""The intent: the write-ahead record of a CreateSnapshot that may have left a snapshot.
+"""The intent: the write-ahead record of a CreateSnapshot call that may have left a snapshot.
 
-The annotation being-created on the object is its public half (SNQ-005): it survives a loss of our
-data, and with the finalizer it keeps the object until the call's outcome is known. The intent is
-needed if the object is removed by force meanwhile: with it the call is repeated and its snapshot
-deleted. It is part of the key's reconcile state. If a call is slow or its outcome unknown, a
-ConfigMap in csi-fleet's namespace holds a copy, in case Redis loses its data.
+The annotation being-created on the object is the intent's public half (SNQ-005): it survives a loss
+of csi-fleet's data, and together with the finalizer it keeps the object until the call's outcome is
+known. The intent is needed if the object is removed by force in the meantime: the call is then
+repeated from the intent, and its snapshot is deleted. The intent is part of the key's reconcile
+state. If a call is slow or its outcome is unknown, a ConfigMap in csi-fleet's namespace holds a
+copy, in case Redis loses its data.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# The watcher adds the key of each such ConfigMap, so its attempt is finished (watcher.intents).
+# The watcher adds the key for each ConfigMap with this prefix, so that its attempt is finished
+# (watcher.intents).
 COPY_PREFIX: Final = "csi-fleet-snapshot-intent-"
 SLOW_AFTER_SECONDS: Final = 2.0
-# Larger parameters are not recorded: the handles of many volumes need space too.
+# Parameters that are larger than this are not recorded, because the handles of many volumes need
+# space too.
 _MAX_PARAMETERS_BYTES: Final = 12 * 1024
 
 
@@ -46,10 +49,10 @@ class Proof(Protocol):
     """The methods of workers.queue.WorkQueue that this module uses."""
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:
-        """Returns the record with its signature in front of it."""
+        """Returns the record with its signature in front."""
 
     def is_our_copy(self, key: Key, stored: bytes) -> bool:
-        """True if a worker with our signing key wrote the copy."""
+        """True if a worker with this installation's signing key wrote the copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +61,27 @@ class Intent:
 
     Attributes:
         name: the snapshot's (or group's) name at the driver.
-        volumes: the source volumes' handles; one for a snapshot.
-        parameters: as the driver gets them; None if they are too large to be recorded.
-        secret: name and namespace of the secret, never its data.
-        earlier: parameters and secret of an earlier, different request. If that call made the
-            snapshot, the driver refuses any other request for it (CSI: ALREADY_EXISTS).
-        is_open: a call may be in flight. False if all calls so far found the pool full (SND-032)
-            or the last call failed finally.
-        is_failed: the last call failed finally but may have left a snapshot: an earlier call has
-            an unknown outcome, or the code was INTERNAL, which drivers also return after their own
-            timeout. A deletion then makes one last call, during which `is_open` is set too.
-        has_copy: a ConfigMap may exist.
-        is_copied: a ConfigMap surely exists and describes this call.
-        handle, members: the driver's answer; empty before it. They are recorded because a repeated
-            call may not return them once the source is gone (G8).
-        deadline: of the call; none once its outcome is known.
-        is_retained: the object's policy was Retain.
-        version: the object's resourceVersion before the call; 0 if unknown.
-        copy_uid: uid of the ConfigMap; "" if unknown.
+        volumes: the handles of the source volumes; one for a snapshot.
+        parameters: the parameters as the driver gets them; None if they are too large to be
+            recorded.
+        secret: the name and namespace of the secret, never its data.
+        earlier: the parameters and the secret of an earlier, different request. If that call
+            created
+            the snapshot, the driver refuses any other request for it (CSI: ALREADY_EXISTS).
+        is_open: whether a call may be in flight. False if all calls so far found the pool full
+            (SND-032) or if the last call ended with a final error.
+        is_failed: whether the last call ended with a final error but may have left a snapshot: an
+            earlier call has an unknown outcome, or the code was INTERNAL, which drivers also return
+            after their own timeout. A deletion then makes one last call, during which `is_open` is
+            set too.
+        has_copy: whether a ConfigMap may exist.
+        is_copied: whether a ConfigMap surely exists and describes this call.
+        handle, members: the handles in the driver's answer; empty before the answer. They are
+            recorded because a repeated call may not return them once the source is gone (G8).
+        deadline: the call's deadline; none once the call's outcome is known.
+        is_retained: whether the object's policy was Retain.
+        version: the object's resourceVersion before the call; 0 if it is unknown.
+        copy_uid: the uid of the ConfigMap; "" if it is unknown.
     """
 
     name: str
@@ -96,7 +102,7 @@ class Intent:
 
     @classmethod
     def read(cls, record: Mapping[str, Any] | None) -> Self | None:
-        """Reads a record of a reconcile state or a ConfigMap; None without a record."""
+        """Reads an intent from a reconcile state or a ConfigMap; returns None without a record."""
         if not record:
             return None
         parameters, earlier = record.get("parameters"), record.get("earlier")
@@ -143,7 +149,7 @@ class Intent:
 
     @property
     def is_full(self) -> bool:
-        """True if all calls so far found the pool full and made nothing."""
+        """True if all calls so far found the pool full and created nothing."""
         return not (self.is_open or self.is_failed)
 
     def before(self, wanted: Intent) -> tuple[dict[str, str], SecretRef | None] | None:
@@ -153,26 +159,26 @@ class Intent:
         return self.parameters, self.secret
 
     def with_earlier(self) -> Self | None:
-        """Returns this intent as an open call of the earlier request; None if there is none."""
+        """Returns this intent with the earlier request as its open call; None if it has none."""
         if self.earlier is None:
             return None
         parameters, secret = self.earlier
         return replace(self, parameters=parameters, secret=secret, earlier=None, is_open=True)
 
     def with_copy(self) -> Self:
-        """Returns this intent after it was copied to a ConfigMap."""
+        """Returns this intent marked as copied to a ConfigMap."""
         return replace(self, has_copy=True, is_copied=True)
 
     def as_ended(self) -> Self:
-        """Returns this intent after its call ended."""
+        """Returns this intent without a deadline, because its call has ended."""
         return replace(self, deadline=NONE)
 
     def as_full(self) -> Self:
-        """Returns this intent after a call that found the pool full and made nothing."""
+        """Returns this intent marked as ended: the call found the pool full and created nothing."""
         return replace(self.as_ended(), is_open=False)
 
     def as_failed(self) -> Self:
-        """Returns this intent, without a copy, after a final error that may leave a snapshot."""
+        """Returns this intent marked as failed, without a copy; a snapshot may have been left."""
         ended = self.as_ended()
         return replace(ended, is_open=False, is_failed=True, has_copy=False, is_copied=False)
 
@@ -190,14 +196,15 @@ def _secret(place: list[str] | None) -> SecretRef | None:
 
 
 def copy_name(key: Key) -> str:
-    """Returns the name of the ConfigMap of a content's intent; one per kind and object."""
+    """Returns the name of the ConfigMap for a content's intent; one per kind and object."""
     return f"{COPY_PREFIX}{key.kind}-{key.object}"[:253]
 
 
 def write_copy(kube: KubeResources, queue: Proof, namespace: str, key: Key, intent: Intent) -> str:
-    """Writes the intent to a ConfigMap; returns its uid, "" if it may not have been written.
+    """Writes the intent to a ConfigMap; returns its uid, or "" if it may not have been written.
 
-    The intent counts in the ConfigMap with this uid only, not in one that is created again. Never
+    The intent counts only in the ConfigMap with this uid, not in a ConfigMap that was recreated.
+    Never
     raises an ApiError, because the driver's call may be in flight.
     """
     try:
@@ -234,7 +241,7 @@ def _copy_of(queue: Proof, namespace: str, key: Key, intent: Intent) -> JsonObje
 
 
 def read_copy(kube: KubeReader, queue: Proof, namespace: str, key: Key) -> Intent | None:
-    """Reads the intent copy of the object's last attempt; None if it cannot be trusted."""
+    """Reads the copied intent of the object's last attempt; None if it cannot be trusted."""
     try:
         found = kube.get(paths.CONFIG_MAPS, copy_name(key), namespace=namespace)
     except NotFoundError:
@@ -271,7 +278,7 @@ def read_copy(kube: KubeReader, queue: Proof, namespace: str, key: Key) -> Inten
 
 
 def drop_copy(kube: KubeResources, namespace: str, key: Key) -> bool:
-    """Removes the ConfigMap if it exists; False if this failed and must be retried later."""
+    """Removes the ConfigMap if it exists; returns False if the removal must be retried later."""
     try:
         kube.delete_config_map(namespace, copy_name(key))
     except ApiError as error:

@@ -1,7 +1,7 @@
 """Deletes snapshots whose object was removed by force during the driver's call.
 
-The intent is enough for this: CreateSnapshot is idempotent by name, so the same call returns the
-snapshot that the first call made, which is then deleted.
+The intent is enough for this. CreateSnapshot is idempotent by name, so the same call returns the
+snapshot that the first call created, and that snapshot is then deleted.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls that make and delete one kind of snapshot.
+    """The calls that create and delete one kind of snapshot.
 
     Attributes:
         create: repeats the creation; returns the handle and the members' handles.
-        delete: deletes by the handle and the members' handles.
+        delete: deletes the snapshot with this handle and these members' handles.
     """
 
     create: Callable[[ContentPass, Intent, dict[str, str]], tuple[str, tuple[str, ...]]]
@@ -50,8 +50,9 @@ class Calls:
 
 
 def finish(work: ContentPass, calls: Calls) -> Outcome:
-    """Finishes the attempt of an object that is gone, if it is still open."""
-    # Unset during the check, so that no copy is written: a copy would prove that a call is open.
+    """Finishes the attempt of an object that is gone, if the attempt is still open."""
+    # The intent is unset during the check, so that no copy is written: a copy would prove that a
+    # call is open.
     known, work.intent = work.intent, None
     if known is not None and (doubt := _doubt(work, known)):
         if doubt == ENDED:
@@ -96,7 +97,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
 
 
 def _doubt(work: ContentPass, known: Intent) -> str:
-    """Returns why the intent of an object that is gone is not trusted; "" if it is."""
+    """Returns why a vanished object's intent is not trusted; "" if it is trusted."""
     context, key = work.context, work.key
     vanished = Vanished(
         resource=work.names.resource,
@@ -147,7 +148,7 @@ def discard(
     *,
     blame: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Deletes a snapshot that no object names; `blame` reports why it stays, if it must."""
+    """Deletes a snapshot that no object names; if it must be kept, `blame` reports why."""
     if (held := held_back(work)) is not None:
         return held
     if user := _user_of(work, handle, members):
@@ -171,7 +172,7 @@ def discard(
 
 
 def secrets_of(work: ContentPass, known: Intent | None) -> dict[str, str]:
-    """Reads the attempt's secret; empty if it can no longer be read."""
+    """Reads the attempt's secret; returns {} if it can no longer be read."""
     try:
         return work.secret(known.secret if known is not None else None)
     except (RefusedError, AttemptError) as error:
@@ -180,7 +181,10 @@ def secrets_of(work: ContentPass, known: Intent | None) -> dict[str, str]:
 
 
 def is_volume_without_snapshots(work: ContentPass) -> bool:
-    """True if the driver can list snapshots and lists none of the content's volume (SND-032)."""
+    """True if the driver's list has no snapshots of the content's volume (SND-032).
+
+    False if the driver cannot list snapshots.
+    """
     if not work.driver.supports("LIST_SNAPSHOTS"):
         return False
     try:

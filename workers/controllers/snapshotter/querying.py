@@ -29,7 +29,7 @@ _WORDS = "Failed to check and update snapshot content"
 
 
 def query(work: ContentPass, snapshot_class: JsonObject | None) -> Outcome:
-    """Queries a pre-provisioned snapshot or a member of a group and writes its status."""
+    """Queries a pre-provisioned snapshot or a group member and writes the content's status."""
     content = work.item
     handle = objects.status_handle(content) or objects.source_handle(content) or ""
     try:
@@ -60,7 +60,7 @@ def query(work: ContentPass, snapshot_class: JsonObject | None) -> Outcome:
 
 
 def _secrets(work: ContentPass, snapshot_class: JsonObject | None) -> dict[str, str]:
-    """Reads the class's list secret, or for a group's member the annotations' secret (SNS-030)."""
+    """Reads the class's list secret or, for a group member, the annotated secret (SNS-030)."""
     name, content = work.name, work.item
     what = f"snapshot content {name}"
     ref: SecretRef | None = None
@@ -85,7 +85,7 @@ def _secrets(work: ContentPass, snapshot_class: JsonObject | None) -> dict[str, 
 
 
 def _annotated(work: ContentPass, failed: str) -> dict[str, str]:
-    """Reads the secret that the annotations name; its error omits the cause (SNA-024)."""
+    """Reads the secret that the annotations name; the error omits the cause (SNA-024)."""
     names = work.names
     what = f"{names.words} {quote(work.name)}"
     try:
@@ -101,7 +101,10 @@ def _annotated(work: ContentPass, failed: str) -> dict[str, str]:
 
 
 def _ask(work: ContentPass, handle: str, secrets: dict[str, str]) -> csi.Snapshot:
-    """Asks the driver; without get or list the snapshot counts as ready (SNS-031)."""
+    """Asks the driver for the snapshot.
+
+    If the driver can neither get nor list snapshots, the snapshot counts as ready (SNS-031).
+    """
     try:
         if work.driver.supports("GET_SNAPSHOT"):
             return work.ask(

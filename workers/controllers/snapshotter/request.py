@@ -1,4 +1,7 @@
-"""Builds request parameters and reads the driver's answers; pure (SNS-022, SNS-031, SNS-040)."""
+"""Builds request parameters and reads the driver's answers; has no I/O.
+
+Rules SNS-022, SNS-031 and SNS-040.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ _NANOSECONDS: Final = 1_000_000_000
 def parameters(
     class_parameters: Mapping[str, str], content: Json, *, tells: bool
 ) -> dict[str, str]:
-    """Returns the parameters of CreateSnapshot (SNA-021, SNA-022).
+    """Returns the parameters for CreateSnapshot (SNA-021, SNA-022).
 
     Args:
-        class_parameters: the class's parameters, with the reserved keys.
-        content: the content.
-        tells: add the names of snapshot and content (`--extra-create-metadata`).
+        class_parameters: the class's parameters, including the reserved keys.
+        content: the snapshot content.
+        tells: whether to add the names of snapshot and content (`--extra-create-metadata`).
 
     Raises:
         AttemptError: a key has the reserved prefix and is unknown.
@@ -40,7 +43,7 @@ def parameters(
 def group_parameters(
     class_parameters: Mapping[str, str], content: Json, *, tells: bool
 ) -> dict[str, str]:
-    """Returns the parameters of CreateVolumeGroupSnapshot, like `parameters`."""
+    """Returns the parameters for CreateVolumeGroupSnapshot, as `parameters` does for a snapshot."""
     kept = snapshot_secrets.strip(class_parameters)
     if tells:
         ref = ("spec", "volumeGroupSnapshotRef")
@@ -51,12 +54,12 @@ def group_parameters(
 
 
 def created_nanoseconds(snapshot: csi.Snapshot | csi.VolumeGroupSnapshot, now: float) -> int:
-    """Returns the creation time; `now` if absent or zero (SND-005; upstream writes 1970)."""
+    """Returns the creation time, or `now` if it is absent or 0 (SND-005; upstream writes 1970)."""
     stamp = snapshot.creation_time
     found = stamp.seconds * _NANOSECONDS + stamp.nanos
     return found or int(now * _NANOSECONDS)
 
 
 def listed(entries: Iterable[csi.ListSnapshotsResponse.Entry], handle: str) -> csi.Snapshot | None:
-    """Returns the snapshot with that handle (SND-026; csi-snapshotter takes the first entry)."""
+    """Returns the snapshot with that handle (SND-026; csi-snapshotter uses the first entry)."""
     return next((e.snapshot for e in entries if e.snapshot.snapshot_id == handle), None)

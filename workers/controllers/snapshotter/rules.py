@@ -1,8 +1,8 @@
 """Turns events into the keys of contents that need a reconcile (SNS-001 to SNS-003).
 
-The watcher remembers the fields of each undecided content that only other programs change. The
+The watcher remembers those fields of each undecided content that only other programs change. The
 snapshotter's own writes (annotation being-created, status, finalizer removal) do not change these
-fields, so they add no key: the reconcile that made them has planned its own next time.
+fields, so they add no key: the reconcile that made the writes has scheduled its own next run.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ KIND_GROUP_CONTENTS: Final = "group-contents"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The facts of a content of either kind that decide about a reconcile.
+    """The facts about a content of either kind that decide whether it needs a reconcile.
 
     Attributes:
-        driver: its CSI driver.
-        class_name: its class, "" without one.
-        is_ready: its status says ready.
-        has_error: its status has an error.
-        is_unbound: pre-provisioned, and no snapshot is bound to it.
-        is_cut: its snapshot is made by a call of its own. A call may be in flight, and an intent
-            may exist, although the object does not show it.
-        being_created, being_deleted: it has the annotation.
-        foreign: the fields that only others change; a change means that a reconcile is needed.
+        driver: the name of the content's CSI driver.
+        class_name: the name of the content's class; "" without a class.
+        is_ready: whether the status says that the content is ready.
+        has_error: whether the status holds an error.
+        is_unbound: whether the content is pre-provisioned and no snapshot is bound to it.
+        is_cut: whether a call for this content alone creates its snapshot. A call may be in flight,
+            and an intent may exist, although the object does not show it.
+        being_created, being_deleted: whether the content has the annotation of that name.
+        foreign: the fields that only other programs change; a change means that a reconcile is
+            needed.
     """
 
     driver: str
@@ -132,7 +133,7 @@ class _Open:
 
 
 class _Contents:
-    """One kind of contents."""
+    """The undecided contents of one kind."""
 
     def __init__(self, kind: str, view: Callable[[Any], View]) -> None:
         self.kind, self.view = kind, view
@@ -159,12 +160,13 @@ class _Contents:
         if driver is None:
             return ()
         key = Key(self.kind, driver, name)
-        # The object may have been removed during a call, whose snapshot must not stay, or may have
-        # left state, such as a copy that could not be removed. A reconcile cleans both up.
+        # The object may have been removed during a call, whose snapshot must not be left behind. Or
+        # it may have left state, such as a copy that could not be removed. A reconcile cleans up
+        # both.
         return (key,) if view.being_created or view.is_cut else (Forget(key),)
 
     def of_class(self, name: str) -> Iterable[Told]:
-        """Keys of failed contents whose class was added or changed (SND-029)."""
+        """Return the keys of failed contents whose class was added or changed (SND-029)."""
         return [one.key for one in self.open.waiting_for("class", name) if one.has_error]
 
 
@@ -183,7 +185,7 @@ class SnapshotterRules:
         }
 
     def set_drivers(self, drivers: Sequence[Mapping[str, Any]]) -> Iterable[Told]:
-        """Take in the drivers; the list that follows brings their contents."""
+        """Replace the drivers; the LIST request that follows returns their contents."""
         queues: dict[str, dict[str | None, str]] = {}
         for record in drivers:
             queues.setdefault(record["name"], {})[record.get("node")] = record["queue_name"]
@@ -191,25 +193,25 @@ class SnapshotterRules:
         return ()
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Take in a content or a class that was added, changed or listed."""
+        """Process a content or a class that was added, changed or listed."""
         del is_listed
         if resource in self._classes:
             return self._classes[resource].of_class(item.metadata.name)
         return self._contents[resource].seen(item, self._queue)
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Take in a deletion."""
+        """Process the deletion of an object."""
         if resource in self._classes:
             return ()
         return self._contents[resource].gone(item, self._queue)
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to note which contents are in the list."""
+        """Start to record which contents are in the list."""
         if resource in self._contents:
             self._contents[resource].open.begin_list()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Return keys of contents that are not in the list; a reconcile finds what they left."""
+        """Return the keys of contents that were not listed; a reconcile finds what they left."""
         contents = self._contents.get(resource)
         return [one.key for one in contents.open.end_list()] if contents is not None else ()
 
@@ -218,7 +220,7 @@ class SnapshotterRules:
         return [one.key for contents in self._contents.values() for one in contents.open.values()]
 
     def _queue(self, meta: Meta, driver: str) -> str | None:
-        """The driver's queue; in node deployment the queue of the content's node (SNS-001)."""
+        """Return the driver's queue; in node deployment, that of the content's node (SNS-001)."""
         nodes = self._queues.get(driver)
         if nodes is None:
             return None

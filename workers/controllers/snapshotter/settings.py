@@ -55,8 +55,9 @@ class NameRule:
     """How a snapshot is named at the driver.
 
     Attributes:
-        prefix: first part of the name, before a dash.
-        uid_length: characters of the UID without dashes; -1 keeps the UID as it is.
+        prefix: the first part of the name, before a dash.
+        uid_length: how many characters of the UID are used, without dashes; -1 keeps the UID as it
+            is.
     """
 
     prefix: str
@@ -74,14 +75,16 @@ class SnapshotterSettings:
     """The values of csi-snapshotter's flags.
 
     Attributes:
-        timeout_seconds: timeout of every call.
-        worker_threads: simultaneous calls per driver.
-        retry_interval_start_seconds, retry_interval_max_seconds: back-off of a content that fails.
+        timeout_seconds: the timeout of every call.
+        worker_threads: the number of concurrent reconciles per kind of content.
+        retry_interval_start_seconds, retry_interval_max_seconds: the back-off for a content whose
+            reconcile fails.
         snapshot_name, group_name: how snapshots and groups are named at the driver.
-        extra_metadata: CreateSnapshot's parameters include the names of snapshot and content.
-        groups: group snapshots are served.
-        deletes_unread: deleting a pre-provisioned content with policy Delete also deletes its
-            snapshot if the status never got a handle (SND-021).
+        extra_metadata: whether CreateSnapshot's parameters include the names of snapshot and
+            content.
+        groups: whether group snapshots are served.
+        deletes_unread: whether deleting a pre-provisioned content with policy Delete also deletes
+            its snapshot if the status never got a handle (SND-021).
     """
 
     timeout_seconds: float = setting("timeout", FLAGS)
@@ -96,10 +99,11 @@ class SnapshotterSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> SnapshotterSettings:
-    """Reads the settings from flag values by name; an absent flag has its default.
+    """Reads the settings from flag values by name; an absent flag has its default value.
 
     Raises:
-        ConfigError: exit 1; an empty prefix, or a length that gives no name (SND-025).
+        ConfigError: a prefix is empty, a length gives no name (SND-025), or leader election is
+            combined with node deployment; the exit code is 1.
     """
     if values.get("node-deployment") and values.get("leader-election"):
         raise ConfigError(
@@ -110,7 +114,7 @@ def read_settings(values: Mapping[str, Any]) -> SnapshotterSettings:
     groups = bool(gates.get(GATE_GROUPS, True))
     names = SnapshotterSettings(
         snapshot_name=_name_rule(values, "snapshot"),
-        # The flags of group names are not checked if groups are off (SNS-110).
+        # The flags for group names are not checked if group snapshots are disabled (SNS-110).
         group_name=_name_rule(values if groups else {}, "groupsnapshot"),
         groups=groups,
     )

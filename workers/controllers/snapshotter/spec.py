@@ -1,4 +1,4 @@
-"""Describes csi-snapshotter as data; flags and defaults are those of v8.6 (SNS-100)."""
+"""Describes csi-snapshotter as data, with the flags and defaults of v8.6 (SNS-100)."""
 
 from __future__ import annotations
 

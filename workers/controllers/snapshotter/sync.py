@@ -1,4 +1,4 @@
-"""Reconciles one content: CreateSnapshot, polling and DeleteSnapshot.
+"""Reconciles one snapshot content: CreateSnapshot, polling and DeleteSnapshot.
 
 `decide` chooses the action from the state table; the other modules of this package carry it out.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def sync_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Outcome:
-    """Reconciles one content (SNS-010)."""
+    """Reconciles one VolumeSnapshotContent (SNS-010)."""
     work = ContentPass(context, key, lease, CONTENTS.resource, driver=driver, names=CONTENTS)
     return work.run(_sync)
 
@@ -43,8 +43,8 @@ def _sync(work: ContentPass) -> Outcome:
     if not work.read():
         return orphans.finish(work, orphans.SNAPSHOTS)
     snapshot_class = work.read_class(objects.class_name(work.item))
-    # Its class is ignored for a deletion (SND-004) and for an attempt that this driver began: no
-    # other driver finishes them.
+    # The content's class is ignored for a deletion (SND-004) and for an attempt that this driver
+    # began, because no other driver finishes them.
     judged = None if is_deleting(work.item) or work.has_begun() else snapshot_class
     if not is_ours(work.item, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")

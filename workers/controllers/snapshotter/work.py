@@ -1,7 +1,7 @@
 """The state and the common steps of one reconcile of a content: intents, calls, outcomes.
 
-The intent is stored in the key's reconcile state. If a call is slow or its outcome unknown, it is
-also copied to a ConfigMap (`intent.py`).
+The intent is stored in the key's reconcile state. If a call is slow or its outcome is unknown, the
+intent is also copied to a ConfigMap (`intent.py`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class ContentPass(LiveContent):
     """One reconcile of one content, under its lease.
 
     Attributes:
-        intent: the intent of its attempt.
-        polls: number of polls of a snapshot that is not ready.
+        intent: the intent of the content's attempt.
+        polls: how often a snapshot that is not ready has been polled.
         asked: the request that each poll repeats: a poll is a CreateSnapshot with the same name.
-        overtaken: deadline of earlier calls with unknown outcome, such as those of dead workers.
-        looking: deadline of this reconcile's CreateSnapshot if it only polls and has no intent.
-        has_stale_copy: the copy of a finished attempt may still exist.
+        overtaken: the deadline of earlier calls whose outcome is unknown, such as those of dead
+            workers.
+        looking: the deadline of this reconcile's CreateSnapshot if it only polls and has no intent.
+        has_stale_copy: whether the copy of a finished attempt may still exist.
     """
 
     intent: Intent | None = None
@@ -59,7 +60,7 @@ class ContentPass(LiveContent):
         self.has_stale_copy = bool(mark.get("stale"))
 
     def has_begun(self) -> bool:
-        """True if CreateSnapshot was called for this snapshot and it is not ready yet."""
+        """True if CreateSnapshot was called for this snapshot and the snapshot is not ready yet."""
         return self.intent is not None or self.asked is not None
 
     def is_of_our_node(self) -> bool:
@@ -73,7 +74,7 @@ class ContentPass(LiveContent):
         return node_of(self.item) == node.node_name
 
     def run(self, decide: Callable[[Self], Outcome]) -> Outcome:
-        """Runs `decide`, then copies an open intent to a ConfigMap: Redis may lose it (M-010)."""
+        """Runs `decide`, then copies an open intent to a ConfigMap; Redis may lose it (M-010)."""
         try:
             outcome = decide(self)
         except Exception:
@@ -86,7 +87,8 @@ class ContentPass(LiveContent):
     def keep_copy(self) -> None:
         """Copies an open intent, unless another worker has the lease and may have finished it.
 
-        A copy proves that a call is open, so none is written for an object that has its snapshot.
+        A copy proves that a call is open, so no copy is written for an object that has its
+        snapshot.
         """
         known = self.intent
         if known is None or not known.is_open or not self.lease.is_held():
@@ -111,15 +113,16 @@ class ContentPass(LiveContent):
         return {name: part for name, part in parts.items() if part}
 
     def _save(self, intent: Intent | None, polls: int) -> None:
-        """Writes the key's reconcile state if it changes."""
+        """Writes the key's reconcile state if it has changed."""
         self.keep("record-intent", self._mark(intent, polls))
         self.intent, self.polls = intent, polls
 
     def begin_look(self) -> None:
-        """Prepares a CreateSnapshot that polls a reported snapshot, which has no intent any more.
+        """Prepares a CreateSnapshot that polls a snapshot without an intent.
 
-        The reconcile state keeps the call's deadline: a call with unknown outcome might make the
-        snapshot again after its deletion.
+        Such a snapshot has already been reported. The reconcile state keeps the call's deadline,
+        because a
+        call whose outcome is unknown might recreate the snapshot after its deletion.
         """
         self.looking = self.deadline()
         self.forget(polls=self.polls)
@@ -132,7 +135,7 @@ class ContentPass(LiveContent):
         """Records the driver's answer before anything else is done with it (G8).
 
         Raises:
-            LeaseLost: another worker has the lease; the intent was copied for it.
+            LeaseLost: another worker has the lease; the intent has been copied for that worker.
         """
         if self.intent is not None:
             ended = replace(self.intent.as_ended(), is_copied=False)
@@ -146,16 +149,16 @@ class ContentPass(LiveContent):
                 raise
 
     def deadline(self) -> Deadline:
-        """Returns the deadline by which a call that starts now has surely ended."""
+        """Returns the deadline by which a call that starts now must have ended."""
         return self.lease.session.deadline(self.settings.timeout_seconds)
 
     def ask(
         self, method: str, request: Message, answer_type: type[AnswerT], **options: Any
     ) -> AnswerT:
-        """Calls the driver; notes that the call has ended if the driver answered.
+        """Calls the driver; records that the call has ended if the driver answered.
 
         Raises:
-            CsiError: the driver's error, or no answer.
+            CsiError: the driver returned an error or did not answer.
             DriverAway: the driver is not connected.
         """
         seconds = self.settings.timeout_seconds
@@ -169,30 +172,32 @@ class ContentPass(LiveContent):
         return answer
 
     def ended(self) -> None:
-        """Notes that no call of this reconcile is in flight."""
+        """Records that no call of this reconcile is in flight."""
         self.looking = NONE
         if self.intent is not None:
             self.intent = self.intent.as_ended()
 
     def overtaken_seconds(self) -> float:
-        """Returns how many seconds a call without an intent may still make the snapshot again."""
+        """Returns for how long a call without an intent may still recreate the snapshot."""
         return self.lease.session.seconds_left(self.overtaken, self.looking)
 
     def overtake(self, deadline: Deadline) -> None:
-        """Remembers the deadline of a call with unknown outcome before the next call."""
+        """Remembers, before the next call, the deadline of a call whose outcome is unknown."""
         self.overtaken = self.lease.session.latest(self.overtaken, deadline)
 
     def hold_seconds(self) -> float:
-        """Returns how many seconds any call may be in flight, including the intent's own call."""
+        """Returns for how long any call may be in flight, including the intent's own call."""
         known = self.intent.deadline if self.intent is not None else NONE
         return self.lease.session.seconds_left(known, self.overtaken, self.looking)
 
     def copy_intent(self) -> None:
         """Copies the intent to a ConfigMap; called during the driver's call.
 
-        The reconcile state first says that a copy may exist, because an unknown copy would never
-        be removed; after the write it says that the copy exists. The copy is also written without
-        the lease or Redis, because the snapshot may exist whoever owns the content.
+        Before the write, the reconcile state says that a copy may exist, because a copy that no
+        state
+        mentions would never be removed; after the write it says that the copy exists. The copy is
+        written
+        even without the lease or Redis, because the snapshot may exist whoever owns the content.
         """
         if self.intent is None:
             return
@@ -211,7 +216,7 @@ class ContentPass(LiveContent):
                 self.remember(copied, polls=self.polls)
 
     def close(self) -> None:
-        """Marks the intent as failed and drops its copy: the call ended, a snapshot may exist."""
+        """Marks the intent as failed and drops its copy: the call ended; a snapshot may exist."""
         assert self.intent is not None  # of the call that ended
         self.forget(kept=self.intent.as_failed())
 
@@ -220,14 +225,18 @@ class ContentPass(LiveContent):
     ) -> None:
         """Removes copy, intent and annotation, in this order, once no call is in progress.
 
-        The order keeps a copy from outliving the state that points to it. An annotation without an
-        intent means that Redis lost it or that a reconcile died here, so there may be a copy. A
-        copy that cannot be removed now is noted in the reconcile state and delays nothing.
+        The order prevents a copy from outliving the state that points to it. An annotation without
+        an
+        intent means that Redis lost the intent or that a reconcile died here, so there may be a
+        copy. A copy
+        that cannot be removed now is recorded in the reconcile state and delays nothing.
 
         Args:
-            polls: number of polls to record.
+            polls: the number of polls to record.
             kept: the intent to keep, if any.
-            has_strays: a worker that lost its lease may have written a copy unknown to the state.
+            has_strays: whether a worker that lost its lease may have written a copy that the
+                state does
+                not mention.
         """
         is_unknown = self.intent is None and bool(self.item) and self.is_announced()
         has_copy = self.intent is not None and self.intent.has_copy
@@ -245,9 +254,9 @@ class ContentPass(LiveContent):
                 self.clear_annotation()
 
     def settle(self, outcome: Outcome) -> Outcome:
-        """Returns the outcome, or an immediate reconcile if the object can be deleted now.
+        """Returns the outcome, or an immediate reconcile if the object can now be deleted.
 
-        Its deletion event arrived during a call, and no further event follows (SND-006).
+        The object's deletion event arrived during a call, and no further event follows (SND-006).
         """
         is_over = outcome.action in {Action.DONE, Action.WAIT} and self.intent is None
         if not is_over or not self.item:
@@ -258,13 +267,13 @@ class ContentPass(LiveContent):
 
 
 def held_back(work: ContentPass) -> Outcome | None:
-    """Waits while a call of a dead worker may be in flight and make the snapshot again."""
+    """Returns a wait while a dead worker's call may be in flight and recreate the snapshot."""
     seconds = work.hold_seconds()
     return wait(seconds, "the call of another process may still run") if seconds > 0 else None
 
 
 def poll(work: ContentPass) -> Outcome:
-    """Polls again after a growing interval, which errors do not lengthen (SND-001)."""
+    """Schedules the next poll; the interval grows with each poll, but not with errors (SND-001)."""
     polls = work.polls
     if work.intent is not None:
         work.asked = replace(work.intent.as_ended(), handle="", members=())
@@ -273,11 +282,11 @@ def poll(work: ContentPass) -> Outcome:
 
 
 def tidied(work: ContentPass, *, has_strays: bool) -> Outcome:
-    """Ends the attempt of a ready snapshot that an earlier reconcile left open."""
+    """Ends the attempt, which an earlier reconcile left open, of a ready snapshot."""
     work.forget(has_strays=has_strays)
     return held_back(work) or work.settle(done("ready"))
 
 
 def snapshot_lock(work: ContentPass, handle: str) -> Lock:
-    """Returns the lock of a snapshot in the storage, which several contents may name (SNQ-003)."""
+    """Returns the lock on a stored snapshot, which several contents may name (SNQ-003)."""
     return Lock(f"{work.driver.name}#snapshot#{handle}")
