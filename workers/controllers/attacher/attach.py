@@ -180,8 +180,8 @@ class AttachmentPass(DriverPass):
 
         Static PVs may share a handle, so the lock is on the handle. If there is a limit per node, a
         node has that many locks, which its calls share (`limits: {attach: {per: node}}`).
-        Attachments
-        that keep timing out share a single lock, so that a dead node occupies only one call.
+        Attachments that keep timing out share a single lock, so that a dead node occupies only one
+        call.
         """
         volume = f"{self.driver.name}#{handle}"
         locks = [Lock(volume, Mode.SHARED if multi_node else Mode.EXCLUSIVE)]
@@ -228,11 +228,9 @@ class AttachmentPass(DriverPass):
         """Merge the reconcile state of all keys of the attachment.
 
         The status "attached" is written only after its publish has ended, so that call is over;
-        earlier
-        calls and a forced publish may still be in flight. Without the finalizer no call is in
-        flight,
-        because the finalizer is added before the first call and removed by a detach after the last
-        call.
+        earlier calls and a forced publish may still be in flight. Without the finalizer no call is
+        in flight, because the finalizer is added before the first call and removed by a detach
+        after the last call.
         """
         found, session = Memory(), self.lease.session
         keys = keys_of(self.key.driver, self.node, self.name, self.key.uid)
@@ -324,8 +322,7 @@ def error_content(
     """Return the new `attachError` or `detachError`; None if the same error was written recently.
 
     Only the code in the driver's own answer is written: Kubernetes takes 8 (RESOURCE_EXHAUSTED) to
-    mean
-    that the node is full.
+    mean that the node is full.
     """
     code = error.code if with_code and field == "attachError" else None
     content: JsonObject = {"message": cut(error.message), "errorCode": code}

@@ -183,10 +183,8 @@ def abandon(work: AttachmentPass) -> Outcome:
 
     If the API server began a deletion before it stored csi-fleet's finalizer, the deletion still
     removes the attachment (kubernetes/kubernetes#77988). Only this reconcile knows about the
-    publish:
-    without an attachment that confirms it, the state in Redis is not trusted, and the watcher drops
-    it.
-    A publish whose outcome is unknown is first given time to end.
+    publish: without an attachment that confirms it, the state in Redis is not trusted, and the
+    watcher drops it. A publish whose outcome is unknown is first given time to end.
     """
     memory = work.memory
     if not work.is_unheard:
@@ -221,10 +219,9 @@ def take_back(work: AttachmentPass) -> Outcome:
     """Unpublish a volume that was published after its attachment was deleted, if there is one.
 
     A worker that was frozen just before the call sends the call when it wakes, whatever has
-    happened in
-    the meantime. The queue then restores the worker's record, and the next reconcile calls this
-    function. Any Redis user could also write an old record back, so a live attachment of the same
-    volume and node has priority.
+    happened in the meantime. The queue then restores the worker's record, and the next reconcile
+    calls this function. Any Redis user could also write an old record back, so a live attachment of
+    the same volume and node has priority.
     """
     memory, found = work.memory, work.memory.record
     gone = done("attachment is gone")
@@ -302,8 +299,8 @@ def release_volume(work: DriverPass) -> Outcome:
     """Remove csi-fleet's finalizer from a PV that is being deleted or no longer migrated (A-067).
 
     The key holds the lock on the PV's name, so no attach can be between reading the PV and
-    publishing
-    its volume. No other code removes the finalizer; it is kept if the driver has been uninstalled.
+    publishing its volume. No other code removes the finalizer; it is kept if the driver has been
+    uninstalled.
     """
     ours = finalizer(work.driver.name)
 

@@ -57,8 +57,7 @@ def attachment_key(queue_name: str, node: str, name: str, uid: str) -> Key:
     """Return the key of an attachment; it has the node where other keys have a namespace.
 
     The queue is therefore fair between nodes (MA-015). The uid gives an attachment that was
-    recreated
-    under the same name its own counters and state (DA-004, DA-005).
+    recreated under the same name its own counters and state (DA-004, DA-005).
     """
     return Key(ATTACHMENTS, queue_name, f"{node}/{name}", uid)
 

@@ -278,8 +278,7 @@ def confirmed_record(found: object, attachment: JsonObject) -> Record | None:
     """Return a record from Redis if the attachment's name proves it, else None.
 
     The attach/detach controller derives an attachment's name from the hash of handle, driver and
-    node.
-    So nobody who can write to Redis can direct a detach to another volume.
+    node. So nobody who can write to Redis can direct a detach to another volume.
     """
     return found if is_record(found) and proves(attachment, str(found["handle"])) else None
 
@@ -316,10 +315,8 @@ def is_of_another(attachment: JsonObject, source: Source) -> bool:
     """Return True if the attachment's name shows that it was created for another volume.
 
     In that case the PV has been recreated under the same name. The name of an attachment proves
-    nothing
-    if another program chose it, or if the volume is in-tree, because the translated handle may
-    differ
-    between releases.
+    nothing if another program chose it, or if the volume is in-tree, because the translated handle
+    may differ between releases.
     """
     is_named = _HASHED.fullmatch(attachment["metadata"]["name"]) and not source.is_migrated
     return bool(is_named) and not proves(attachment, source.handle)

@@ -2,8 +2,7 @@
 
 An item is a pair of a storage class and a segment. Its text is the object part of a queue key. Each
 item has exactly one key, so requests for an item coalesce, at most one call is in flight for it,
-and
-it has a single back-off (CAP-032).
+and it has a single back-off (CAP-032).
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ class Wanted:
     """The wanted items: every class combined with every segment (CAP-001).
 
     It holds the classes and the segments, not their product, so the cost of a method depends only
-    on
-    the size of its result.
+    on the size of its result.
     """
 
     storage_classes: frozenset[str]
@@ -112,8 +110,8 @@ def wanted_items(
     """Return the items for which a driver should have objects (CAP-001).
 
     A class counts if its volumes bind late and its provisioner is exactly the driver's name, not
-    its
-    in-tree name. A class without a binding mode binds late. `allowedTopologies` are not considered.
+    its in-tree name. A class without a binding mode binds late. `allowedTopologies` are not
+    considered.
 
     Args:
         classes: the StorageClass objects, which may belong to any driver.

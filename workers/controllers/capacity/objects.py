@@ -80,10 +80,8 @@ def managed_by(suffix: str, base: str = MANAGED_BY) -> str:
     """Return the managed-by label of one node's provisioner, at most 63 characters (CAP-004).
 
     The label has the form `external-provisioner-node1`. If it would be too long, the base is
-    shortened
-    and the base's hash is added: `external-p-53f40b57-node...`. If the node's name leaves no room
-    for
-    that, the label is the base and a hash of both: `external-provisioner-a3607ff1`.
+    shortened and the base's hash is added: `external-p-53f40b57-node...`. If the node's name leaves
+    no room for that, the label is the base and a hash of both: `external-provisioner-a3607ff1`.
 
     Source: external-provisioner, pkg/capacity/topology deterministic names (util GenerateName).
     """
@@ -108,10 +106,8 @@ def object_names(publisher: Publisher, item: Item) -> Iterator[str]:
     """Yield the names to try for an item's object; they are the same in every worker (M-014).
 
     On AlreadyExists the caller reads the object and adopts it if `publisher.can_adopt` returns
-    True.
-    Otherwise it tries the next name, because another item's hash collides or a user removed the
-    labels
-    (C-098). The suffix has five characters, not ten (M-014), so that the names look like
+    True. Otherwise it tries the next name, because another item's hash collides or a user removed
+    the labels (C-098). The suffix has five characters, not ten (M-014), so that the names look like
     csi-provisioner's.
     """
     for attempt in range(_NAME_ATTEMPTS):
@@ -155,10 +151,9 @@ def updated_object(
     """Return the full object to PUT, or None if no write is needed (CAP-040 steps 5 and 6).
 
     The copy keeps the resourceVersion, so the PUT gets a 409 after a concurrent change. The
-    publisher's
-    owner is added if it is missing. It replaces any other controlling owner, because the API server
-    allows only one and would always refuse a second one (CAP-061). Other owners are kept; if the
-    publisher has no owner, all owners are kept.
+    publisher's owner is added if it is missing. It replaces any other controlling owner, because
+    the API server allows only one and would always refuse a second one (CAP-061). Other owners are
+    kept; if the publisher has no owner, all owners are kept.
     """
     references = list(existing["metadata"].get("ownerReferences") or ())
     owned = _with_owner(references, publisher.owner)

@@ -1,8 +1,7 @@
 """Finds the items whose capacity may have changed because a volume was created or deleted.
 
 The rule is CAP-030. The caller enqueues the items with a short delay, so that a burst of volumes
-causes
-only one call (M-014).
+causes only one call (M-014).
 """
 
 from __future__ import annotations

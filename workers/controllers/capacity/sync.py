@@ -91,8 +91,7 @@ class CapacityPass:
         """Compare wanted items with existing objects; add keys for the differences (CAP-055).
 
         A poll adds every item, so that the driver is called again for each item. A plan adds only
-        items
-        without an object and the items of a recreated class.
+        items without an object and the items of a recreated class.
         """
         publishing, state = self.publishing, self.lease.catalog
         try:
@@ -185,8 +184,7 @@ class CapacityPass:
         """Return the back-off (CAP-033); without an object it starts at half the interval.
 
         csi-provisioner starts several chains of retries for a new item (CAP-032), so it publishes
-        the
-        first value sooner than a single chain of full intervals would.
+        the first value sooner than a single chain of full intervals would.
         """
         start = self.driver.settings.provision.retry_interval_start_seconds
         return Outcome(

@@ -167,10 +167,8 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         """Protects a source that still exists while the driver copies from it.
 
         While the claim exists, a problem with the source is reported to the claim's user (D-046).
-        Once
-        the claim is gone, the problem is only logged and the call is repeated, because no user will
-        get
-        the data.
+        Once the claim is gone, the problem is only logged and the call is repeated, because no user
+        will get the data.
         """
         gates = self.work.driver.settings.gates
         cross = gates.cross_namespace_volume_data_source

@@ -20,8 +20,7 @@ that was meanwhile bound to a different volume gets a last attempt for the same 
 An attempt whose claim is gone is repeated from its intent: the class, the source and the attributes
 class may have been deleted with the claim (an uninstalled chart, a deleted namespace). If something
 else is missing, such as a deleted secret, only an operator can restore it. The intent is then
-marked
-`stranded`, `csi-fleet audit` lists it, and its key is no longer retried.
+marked `stranded`, `csi-fleet audit` lists it, and its key is no longer retried.
 """
 
 from __future__ import annotations
@@ -193,8 +192,7 @@ class ClaimPass(ClaimWork):
         """Sets the attempt aside if a live PV already uses the orphaned attempt's volume.
 
         Saving a second PV for that volume would lead to the volume's deletion, and so would
-        deleting
-        the volume as unwanted.
+        deleting the volume as unwanted.
         """
         if not self.is_orphaned:
             return None
@@ -390,9 +388,8 @@ class ClaimPass(ClaimWork):
         """After a final error, keeps the intent as failed or forgets it.
 
         A failed intent gives the claim one last attempt if the claim is deleted. No further attempt
-        is
-        needed if this was the last one, because the claim was being deleted or is gone (P-400: work
-        stops).
+        is needed if this was the last one, because the claim was being deleted or is gone (P-400:
+        work stops).
 
         Args:
             claim: the claim of the attempt.

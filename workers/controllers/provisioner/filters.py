@@ -133,8 +133,8 @@ def volume_entry(volume: Volume, drivers: Drivers) -> VolumeEntry | None:
     """Return the facts of a volume that needs a finalizer change or a deletion, else None.
 
     The driver's settings decide which volumes these are. For an unknown driver the CSI
-    provisioner's settings decide, so that the volumes on which it has to act are already known
-    when the driver registers.
+    provisioner's settings decide, so that the volumes on which it has to act are already known when
+    the driver registers.
     """
     entry = _entry(volume)
     if not owner_names(entry):
@@ -230,8 +230,8 @@ def _acting(
 def clone_sources(claim: Claim) -> set[str]:
     """Return the `namespace/name` of each claim from which this claim is still being cloned.
 
-    Only a Pending claim needs its source (CL-006). A dataSourceRef counts as well, even if it
-    names another namespace (CL-009).
+    Only a Pending claim needs its source (CL-006). A dataSourceRef counts as well, even if it names
+    another namespace (CL-009).
     """
     if claim.status.phase != "Pending":
         return set()

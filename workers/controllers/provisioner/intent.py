@@ -1,16 +1,26 @@
 """The intent: the write-ahead record from which an attempt is finished after any crash (M-010).
 
 It is stored as JSON in Redis and, if the attempt is slow or remains open, in a ConfigMap. An
-optional field that is empty is left out:
-`{"key": key text, "driver": name, "volume": the requested name, "claim": claim object,
-"selected_node": name or "", "stage": see below, "has_copy": whether there may be a ConfigMap,
-"copy_uid": the ConfigMap's uid, "is_copied": whether the ConfigMap surely holds this intent,
-"since": unix seconds of the first attempt, "request": the CreateVolumeRequest as JSON, without
-secrets, "class": the claim's StorageClass, "earlier": claim, class, request and selected_node of an
-earlier call with a different request, "deadline": the call's deadline, "epoch": the epoch of Redis
-in which the call began, "overtaken": the deadline of in-flight calls of dead workers, "problem":
-why
-the intent is stranded, "store": the progress of a plug-in's backoff store}`.
+optional field that is empty is left out. The fields are:
+
+- `key`: the text of the key;
+- `driver`: the name of the driver;
+- `volume`: the requested name of the volume;
+- `claim`: the claim object;
+- `selected_node`: the name of the selected node, or "";
+- `stage`: one of the stages below;
+- `has_copy`: whether there may be a ConfigMap;
+- `copy_uid`: the uid of the ConfigMap;
+- `is_copied`: whether the ConfigMap surely holds this intent;
+- `since`: the start of the first attempt, in unix seconds;
+- `request`: the CreateVolumeRequest as JSON, without secrets;
+- `class`: the claim's StorageClass;
+- `earlier`: `claim`, `class`, `request` and `selected_node` of an earlier, different request;
+- `deadline`: the deadline of the call;
+- `epoch`: the epoch of Redis in which the call began;
+- `overtaken`: the deadline of in-flight calls of dead workers;
+- `problem`: why the intent is stranded;
+- `store`: the progress of a plug-in's backoff store.
 
 A driver answers a repeated request with the same volume, and may refuse a different request with
 the same name (CSI: ALREADY_EXISTS). So an open call is repeated with its recorded request and name,
@@ -195,8 +205,8 @@ class Intent:
         """Reads an intent from its record.
 
         Returns None if there is no record, or if its claim has a uid other than `uid`. Two claims
-        can
-        share a truncated volume name (D-005), and one claim must not use the other claim's record.
+        can share a truncated volume name (D-005), and one claim must not use the other claim's
+        record.
         """
         if record is None:
             return None
@@ -271,8 +281,7 @@ class Intent:
 
         The next call waits if no claim needs the volume, or if Redis has lost its data since: two
         concurrent calls could recreate the volume after its deletion. For a waiting claim the call
-        is
-        made at once, and `overtaken` then delays a deletion.
+        is made at once, and `overtaken` then delays a deletion.
         """
         if self.stage == STAGE_SAVED or is_orphaned or self.epoch != session.epoch:
             return session.seconds_left(*self.deadlines)

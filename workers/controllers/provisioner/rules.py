@@ -174,8 +174,7 @@ class ProvisionerRules:
         """Process a claim that was added, changed or listed.
 
         The keys of an undecided claim are returned at each event, as csi-provisioner does; for a
-        listed
-        claim they are returned only if the claim has changed since it was last seen.
+        listed claim they are returned only if the claim has changed since it was last seen.
         """
         uid = claim.metadata.uid
         keys = self._see_clone(claim) + self._see_source(claim, is_listed=is_listed)
@@ -195,8 +194,7 @@ class ProvisionerRules:
         """Process the deletion of a claim; `name` is `namespace/name`.
 
         An undecided claim of a known driver is queued again, because only the worker knows whether
-        an
-        open attempt has to be finished (M-012, G7). If no attempt is open, the worker drops the
+        an open attempt has to be finished (M-012, G7). If no attempt is open, the worker drops the
         key.
         """
         keys = self._end_clone(uid)

@@ -64,9 +64,8 @@ class Safekeeping:
         Raises:
             LeaseLost: another worker owns the volume.
             QueueUnavailable: the intent is not recorded, so the driver must not be called.
-            NamespaceFull: as for QueueUnavailable, until other attempts of the claim's
-                namespace have
-                ended.
+            NamespaceFull: as for QueueUnavailable, until other attempts of the claim's namespace
+                have ended.
             RecordTooLarge: as for QueueUnavailable, until the claim is smaller.
         """
         if (size := len(encode(intent.claim))) > CLAIM_BYTES:
@@ -81,8 +80,7 @@ class Safekeeping:
 
         Never raises an ApiError, because it is called during the driver's call: a refusal is logged
         and only leaves the intent without a copy. A write without an answer may have created a
-        copy:
-        the intent is therefore written again, and the copy is removed later.
+        copy: the intent is therefore written again, and the copy is removed later.
         """
         kept, domain, volume = intent.copied(), lease.domain, intent.volume
         try:

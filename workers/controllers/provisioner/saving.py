@@ -127,8 +127,8 @@ def exists(work: ClaimWork, claim: JsonObject, *, by_any_name: bool = False) -> 
     Args:
         work: the current reconcile.
         claim: the claim, as far as it is known.
-        by_any_name: search all PVs if no PV has the name that the flags give, because a worker
-            with different flags may have saved the PV under another name.
+        by_any_name: search all PVs if no PV has the name that the flags give, because a worker with
+            different flags may have saved the PV under another name.
     """
     uid = claim["metadata"].get("uid")
     try:

@@ -125,9 +125,8 @@ class ClaimWork(Work):
         A volume may exist long before its PV does, and Redis may lose the intent.
 
         Args:
-            for_others: copy the intent even if another worker has taken over the key; that
-                worker may
-                have finished the attempt before this worker's call returned.
+            for_others: copy the intent even if another worker has taken over the key; that worker
+                may have finished the attempt before this worker's call returned.
         """
         record = self.record
         if record is None or not record.is_open or record.is_copied or record is self.tried:

@@ -80,9 +80,8 @@ class ExpandStep:
         """Clear the recorded result before the call: a call may now be in flight (MR-010).
 
         The absence of a recorded result means that a call may be in flight; the claim stores the
-        size.
-        The number of RESOURCE_EXHAUSTED answers is cleared too, because it proves nothing once the
-        outcome of a later call is unknown (MR-031).
+        size. The number of RESOURCE_EXHAUSTED answers is cleared too, because it proves nothing
+        once the outcome of a later call is unknown (MR-031).
         """
         marks = self.work.marks
         call = marks.expansion_of(self.plan.target.size_bytes)
@@ -218,7 +217,7 @@ class ExpandStep:
     # After success.
 
     def _succeeded(self, size_bytes: int, *, node_part: bool) -> Outcome:
-        """Save the volume, then the claim, so that a crash in between repeats the call."""
+        """Save the volume, then the claim, so a crash repeats the call (R-060, MR-042)."""
         work = self.work
         size = canonical(size_bytes)
         try:

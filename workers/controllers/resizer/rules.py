@@ -3,8 +3,7 @@
 It keeps the claims that are not finished, and the driver of each volume of a registered driver.
 Events that only echo the resizer's own writes (states, conditions, allocated size) queue nothing
 (DR-008). Unlike in csi-resizer (R-011), a claim is also queued by events of the objects for which
-it
-may be waiting: its volume, its class, or the end of an attachment (DR-011, DR-018, DR-019).
+it may be waiting: its volume, its class, or the end of an attachment (DR-011, DR-018, DR-019).
 """
 
 from __future__ import annotations

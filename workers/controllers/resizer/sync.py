@@ -298,8 +298,7 @@ class Reconcile:
         """Yield each step with its answer as it arrives; each call is recorded first (MR-010).
 
         Two calls run in parallel, because some drivers merge them into one change that is followed
-        by
-        a long cool-down (MR-011).
+        by a long cool-down (MR-011).
         """
         if len(steps) < 2 or self._settings.serializes:
             for step in steps:

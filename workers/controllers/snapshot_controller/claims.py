@@ -121,8 +121,7 @@ def _has_begun(work: ObjectPass, snapshot: Json) -> bool:
     """True if the snapshot has a content; without one it does not need its claim (SNC-061).
 
     A snapshot may never start, for example if its class is missing. The content is created while
-    the
-    claim is locked, so no content can be created during this check.
+    the claim is locked, so no content can be created during this check.
     """
     if objects.bound_content(snapshot):
         return True

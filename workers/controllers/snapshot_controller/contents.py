@@ -59,8 +59,7 @@ def build(
     """Returns the VolumeSnapshotContent to create.
 
     It has its finalizer from the start. snapshot-controller adds the finalizer later, and a
-    deletion
-    before that leaves the snapshot behind in the storage system (SND-002).
+    deletion before that leaves the snapshot behind in the storage system (SND-002).
 
     Args:
         snapshot: the dynamic snapshot.

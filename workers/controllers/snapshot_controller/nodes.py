@@ -17,8 +17,7 @@ def managing_node(work: ObjectPass, volume: Json) -> str:
     """Returns a node that the volume's affinity allows, for the content's label; "" for none.
 
     A ready node that has the driver is preferred; snapshot-controller uses the first node in its
-    cache
-    (SND-030).
+    cache (SND-030).
     """
     terms = object_list(volume, "spec", "nodeAffinity", "required", "nodeSelectorTerms")
     if not terms:

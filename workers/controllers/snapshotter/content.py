@@ -150,8 +150,8 @@ class LiveContent(DriverPass):
         """Writes the error to the status and records an event, unless the status already has it.
 
         The rule is SNS-026. As in csi-snapshotter, the status is written first, so that a user who
-        sees the
-        event finds the error there. The event is recorded even if the status cannot be written.
+        sees the event finds the error there. The event is recorded even if the status cannot be
+        written.
         """
         if objects.error_message(self.item) == message:
             trail.note("error", message)

@@ -189,8 +189,7 @@ class Creation:
         """Returns the recorded request to repeat; None if a new request must be prepared.
 
         A different request might be refused or might create a second snapshot. So a recreated class
-        or
-        changed flags take effect only once the call has ended.
+        or changed flags take effect only once the call has ended.
         """
         if self.handle() is not None:
             known = self.work.asked
@@ -204,8 +203,8 @@ class Creation:
         """Prepares a new request and returns it as an intent.
 
         Raises:
-            AttemptError: an input is missing or wrong; the texts are those of SNS-020 rows 1,
-                2, 4 and 6.
+            AttemptError: an input is missing or wrong; the texts are those of SNS-020 rows 1, 2, 4
+                and 6.
         """
         named = self.class_name()
         if named is None:
@@ -339,8 +338,7 @@ class Creation:
         """True if the object is to be deleted and no call created a snapshot (SND-032).
 
         That is so if the pool was full each time, or if the volume has no snapshot and no other
-        call is in
-        flight.
+        call is in flight.
         """
         work = self.work
         if not (work.is_wanted_gone() and made_nothing(error)):

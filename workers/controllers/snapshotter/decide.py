@@ -78,8 +78,8 @@ def handle_to_delete(content: Json, *, takes_source_handle: bool) -> str:
     Args:
         content: a content that should be deleted.
         takes_source_handle: use the source's handle for a pre-provisioned content whose status
-            never
-            got a handle (SND-021); csi-snapshotter leaves that snapshot in the storage system.
+            never got a handle (SND-021); csi-snapshotter leaves that snapshot in the storage
+            system.
     """
     if not objects.is_deleted_with_snapshot(content) or objects.group_handle(content) is not None:
         return ""
@@ -104,8 +104,8 @@ def decide(
         has_open_call: whether the intent says that a CreateSnapshot may be in flight. In that case
             the object is kept even if another program removed its annotation (SND-003).
         has_failed_call: whether a failed CreateSnapshot may have left a snapshot. If
-            `has_open_call`
-            is also set, the open call is the last call; it is repeated until its outcome is known.
+            `has_open_call` is also set, the open call is the last call; it is repeated until its
+            outcome is known.
     """
     is_reported = objects.status_handle(content) is not None
     is_open = has_open_call and not is_reported

@@ -66,8 +66,7 @@ class Intent:
             recorded.
         secret: the name and namespace of the secret, never its data.
         earlier: the parameters and the secret of an earlier, different request. If that call
-            created
-            the snapshot, the driver refuses any other request for it (CSI: ALREADY_EXISTS).
+            created the snapshot, the driver refuses any other request for it (CSI: ALREADY_EXISTS).
         is_open: whether a call may be in flight. False if all calls so far found the pool full
             (SND-032) or if the last call ended with a final error.
         is_failed: whether the last call ended with a final error but may have left a snapshot: an
@@ -204,8 +203,7 @@ def write_copy(kube: KubeResources, queue: Proof, namespace: str, key: Key, inte
     """Writes the intent to a ConfigMap; returns its uid, or "" if it may not have been written.
 
     The intent counts only in the ConfigMap with this uid, not in a ConfigMap that was recreated.
-    Never
-    raises an ApiError, because the driver's call may be in flight.
+    Never raises an ApiError, because the driver's call may be in flight.
     """
     try:
         written = kube.apply_config_map(_copy_of(queue, namespace, key, intent))

@@ -121,8 +121,7 @@ class ContentPass(LiveContent):
         """Prepares a CreateSnapshot that polls a snapshot without an intent.
 
         Such a snapshot has already been reported. The reconcile state keeps the call's deadline,
-        because a
-        call whose outcome is unknown might recreate the snapshot after its deletion.
+        because a call whose outcome is unknown might recreate the snapshot after its deletion.
         """
         self.looking = self.deadline()
         self.forget(polls=self.polls)
@@ -194,10 +193,9 @@ class ContentPass(LiveContent):
         """Copies the intent to a ConfigMap; called during the driver's call.
 
         Before the write, the reconcile state says that a copy may exist, because a copy that no
-        state
-        mentions would never be removed; after the write it says that the copy exists. The copy is
-        written
-        even without the lease or Redis, because the snapshot may exist whoever owns the content.
+        state mentions would never be removed; after the write it says that the copy exists. The
+        copy is written even without the lease or Redis, because the snapshot may exist whoever owns
+        the content.
         """
         if self.intent is None:
             return
@@ -226,17 +224,15 @@ class ContentPass(LiveContent):
         """Removes copy, intent and annotation, in this order, once no call is in progress.
 
         The order prevents a copy from outliving the state that points to it. An annotation without
-        an
-        intent means that Redis lost the intent or that a reconcile died here, so there may be a
-        copy. A copy
-        that cannot be removed now is recorded in the reconcile state and delays nothing.
+        an intent means that Redis lost the intent or that a reconcile died here, so there may be a
+        copy. A copy that cannot be removed now is recorded in the reconcile state and delays
+        nothing.
 
         Args:
             polls: the number of polls to record.
             kept: the intent to keep, if any.
-            has_strays: whether a worker that lost its lease may have written a copy that the
-                state does
-                not mention.
+            has_strays: whether a worker that lost its lease may have written a copy that the state
+                does not mention.
         """
         is_unknown = self.intent is None and bool(self.item) and self.is_announced()
         has_copy = self.intent is not None and self.intent.has_copy
