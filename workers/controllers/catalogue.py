@@ -38,7 +38,7 @@ ALL: Final = "all"
 
 
 def choose(text: str) -> tuple[Spec, ...]:
-    """Return the controllers that `--controllers=a,b` or `all` names, each with its parts.
+    """Return the controllers that a `--controllers` value (`a,b` or `all`) names, with their parts.
 
     Raises:
         ConfigError: a name is unknown, or no name is given.

@@ -90,9 +90,10 @@ class AttachmentPass(DriverPass):
     for convenience, in the key's mark (`Memory`).
 
     Attributes:
-        is_forced: the call is repeated although the status says that it has been made.
-        is_unsaved: a publish was sent, and its outcome is not yet in the status.
-        is_unheard: the outcome of that publish is unknown, so the call may be in flight.
+        is_forced: whether the call is repeated although the status says that it has been made.
+        is_unsaved: whether a publish was sent whose outcome is not yet in the status.
+        is_unheard: whether the outcome of that publish is unknown, so that the call may be in
+            flight.
         volume: the PV as it was last read or written.
     """
 
@@ -138,7 +139,7 @@ class AttachmentPass(DriverPass):
         return has_finalizer(self.item, self.finalizer)
 
     def is_gone(self) -> bool:
-        """Return True if the attachment with this uid is gone; wait until a short outage is over.
+        """Return True if the attachment with this uid is gone; retry during a short outage.
 
         Only this pass knows about the publish, so it must notice if no detach will follow.
         """
@@ -287,8 +288,7 @@ class AttachmentPass(DriverPass):
     def again(self, error: AttemptError, reason: str) -> Outcome:
         """Return the back-off.
 
-        After each of the first ABORTED answers it is the first interval, and they do not count as
-        failures.
+        The first few ABORTED answers use the first retry interval and do not count as failures.
         """
         memory = self.memory
         aborted = memory.aborted + 1 if error.code == errors.ABORTED else 0

@@ -51,7 +51,7 @@ request for each kind costs the API server less.
 
 FREE_DIFFERENCES: Final = 20
 MOST_OF_ALL: Final = 0.1
-"""If differences are on several nodes and exceed both limits (a number, and a share of all
+"""If the differences are on several nodes and exceed both limits (a number, and a share of all
 attachments), they are trusted only when two consecutive lists agree.
 """
 

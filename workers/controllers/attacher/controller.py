@@ -68,7 +68,10 @@ class AttacherController:
         return True
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Apply `--worker-threads` separately to attaches, detaches and PVs (A-030, DA-023)."""
+        """Return separate limits for attaches, detaches and PVs: `--worker-threads` each.
+
+        See A-030 and DA-023.
+        """
         assert driver is not None
         threads = settings_of(driver).worker_threads
         return {

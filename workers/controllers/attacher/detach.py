@@ -48,7 +48,10 @@ ABANDON_SECONDS: Final = 120.0
 
 
 def detach(work: AttachmentPass) -> Outcome:
-    """Unpublish the volume; if csi-fleet's finalizer is absent, only for a forced key (A-060)."""
+    """Unpublish the volume (A-060).
+
+    If csi-fleet's finalizer is absent, this is done only for a forced key.
+    """
     if not work.has_finalizer and not work.is_forced:
         return done("detached already")
     try:
@@ -116,8 +119,8 @@ def recorded_target(
 ) -> Target:
     """Return the volume that the record of the publish names, because the volume's PV is gone.
 
-    If a PV with a different handle has replaced it, a record counts only if the attachment's name
-    proves the record: the other volume may be in use on the same node.
+    If a PV with a different handle has replaced the original PV, a record counts only if the
+    attachment's name proves the record: the other volume may be in use on the same node.
 
     Raises:
         AttachError: `problem`; no usable record names the volume.

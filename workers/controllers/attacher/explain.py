@@ -172,7 +172,7 @@ def _failed(
     if state is not None and (cause := queueing.defect(state, message, again)):
         return cause
     node = attachment["spec"]["nodeName"]
-    # Every Redis user can write the memo, so nothing but its reason is read.
+    # Every Redis user can write the memo, so only a known reason is accepted from it.
     noted = str(queueing.memo_of(state).get("reason") or "")
     reason = Reason(noted) if noted in set(Reason) else Reason.OTHER
     code, advice = str(reason) or f"{word}-failed", again

@@ -205,7 +205,7 @@ class AttacherRules:
         return told
 
     def _owner(self, item: Volume) -> DriverView | None:
-        """Return the driver whose finalizer may go: the PV is being deleted or not migrated."""
+        """Return the driver whose finalizer can be removed; None if the PV must keep it."""
         ours = [self._by_finalizer.get(one) for one in item.metadata.finalizers or ()]
         driver = next((view for view in ours if view is not None), None)
         if driver is None:

@@ -124,7 +124,9 @@ PERMISSIONS: Final = (
     Permission("", ("events",), ("create", "patch"), "errors for the claim's owner"),
     Permission("", ("secrets",), ("get",), "credentials of publish calls", feature="secrets"),
 )
-"""A-110, plus events (DA-024) and without `list` on secrets, which is never needed."""
+"""The permissions of A-110, plus events (DA-024) and without `list` on secrets, which is never
+needed.
+"""
 
 SPEC: Final = Spec(
     name="attacher",

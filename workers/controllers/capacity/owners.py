@@ -28,7 +28,8 @@ def owner_reference(
         fetch: a function that reads one object live.
 
     Raises:
-        ConfigError: an object on the way is missing or has no controller; the exit code is 255.
+        ConfigError: an object below the owner is missing or has no controller; the exit code is
+            255.
     """
     if level < 0:
         return None

@@ -1,7 +1,7 @@
-"""Finds the items whose capacity may have changed because a volume was created or deleted.
+"""Finds items whose capacity may have changed after a volume was created or deleted (CAP-030).
 
-The rule is CAP-030. The caller enqueues the items with a short delay, so that a burst of volumes
-causes only one call (M-014).
+The caller enqueues the items with a short delay, so that a burst of volumes causes only one call
+(M-014).
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ _log = get_logger(__name__)
 
 GONE: Final = "gone:"
 _UPDATE_TRIES: Final = 3
-# The wait if this worker does not publish but the driver's other workers do, for example during a
-# change of the flags.
+# How long a key waits if this worker does not publish capacity but the driver's other workers do,
+# for example while flags are being changed.
 _NOT_HERE_SECONDS: Final = 5.0
 _CATALOG_SECONDS: Final = 0.1
 
@@ -98,7 +98,7 @@ class CapacityPass:
             wanted = publishing.wanted(self.driver, state)
             uids = publishing.class_uids(wanted, state)
         except CatalogIncomplete:
-            # This is usual at startup, because the watcher lists nodes only once a driver needs
+            # This is normal at startup, because the watcher lists nodes only once a driver needs
             # them.
             return wait(_CATALOG_SECONDS, "the catalog is not complete yet")
         noticed = self.store.noticed(self.queue_name) or {}

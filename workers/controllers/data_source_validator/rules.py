@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 KIND: Final = "data-sources"
 _MAX_KIND: Final = 64
-"""Characters of a kind that are kept: no real kind is longer, but a claim can name any text."""
+"""How many characters of a kind are kept; no real kind is longer, but a claim can name any text."""
 
 
 class DataSourceRules:
@@ -75,7 +75,7 @@ class DataSourceRules:
         return self.all_keys()
 
     def all_keys(self) -> Iterable[Key]:
-        """Return the keys of all claims without a populator, whose warnings must not expire."""
+        """Return the keys of claims without a populator, to repeat warnings before they expire."""
         return self._unpopulated()
 
     def _claim(self, item: Claim) -> Iterable[Told]:

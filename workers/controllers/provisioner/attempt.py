@@ -64,7 +64,8 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     """One CreateVolume call for one claim.
 
     Attributes:
-        is_rehearsal: only build the request; add no finalizer and record no event (D-011).
+        is_rehearsal: whether only to build the request, without adding a finalizer or recording an
+            event (D-011).
     """
 
     is_rehearsal: bool = False
@@ -248,7 +249,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     def topology(
         self, storage_class: JsonObject, *, selected_node: str | None = None
     ) -> csi.TopologyRequirement | None:
-        """Returns the topology requirement, or None without topology (step 17, P-300)."""
+        """Returns the topology requirement; None if there is no topology (step 17, P-300)."""
         driver = self.work.driver
         if not driver.supports_topology:
             return None

@@ -394,7 +394,8 @@ class ClaimPass(ClaimWork):
         Args:
             claim: the claim of the attempt.
             attempt: the attempt that failed.
-            is_over: the error proves that no volume exists, and no earlier call can have left one.
+            is_over: whether the error proves that no volume exists, and no earlier call can have
+                left one.
         """
         is_leaving = self.is_orphaned or "deletionTimestamp" in claim["metadata"]
         was_last = is_leaving and self.overtaken_seconds() <= 0

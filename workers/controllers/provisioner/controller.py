@@ -80,7 +80,7 @@ class ProvisionerController:
         return True
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Returns the limit of each kind: creations and deletions have `--worker-threads` each."""
+        """Returns the limit for each kind; creations and deletions have `--worker-threads` each."""
         assert driver is not None
         provision = driver.settings.provision
         return {

@@ -1,7 +1,4 @@
-"""Deletes a PV's volume from the storage system: checks, secrets, DeleteVolume.
-
-These are steps 2 to 8 of P-501.
-"""
+"""Deletes a PV's volume: checks it, reads its secrets, calls DeleteVolume (P-501 steps 2 to 8)."""
 
 from __future__ import annotations
 

@@ -3,24 +3,16 @@
 It is stored as JSON in Redis and, if the attempt is slow or remains open, in a ConfigMap. An
 optional field that is empty is left out. The fields are:
 
-- `key`: the text of the key;
-- `driver`: the name of the driver;
-- `volume`: the requested name of the volume;
-- `claim`: the claim object;
-- `selected_node`: the name of the selected node, or "";
-- `stage`: one of the stages below;
-- `has_copy`: whether there may be a ConfigMap;
-- `copy_uid`: the uid of the ConfigMap;
-- `is_copied`: whether the ConfigMap surely holds this intent;
-- `since`: the start of the first attempt, in unix seconds;
-- `request`: the CreateVolumeRequest as JSON, without secrets;
-- `class`: the claim's StorageClass;
-- `earlier`: `claim`, `class`, `request` and `selected_node` of an earlier, different request;
-- `deadline`: the deadline of the call;
-- `epoch`: the epoch of Redis in which the call began;
-- `overtaken`: the deadline of in-flight calls of dead workers;
-- `problem`: why the intent is stranded;
-- `store`: the progress of a plug-in's backoff store.
+- `key`: the text of the key; - `driver`: the name of the driver; - `volume`: the requested name of
+the volume; - `claim`: the claim object; - `selected_node`: the name of the selected node, or ""; -
+`stage`: one of the stages below; - `has_copy`: whether there may be a ConfigMap; - `copy_uid`: the
+uid of the ConfigMap; - `is_copied`: whether the ConfigMap surely holds this intent; - `since`: the
+start of the first attempt, in unix seconds; - `request`: the CreateVolumeRequest as JSON, without
+secrets; - `class`: the claim's StorageClass; - `earlier`: `claim`, `class`, `request` and
+`selected_node` of an earlier, different request; - `deadline`: the deadline of the call; - `epoch`:
+the epoch of Redis in which the call began; - `overtaken`: the deadline of in-flight calls of dead
+workers; - `problem`: why the intent is stranded; - `store`: the progress of a plug-in's backoff
+store.
 
 A driver answers a repeated request with the same volume, and may refuse a different request with
 the same name (CSI: ALREADY_EXISTS). So an open call is repeated with its recorded request and name,
@@ -55,16 +47,16 @@ STAGE_SAVED = "saved"
 STAGE_STRANDED = "stranded"
 # Metadata fields that no later step reads.
 _DROPPED_METADATA = ("managedFields",)
-# No later step reads these fields, and a tenant can write any number of entries into a claim's.
+# No later step reads these fields, and a tenant can fill them with any number of entries.
 _DROPPED_OF_CLAIMS = ("ownerReferences", "finalizers")
 _DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration",)
 # A class uses an annotation's value only in the name of a secret, which has at most this length.
 _LONGEST_VALUE: Final = 253
 _TOO_LONG: Final = " " * (_LONGEST_VALUE + 1)
 _NAMED: Final = re.compile(r"annotations\['([^']*)'\]")
-# How many bytes are kept of the labels, and of the annotations that neither csi-fleet nor the class
-# uses. A tenant can write 256 KiB of them into each claim, and the record of a failing claim
-# remains in Redis.
+# The number of bytes that are kept of the labels, and of the annotations that neither csi-fleet nor
+# the class uses. A tenant can write 256 KiB of them into each claim, and the record of a failing
+# claim remains in Redis.
 _BUDGET: Final = 4096
 _OURS: Final = frozenset(
     {

@@ -55,7 +55,7 @@ def creation(stamp: str, noticed: float) -> float:
     """Estimates an object's creation time from its timestamp and the time at which it was noticed.
 
     The timestamp has whole seconds, so it is half a second early on average. That is ten times as
-    long as a claim takes.
+    long as it takes to provision a claim.
 
     Raises:
         ValueError: the timestamp is missing.

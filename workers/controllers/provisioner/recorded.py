@@ -66,7 +66,8 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
             work.own.intents.created(work.lease.domain, self.current.record(), volume, work.lease)
         except TransientError:
-            # The lease or Redis is lost: the ConfigMap informs the next worker about the volume.
+            # The lease or Redis is lost; the next worker learns about the volume from the
+            # ConfigMap.
             self.remember_background()
             raise
         return volume

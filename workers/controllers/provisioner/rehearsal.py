@@ -42,7 +42,7 @@ class ReadOnlyClient:
         self._client = client
 
     def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
-        """Read one object or one page of a list."""
+        """Reads one object or one page of a list."""
         return self._client.get(path, query)
 
     def create(self, path: str, body: JsonObject) -> NoReturn:
@@ -73,7 +73,7 @@ def rehearse(
     claim: JsonObject,
     storage_class: JsonObject,
 ) -> csi.CreateVolumeRequest:
-    """Build the request that the driver would get now.
+    """Builds the request that the driver would get now.
 
     The request holds secrets, so it must be redacted before it is printed.
 

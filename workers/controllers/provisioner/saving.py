@@ -47,9 +47,9 @@ def save(
 
     Args:
         work: the current reconcile.
-        claim: the claim for which the volume was made; it may be gone already.
+        claim: the claim for which the volume was created; it may already be gone.
         volume: the complete PV.
-        live: the claim as read in this reconcile; None if it is gone.
+        live: the claim as it was read in this reconcile; None if it is gone.
     """
     name = volume["metadata"]["name"]
     if work.is_elsewhere:
@@ -179,9 +179,9 @@ def refused(work: ClaimWork, claim: JsonObject, message: str) -> Outcome:
 
 
 def is_about_volume(error: ApiError) -> bool:
-    """Return True if the PV itself is invalid, so that the API server will refuse it again.
+    """True if the PV itself is invalid, so that the API server will refuse it again.
 
-    Return False for a refusal by admission, because the policy or the webhook may change.
+    A refusal by admission does not count, because the policy or the webhook may change.
     """
     return (
         isinstance(error, InvalidError)
@@ -191,9 +191,9 @@ def is_about_volume(error: ApiError) -> bool:
 
 
 def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
-    """Drops a PV that the API server will never accept, and calls the driver again (L-083).
+    """Drops a PV that the API server never accepts, so that the driver is called again (L-083).
 
-    The next call has the same name. If the claim is gone and the policy is Delete, the volume is
+    The next call uses the same name. If the claim is gone and the policy is Delete, the volume is
     deleted instead: nothing needs it, and no PV will ever cause its deletion.
     """
     policy = volume["spec"].get("persistentVolumeReclaimPolicy")

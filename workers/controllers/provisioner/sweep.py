@@ -101,8 +101,8 @@ class _Young:
         seconds: how long a finalizer counts as young.
 
     Attributes:
-        known: maps a snapshot's uid and a time stamp to the end of the finalizer's young time, as
-            the last sweep stored it.
+        known: maps a snapshot's uid and a timestamp to the time until which the finalizer counts as
+            young, as the last sweep stored it.
         found: the same mapping, as this sweep will store it.
     """
 

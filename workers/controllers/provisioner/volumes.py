@@ -80,8 +80,8 @@ class VolumePass(Work):
     def is_wanted(self, volume: JsonObject) -> bool:
         """True if a PV that is being deleted may still be bound to the claim that it names.
 
-        The PV binder then makes the PV Bound, and Released once the claim is gone. Both changes are
-        events, which add the key again.
+        The PV binder then sets the PV to Bound, and to Released once the claim is gone. Both
+        changes are events, which add the key again.
         """
         claim = volume["spec"].get("claimRef") or {}
         if (volume.get("status") or {}).get("phase") == "Released" or not claim.get("uid"):

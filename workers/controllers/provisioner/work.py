@@ -58,12 +58,14 @@ class ClaimWork(Work):
     Attributes:
         started: the start of the reconcile, in monotonic time.
         record: the intent, as it is stored in Redis.
-        is_orphaned: no claim waits for the volume: the claim is gone or has a different volume.
-        is_elsewhere: in node deployment, the attempt is orphaned because the claim selects another
-            node, which creates its own volume of the same name.
-        had_failed: the intent found at the start belonged to an attempt with a final error.
-        had_doubt: an intent was found at the start, so an earlier call may have left a volume.
-        has_read: the claim was read from the API server.
+        is_orphaned: whether no claim waits for the volume: the claim is gone or has a different
+            volume.
+        is_elsewhere: whether, in node deployment, the attempt is orphaned because the claim selects
+            another node, which creates its own volume of the same name.
+        had_failed: whether the intent found at the start belonged to an attempt with a final error.
+        had_doubt: whether an intent was found at the start, so that an earlier call may have left a
+            volume.
+        has_read: whether the claim was read from the API server.
         tried: the intent as it was after the last attempt to copy it; it is not copied again until
             it changes.
         recorded_name: the volume's name in the intent found at the start, if it differs from the
@@ -82,7 +84,7 @@ class ClaimWork(Work):
 
     @property
     def volume(self) -> str:
-        """The PV's name: the one that the open call used, else the one from the flags."""
+        """The PV's name: the name that the open call used, else the name that the flags give."""
         return self.recorded_name or self.lease.volume
 
     def overtaken_seconds(self) -> float:
@@ -101,7 +103,7 @@ class ClaimWork(Work):
         return claim if claim["metadata"].get("uid") == self.key.uid else None
 
     def user_of(self, names_it: Callable[[JsonObject], bool]) -> str:
-        """Returns the name of a live PV that `names_it`, except the claim's own PV; "" for none."""
+        """Returns the name of another live PV that satisfies `names_it`; "" if there is none."""
 
         def is_others(volume: JsonObject) -> bool:
             reference = volume["spec"].get("claimRef") or {}
@@ -136,7 +138,7 @@ class ClaimWork(Work):
             self.record = self.tried = self.own.safekeeping.copy(self.lease, record)
 
     def forget_intent(self) -> None:
-        """Drops the intent and its copy, because no volume of this claim exists in the storage."""
+        """Drops the intent and its copy: the storage system holds no volume of this claim."""
         if self.record is not None:
             self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
             self.own.safekeeping.forget(self.lease, self.record)

@@ -52,10 +52,10 @@ class ResizerController:
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """Return True if the driver can expand volumes (anywhere) or modify them (R-003).
+        """Return True if the driver can expand (on controller or node) or modify volumes.
 
-        A driver that can only modify volumes counts even if the gate is off: its worker then has
-        nothing to do (R-004).
+        The rule is R-003. A driver that can only modify volumes counts even if the gate is off: its
+        worker then has nothing to do (R-004).
         """
         is_modifier = "MODIFY_VOLUME" in driver.controller_capabilities
         return resizer_of(driver) is not Resizer.NONE or is_modifier

@@ -37,9 +37,8 @@ class Policy:
         recovers: whether the gate RecoverVolumeExpansionFailure is on; off means legacy mode
             (R-090).
         slow_seconds: `--retry-interval-max`, also the pause after an infeasible size (R-034).
-        exhausted_seconds: how long no call may have been made before a size that the driver
-            answered three times with RESOURCE_EXHAUSTED can be reduced; None means that it never
-            can be (MR-031).
+        exhausted_seconds: the time without a call after which a size may be reduced if the driver
+            has refused it three times with RESOURCE_EXHAUSTED; None means never (MR-031).
     """
 
     resizer: Resizer = Resizer.REAL
@@ -95,7 +94,7 @@ def is_ours(claim: ClaimView, volume: VolumeView, driver_name: str) -> bool:
 
 
 def drops_pre_resize(claim: ClaimView, volume: VolumeView) -> bool:
-    """Return True if the node has expanded the volume, so that the annotation can go (R-020/4).
+    """Return True if the node has expanded, so that the annotation can be removed (R-020/4).
 
     The annotation records the size that the volume had before.
     """
@@ -190,7 +189,7 @@ def _is_exhausted(claim: ClaimView, marks: Marks, policy: Policy, now: float) ->
 
 
 def _legacy(claim: ClaimView, volume: VolumeView) -> Expansion:
-    """Decide about an expansion without the recovery states (R-090)."""
+    """Decide whether to expand, without the recovery states (R-090)."""
     is_pending = Condition.FILE_SYSTEM_PENDING in claim.conditions
     if volume.capacity.size_bytes >= claim.wanted.size_bytes and is_pending:
         return Skip("waits for the node")

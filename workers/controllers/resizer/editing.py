@@ -226,5 +226,5 @@ def mark_modified(edit: ClaimEdit, class_name: str) -> None:
 
 
 def mark_modify_canceled(edit: ClaimEdit) -> None:
-    """Clear the conditions of a class that is no longer wanted; keep its state (R-105, DR-024)."""
+    """Clear the conditions of a withdrawn class; keep the class's state (R-105, DR-024)."""
     edit.drop({Condition.MODIFYING, Condition.MODIFY_ERROR})

@@ -1,4 +1,4 @@
-"""Explains to `csi-fleet explain pvc` why a claim has not reached its size or class."""
+"""Explains why a claim has not reached its size or class, for `csi-fleet explain pvc`."""
 
 from __future__ import annotations
 

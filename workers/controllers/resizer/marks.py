@@ -151,7 +151,7 @@ class Marks:
         return call if call is not None and call.target == class_name else None
 
     def overtaken(self) -> Deadline:
-        """Return when dead workers' modifications that a later call overtook must have ended."""
+        """Return the deadline of dead workers' modifications that a later call overtook."""
         return self.modify.overtaken if self.modify is not None else NONE
 
     def has_said(self, reason: str, message: str, now: float) -> bool:

@@ -123,7 +123,7 @@ class ModifyStep:
         return None
 
     def _held_seconds(self) -> float:
-        """Return for how long a call for this class with other parameters may be in flight."""
+        """Return how many seconds a call for this class with other parameters may be in flight."""
         known = self.work.marks.modification_of(self._class)
         if known is None or known.digest in (0, digest_of(self._parameters)):
             return 0.0

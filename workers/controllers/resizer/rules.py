@@ -212,7 +212,7 @@ class ResizerRules:
         return told
 
     def _note(self, item: Volume) -> list[Key]:
-        """Record a PV with the pre-resize annotation; if it is new, queue the claim (R-020/4)."""
+        """Record a PV's pre-resize annotation; queue the claim if the record is new (R-020/4)."""
         name, reference = item.metadata.name, item.spec.claim_ref
         if item.metadata.annotation(ANN_PRE_RESIZE) is None or reference is None:
             self._noted.pop(name, None)
@@ -246,7 +246,7 @@ class ResizerRules:
         return self._wake("class", name)
 
     def _detached(self, item: Attachment) -> list[Told]:
-        """Queue the volume's claims: while attached, the driver may have refused (DR-011)."""
+        """Queue the volume's claims: the driver may have refused an attached volume (DR-011)."""
         return self._wake("volume", item.spec.source.persistent_volume_name or "")
 
     def _wake(self, word: str, name: str) -> list[Told]:

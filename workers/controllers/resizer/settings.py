@@ -61,7 +61,7 @@ class ResizerSettings:
             (R-104).
         default_fs_type: the file system for volumes that specify none; the driver's attach setting
             (DR-004).
-        serializes: whether expanding and modifying a volume at the same time is avoided (MR-011).
+        serializes: whether a volume is never expanded and modified at the same time (MR-011).
         exhausted_is_final: whether a size may be reduced after RESOURCE_EXHAUSTED (MR-031).
         recovers, applies_classes, annotates: the three gates (R-121).
     """

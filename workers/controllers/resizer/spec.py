@@ -63,7 +63,9 @@ PERMISSIONS: Final = (
     ),
     Permission("", ("secrets",), ("get",), "credentials of the calls", feature="secrets"),
 )
-"""R-122; pods are not watched, only listed after a driver refused a volume in use (DR-012)."""
+"""The permissions of R-122. Pods are never watched, and they are listed only after a driver refused
+to expand a volume in use (DR-012).
+"""
 
 
 def lease_name(driver_name: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# The effects, in the order in which a full reconcile with both steps has them.
+# The effects, in the order in which a full reconcile with both steps performs them.
 DROP_PRE_RESIZE: Final = "drop-pre-resize"
 MARK_STARTED: Final = "mark-started"
 RECORD_CALL: Final = "record-call"

@@ -51,7 +51,7 @@ def _volume_of(work: ObjectPass, claim: Json) -> JsonObject:
 
 
 def bound_volume(work: ObjectPass, claim: Json, wanted: str) -> JsonObject:
-    """Returns the volume of a claim; the error text says that `wanted` ("a snapshot") needs it.
+    """Returns the volume of a claim; an error text names `wanted`, such as "a snapshot".
 
     Raises:
         AttemptError: the claim is not bound, or the volume names another claim.

@@ -74,7 +74,7 @@ class BindingPass(ObjectPass, ABC):
     @property
     @abstractmethod
     def named_content(self) -> str | None:
-        """The name of the content that a pre-provisioned object's spec gives."""
+        """The name of the content in the spec of a pre-provisioned object."""
 
     @property
     @abstractmethod
@@ -131,7 +131,7 @@ class BindingPass(ObjectPass, ABC):
         return done("ready" if objects.is_ready(self.item) else "waits for its content")
 
     def owner_of(self, content: Json) -> str:
-        """Returns the name of the group snapshot for the status; "" for none."""
+        """Returns the name of the group snapshot to write to the status; "" for none."""
         del content
         return ""
 
@@ -184,7 +184,7 @@ class BindingPass(ObjectPass, ABC):
         return self.end()
 
     def finish_binding(self, content: JsonObject) -> None:
-        """Adds the finalizer that is added only after the binding."""
+        """Adds the finalizer that may be added only once the object is bound."""
         self.complete_finalizers(content)
 
     # Class.
@@ -251,7 +251,7 @@ class BindingPass(ObjectPass, ABC):
     # Content.
 
     def find_expected(self, name: str) -> JsonObject | None:
-        """Reads the content whose name the spec gives or csi-fleet computed.
+        """Reads the content that the object should have, by its name in the spec or computed name.
 
         Raises:
             Refusal: the name in the spec is empty; the status is left unchanged (SNC-020 row 4).

@@ -76,7 +76,7 @@ def own(work: ObjectPass) -> bool:
 
 
 def living_group(work: ObjectPass) -> str:
-    """Returns the name of the live group because of which a member may not be deleted alone.
+    """Returns the name of the live group that keeps a member from being deleted alone.
 
     Returns "" if there is none. A recreated group of the same name does not count, because it never
     deletes the old group's members.

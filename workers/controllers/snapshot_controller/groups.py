@@ -66,7 +66,7 @@ class GroupPass(BindingPass):
 
     @property
     def named_content(self) -> str | None:
-        """The name of the content that the group's spec names."""
+        """The name of the content in the group's spec."""
         return inputs.named_content(self.item)
 
     @property

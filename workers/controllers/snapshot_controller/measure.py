@@ -25,7 +25,7 @@ _SUCCESS: Final = "success"
 
 
 def ended(work: ObjectPass, operation: str, content: Json | None) -> None:
-    """Records the duration of a snapshot's operation that has succeeded."""
+    """Records how long a successful operation on a snapshot took."""
     member = "deletionTimestamp" if operation == DELETE else "creationTimestamp"
     since = stamp(text(work.item, "metadata", member))
     driver = text(content, "spec", "driver") if content is not None else ""

@@ -65,7 +65,7 @@ class SnapshotPass(BindingPass):
 
     @property
     def named_content(self) -> str | None:
-        """The name of the content that the snapshot's spec names."""
+        """The name of the content in the snapshot's spec."""
         return objects.source_content(self.item)
 
     @property

@@ -119,7 +119,7 @@ class LiveContent(DriverPass):
         )
 
     def clear_annotation(self) -> None:
-        """Removes that annotation once no call is in flight (part of `forget`)."""
+        """Removes what `annotate` added, once no call is in flight (part of `forget`)."""
         self.write(
             "unmark-created",
             lambda item: (
@@ -147,11 +147,10 @@ class LiveContent(DriverPass):
         self.write("remove-finalizer", patch, tries=1)
 
     def blame(self, reason: str, message: str) -> None:
-        """Writes the error to the status and records an event, unless the status already has it.
+        """Writes the error to status and event, unless the status already has it (SNS-026).
 
-        The rule is SNS-026. As in csi-snapshotter, the status is written first, so that a user who
-        sees the event finds the error there. The event is recorded even if the status cannot be
-        written.
+        As in csi-snapshotter, the status is written first, so that a user who sees the event finds
+        the error there. The event is recorded even if the status cannot be written.
         """
         if objects.error_message(self.item) == message:
             trail.note("error", message)

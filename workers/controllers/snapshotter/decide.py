@@ -71,14 +71,12 @@ def should_delete(content: Json) -> bool:
 
 
 def handle_to_delete(content: Json, *, takes_source_handle: bool) -> str:
-    """Returns the handle of the snapshot to delete with the content; "" for none.
-
-    These are rows 1 and 2 of SNS-010.
+    """Returns the handle of the snapshot to delete, or "" (SNS-010 rows 1 and 2).
 
     Args:
         content: a content that should be deleted.
-        takes_source_handle: use the source's handle for a pre-provisioned content whose status
-            never got a handle (SND-021); csi-snapshotter leaves that snapshot in the storage
+        takes_source_handle: whether to use the source's handle for a pre-provisioned content whose
+            status never got a handle (SND-021); csi-snapshotter leaves that snapshot in the storage
             system.
     """
     if not objects.is_deleted_with_snapshot(content) or objects.group_handle(content) is not None:
@@ -198,8 +196,5 @@ POLL_MAX_SECONDS: Final = 30.0
 
 
 def poll_seconds(polls: int) -> float:
-    """Returns the next polling interval: 1 s at first, then 1.5 times the last, at most 30 s.
-
-    The rule is SND-001.
-    """
+    """Returns the next polling interval (SND-001): 1 s, then 1.5 times the last, at most 30 s."""
     return min(POLL_START_SECONDS * 1.5 ** min(polls, 40), POLL_MAX_SECONDS)

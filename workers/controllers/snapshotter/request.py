@@ -1,6 +1,6 @@
-"""Builds request parameters and reads the driver's answers; has no I/O.
+"""Builds request parameters and reads the driver's answers (SNS-022, SNS-031, SNS-040).
 
-Rules SNS-022, SNS-031 and SNS-040.
+The functions have no I/O.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ def poll(work: ContentPass) -> Outcome:
 
 
 def tidied(work: ContentPass, *, has_strays: bool) -> Outcome:
-    """Ends the attempt, which an earlier reconcile left open, of a ready snapshot."""
+    """Ends a ready snapshot's attempt that an earlier reconcile left open."""
     work.forget(has_strays=has_strays)
     return held_back(work) or work.settle(done("ready"))
 
