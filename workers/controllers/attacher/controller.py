@@ -68,9 +68,9 @@ class AttacherController:
         return True
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Return separate limits for attaches, detaches and PVs: `--worker-threads` each.
+        """Return the limits for attaches, detaches and PVs, `--worker-threads` each.
 
-        See A-030 and DA-023.
+        The limits are separate (A-030, DA-023).
         """
         assert driver is not None
         threads = settings_of(driver).worker_threads

@@ -52,10 +52,10 @@ class ResizerController:
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """Return True if the driver can expand (on controller or node) or modify volumes.
+        """Return True if the driver can expand or modify volumes (R-003).
 
-        The rule is R-003. A driver that can only modify volumes counts even if the gate is off: its
-        worker then has nothing to do (R-004).
+        It may be able to expand them on the controller or on the node. A driver that can only
+        modify volumes counts even if the gate is off: its worker then has nothing to do (R-004).
         """
         is_modifier = "MODIFY_VOLUME" in driver.controller_capabilities
         return resizer_of(driver) is not Resizer.NONE or is_modifier

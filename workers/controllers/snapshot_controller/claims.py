@@ -118,10 +118,11 @@ def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
 
 
 def _has_begun(work: ObjectPass, snapshot: Json) -> bool:
-    """True if the snapshot has a content; without one it does not need its claim (SNC-061).
+    """True if a VolumeSnapshotContent exists for the snapshot (SNC-061).
 
-    A snapshot may never start, for example if its class is missing. The content is created while
-    the claim is locked, so no content can be created during this check.
+    Without one, the snapshot does not need its claim. A snapshot may never start, for example if
+    its class is missing. The content is created while the claim is locked, so no content can be
+    created during this check.
     """
     if objects.bound_content(snapshot):
         return True

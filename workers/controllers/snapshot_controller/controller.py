@@ -34,7 +34,7 @@ THREADS: Final = 10
 
 
 class SnapshotController:
-    """Creates and binds snapshot contents; deletes snapshots and contents in the right order."""
+    """Binds snapshots to their snapshot contents, and deletes both in the right order."""
 
     spec = SPEC
 

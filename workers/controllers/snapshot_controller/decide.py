@@ -50,7 +50,7 @@ class Refusal(Exception):  # noqa: N818 - a verdict about an object, not a failu
 
 
 def has_one_source(snapshot: Json) -> bool:
-    """True if the snapshot names exactly one of a claim and a content (SNC-020 row 3)."""
+    """True if the snapshot names exactly one of a claim and a snapshot content (SNC-020 row 3)."""
     return (objects.source_claim(snapshot) is None) != (objects.source_content(snapshot) is None)
 
 
@@ -95,7 +95,10 @@ def is_settled(snapshot: Json) -> bool:
 
 
 def needs_content_finalizer(content: Json) -> bool:
-    """True if a bound content that is not being deleted has no finalizer (SNC-073 (2), (3))."""
+    """True if a snapshot content is bound, is not being deleted and has no finalizer.
+
+    These are the conditions (2) and (3) of SNC-073.
+    """
     return (
         bool(objects.ref_uid(content))
         and not is_deleting(content)

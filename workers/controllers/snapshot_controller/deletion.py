@@ -74,7 +74,8 @@ def delete(work: BindingPass) -> Outcome:
 def own_content(work: BindingPass) -> JsonObject | None:
     """Returns the content that refers to this object; None if there is none (SNC-057).
 
-    A content that the object's status does not name yet is found by its computed name (SND-023).
+    A snapshot content that the object's status does not name yet is found by its computed name
+    (SND-023).
     """
     name = text(work.item, "status", work.words.bound_field)
     if not name and work.named_content is None:

@@ -41,7 +41,7 @@ class Words:
         class_field: the field that holds the class's name, in the specs of object and content.
         ref_field: the field of the content's spec that refers to the object.
         default_annotation: the annotation of a default class.
-        being_deleted: the annotation on a content whose object is being deleted.
+        being_deleted: the annotation on a snapshot content whose object is being deleted.
         no_class: the start of the error text about a missing class.
         one_source: the error text for an object that does not have exactly one source.
     """
@@ -61,7 +61,7 @@ class Words:
 
 
 class BindingPass(ObjectPass, ABC):
-    """One reconcile of an object that is bound to a content.
+    """One reconcile of an object that is bound to a snapshot content.
 
     `words` holds the names and texts for the object's kind.
     """
@@ -308,12 +308,12 @@ class BindingPass(ObjectPass, ABC):
             )
 
     def bind_to(self, content: JsonObject) -> JsonObject:
-        """Binds a pre-provisioned content to the object if it is not bound yet (SND-019)."""
+        """Binds a pre-provisioned snapshot content to the object if it is unbound (SND-019)."""
         words, wanted = self.words, self.class_name(self.item)
 
         def patch(item: JsonObject) -> JsonObject | None:
             self.check_content(item)
-            # A content that needs no change is not written (SND-020).
+            # A snapshot content that needs no change is not written (SND-020).
             lacks_class = self.class_name(item) is None and wanted is not None
             if text(item, "spec", words.ref_field, "uid") and not lacks_class:
                 return None

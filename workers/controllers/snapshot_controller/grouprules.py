@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class GroupRules:
-    """The group snapshots, by name, and their contents."""
+    """The group snapshots, by name, and their group snapshot contents."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()  # contents with work of their own
-        # The group of every content; it is kept because a list does not show whose content is
-        # missing.
+        # The group of every snapshot content; it is kept because a list does not show whose content
+        # is missing.
         self._bound: dict[str, tuple[str, str]] = {}
         self._listed: dict[Resource, set[Any]] = {}
 
@@ -80,7 +80,7 @@ class GroupRules:
         return [group_key(*name) for name in sorted(self._open.keys() | lost)]
 
     def all_keys(self) -> Iterable[Key]:
-        """Return the keys of all group snapshots and contents that need a reconcile."""
+        """Return the keys of all group snapshots and snapshot contents that need a reconcile."""
         return [
             *(group_key(*name) for name in self._open),
             *map(group_binding_key, self._bindings),

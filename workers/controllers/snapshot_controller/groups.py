@@ -71,7 +71,7 @@ class GroupPass(BindingPass):
 
     @property
     def has_one_source(self) -> bool:
-        """True if the spec has exactly one of a selector for claims and a content."""
+        """True if the spec has exactly one of a selector for claims and a snapshot content."""
         return (self.named_content is None) != (inputs.selector_of(self.item) is None)
 
     @property
@@ -210,7 +210,7 @@ class GroupPass(BindingPass):
                 raise update_failed(key, words)
 
     def post(self, body: JsonObject) -> JsonObject:
-        """Creates the content; a content that already exists must belong to the group."""
+        """Creates the content; if it already exists, it must belong to the group."""
         self.reach("create-content")
         try:
             return self.context.effects.kube.create(paths.GROUP_SNAPSHOT_CONTENTS, body)

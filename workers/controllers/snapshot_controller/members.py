@@ -1,4 +1,4 @@
-"""Creates a snapshot and a content for each member that a group's content lists (SNG-002).
+"""Creates a snapshot and a snapshot content for each member that a group's content lists (SNG-002).
 
 The driver has already taken the members' snapshots; only their objects are created and linked. Each
 step leaves existing objects alone, so that an interrupted reconcile can be repeated.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def create_members(work: ObjectPass, content: JsonObject, group_class: Json | None) -> None:
-    """Creates and links the members once the group content's status lists them.
+    """Creates and links the members once the group snapshot content's status lists them.
 
     Raises:
         Refusal: the group's secret cannot be resolved; upstream reports no error (SND-038).

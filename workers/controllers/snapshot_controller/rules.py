@@ -1,8 +1,9 @@
-"""Turns events into the keys of snapshots and contents that need a reconcile.
+"""Turns events into the keys of snapshots and snapshot contents that need a reconcile.
 
-The watcher remembers snapshots that wait for a content, a class or a claim. A change of the awaited
-object adds the snapshot's key at once, whereas snapshot-controller waits for its back-off (SND-029,
-SNQ-009). The controller's own writes add no key, because they change no field that is compared.
+The watcher remembers snapshots that wait for a snapshot content, a class or a claim. A change of
+the awaited object adds the snapshot's key at once, whereas snapshot-controller waits for its
+back-off (SND-029, SNQ-009). The controller's own writes add no key, because they change no field
+that is compared.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _Open:
         claim: the namespace and name of the source claim.
         class_name: the name of the snapshot's class; None while it has none.
         names: the name of the content that the spec gives; "" for a dynamic snapshot.
-        is_bound: whether the status names a content.
+        is_bound: whether the status names a snapshot content.
         has_error: whether the status holds an error.
     """
 
@@ -108,16 +109,16 @@ class SnapshotControllerRules:
         self._open: dict[str, _Open] = {}
         # The names of open snapshots, by the full name of their source claim.
         self._of_claim: dict[str, set[str]] = {}
-        # The contents of open snapshots as last seen, and the contents that need a reconcile of
-        # their own.
+        # The snapshot contents of open snapshots as last seen, and the snapshot contents that need
+        # a reconcile of their own.
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()
         # The claims that have csi-fleet's finalizer; True for a claim that is being deleted.
         self._held: dict[str, bool] = {}
         self._groups = GroupRules()
         self._listed: dict[Resource, set[str]] = {}
-        # The snapshot of every content, including settled snapshots, because a list does not show
-        # whose content is missing. An entry takes about 240 bytes.
+        # The snapshot of every snapshot content, including settled snapshots, because a list does
+        # not show whose content is missing. An entry takes about 240 bytes.
         self._bound: dict[str, str] = {}
         # Settled snapshots and their contents, until both kinds have been listed once.
         self._settled: dict[str, str] | None = {}
@@ -340,7 +341,7 @@ def _needs_binding_pass(item: SnapshotContent) -> bool:
 
 
 def _compared(item: SnapshotContent) -> tuple[Any, ...]:
-    """Returns the fields of a content on which its snapshot depends."""
+    """Returns the fields of a snapshot content on which its snapshot depends."""
     status, spec = item.status, item.spec
     error = status.error if status else None
     return (

@@ -43,8 +43,9 @@ class SnapshotControllerSettings:
         worker_threads: the number of concurrent reconciles per kind.
         retry_interval_start_seconds, retry_interval_max_seconds: the back-off for an object whose
             reconcile fails.
-        is_distributed: whether contents of local volumes are labelled with their node (SNC-080).
-        keeps_volume_mode: whether contents record the mode of their volume (SNC-081).
+        is_distributed: whether snapshot contents of local volumes are labelled with their node
+            (SNC-080).
+        keeps_volume_mode: whether snapshot contents record the mode of their volume (SNC-081).
         groups: whether group snapshots are served.
     """
 

@@ -70,7 +70,7 @@ class SnapshotPass(BindingPass):
 
     @property
     def has_one_source(self) -> bool:
-        """True if the spec names exactly one of a claim and a content."""
+        """True if the spec names exactly one of a claim and a snapshot content."""
         return rules.has_one_source(self.item)
 
     @property

@@ -1,6 +1,6 @@
 """The pass over a snapshot content, on the pass kit: class, annotations, finalizer and errors.
 
-The contents of snapshots and of group snapshots differ only in `Names`. Only single fields are
+Snapshot contents and group snapshot contents differ only in `Names`. Only single fields are
 patched, so that other programs' writes are kept (SND-003).
 """
 
@@ -30,7 +30,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that differ between the contents of snapshots and of group snapshots."""
+    """The names that differ between snapshot contents and group snapshot contents."""
 
     resource: Resource
     class_resource: Resource

@@ -48,7 +48,7 @@ _SLOW_CODES: Final = frozenset({errors.INVALID_ARGUMENT, errors.UNIMPLEMENTED})
 
 
 class Creation:
-    """Calls CreateSnapshot for one content; every call uses the same name (SNS-020).
+    """Calls CreateSnapshot for one snapshot content; every call uses the same name (SNS-020).
 
     Args:
         work: the reconcile.
@@ -129,7 +129,7 @@ class Creation:
         return objects.class_name(self.work.item)
 
     def missing_class(self) -> str:
-        """Returns the error text for a content without a class."""
+        """Returns the error text for a snapshot content without a class."""
         return f"failed to take snapshot {self.work.name} without a snapshot class"
 
     def source(self) -> Intent:

@@ -1,7 +1,8 @@
 """Chooses the action for a snapshot content: the state table (SNS-003, SNS-010, SNS-011).
 
-The functions have no I/O: they receive the live content and its class. Source: external-snapshotter
-v8.6, pkg/sidecar-controller/snapshot_controller.go syncContent, shouldDelete, isDriverMatch.
+The functions have no I/O: they receive the live snapshot content and its class. Source:
+external-snapshotter v8.6, pkg/sidecar-controller/snapshot_controller.go syncContent, shouldDelete,
+isDriverMatch.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ def handle_to_delete(content: Json, *, takes_source_handle: bool) -> str:
     """Returns the handle of the snapshot to delete, or "" (SNS-010 rows 1 and 2).
 
     Args:
-        content: a content that should be deleted.
-        takes_source_handle: whether to use the source's handle for a pre-provisioned content whose
-            status never got a handle (SND-021); csi-snapshotter leaves that snapshot in the storage
-            system.
+        content: a snapshot content that should be deleted.
+        takes_source_handle: whether to use the source's handle for a pre-provisioned snapshot
+            content whose status never got a handle (SND-021); csi-snapshotter leaves that snapshot
+            in the storage system.
     """
     if not objects.is_deleted_with_snapshot(content) or objects.group_handle(content) is not None:
         return ""
@@ -146,7 +147,7 @@ def is_nameless(content: Json) -> bool:
 
 
 def _first_create(content: Json, *, is_open: bool) -> Action:
-    """Decides whether CreateSnapshot may be called for a content without a snapshot.
+    """Decides whether CreateSnapshot may be called for a snapshot content without a snapshot.
 
     It is not called for an object that is being deleted and has no open call (SND-034). Nor is it
     called before the object has the finalizer, which keeps the object until its snapshot is gone

@@ -53,7 +53,7 @@ def delete(work: ContentPass, handle: str) -> Outcome:
     """Calls DeleteSnapshot, clears the status and removes the finalizer (SNS-041).
 
     The call is retried after any error. The locks exclude restores from this content and calls for
-    other contents of the same snapshot.
+    other snapshot contents of the same snapshot.
     """
     wanted = (locks.snapshot_content(work.name), snapshot_lock(work, handle))
     work.acquire(*wanted)

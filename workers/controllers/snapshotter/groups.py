@@ -1,6 +1,6 @@
 """Reconciles one group snapshot content: creates, queries and deletes the group as a whole.
 
-The protocol (SNG-002) is that of single contents with other names; this module holds the
+The protocol (SNG-002) is that of single snapshot contents with other names; this module holds the
 differences.
 """
 
@@ -63,17 +63,17 @@ _CHECK = (
 
 
 def class_name(content: Json) -> str | None:
-    """Returns the name of the class that a group content names."""
+    """Returns the name of the class that a group snapshot content names."""
     return optional_text(content, "spec", "volumeGroupSnapshotClassName")
 
 
 def volumes_of(content: Json) -> list[str]:
-    """Returns the handles of the source volumes of a dynamic group content."""
+    """Returns the handles of the source volumes of a dynamic group snapshot content."""
     return text_list(content, "spec", "source", "volumeHandles")
 
 
 def given_handles(content: Json) -> Json | None:
-    """Returns the handles that a pre-provisioned group content names."""
+    """Returns the handles that a pre-provisioned group snapshot content names."""
     return optional_mapping(content, "spec", "source", "groupSnapshotHandles")
 
 
@@ -92,7 +92,7 @@ def members_of(content: Json) -> list[str]:
 
 
 def member_contents(content: Json) -> list[str]:
-    """Returns the names that csi-fleet gives to the members' contents.
+    """Returns the names that csi-fleet gives to the members' snapshot contents.
 
     Contents that an administrator created have other names.
     """
@@ -104,7 +104,7 @@ def member_contents(content: Json) -> list[str]:
 
 
 def is_ours(content: Json, group_class: Json | None, driver_name: str) -> bool:
-    """True if the driver serves the content, as for single contents (SNS-003)."""
+    """True if the driver serves the content, as for single snapshot contents (SNS-003)."""
     if not volumes_of(content) and given_handles(content) is None:
         return False
     if text(content, "spec", "driver") != driver_name:
@@ -113,7 +113,7 @@ def is_ours(content: Json, group_class: Json | None, driver_name: str) -> bool:
 
 
 def should_delete(work: ContentPass) -> bool:
-    """True if the object's deletion may proceed, as for single contents (SNS-011)."""
+    """True if the object's deletion may proceed, as for single snapshot contents (SNS-011)."""
     content = work.item
     if not is_deleting(content):
         return False
@@ -138,8 +138,8 @@ def decide(work: ContentPass) -> Action:
         return Action.DELETE if goes else Action.RELEASE
     if objects.is_ready(content):
         return Action.TIDY
-    # If a content has both kinds of source, the group is created first, as for a single content
-    # (row 3).
+    # If a snapshot content has both kinds of source, the group is created first, as for a single
+    # snapshot content (row 3).
     is_made = objects.has_status(content) or not volumes_of(content)
     if given_handles(content) is not None and is_made:
         return Action.QUERY
@@ -227,7 +227,7 @@ def _member(snapshot: csi.Snapshot) -> JsonObject:
 
 
 class GroupCreation(Creation):
-    """Calls CreateVolumeGroupSnapshot for one group content."""
+    """Calls CreateVolumeGroupSnapshot for one group snapshot content."""
 
     words: ClassVar[tuple[tuple[str, str], tuple[str, str]]] = (
         ("GroupSnapshotCreationFailed", "Failed to create group snapshot"),
@@ -247,7 +247,7 @@ class GroupCreation(Creation):
         return class_name(self.work.item)
 
     def missing_class(self) -> str:
-        """Returns the error text for a content without a class."""
+        """Returns the error text for a snapshot content without a class."""
         return f"failed to take group snapshot {self.work.name} without a group snapshot class"
 
     def source(self) -> Intent:

@@ -195,7 +195,7 @@ def _secret(place: list[str] | None) -> SecretRef | None:
 
 
 def copy_name(key: Key) -> str:
-    """Returns the name of the ConfigMap for a content's intent; one per kind and object."""
+    """Returns the name of the ConfigMap for an object's intent; one per kind and object."""
     return f"{COPY_PREFIX}{key.kind}-{key.object}"[:253]
 
 

@@ -127,7 +127,10 @@ def _set_aside(known: Intent, problem: str) -> Outcome:
 
 
 def _user_of(work: ContentPass, handle: str, members: Sequence[str]) -> str:
-    """Returns the live content or group content that names one of the handles; "" for none."""
+    """Returns the live object that names one of the handles; "" for none.
+
+    The object is a snapshot content or a group snapshot content.
+    """
     handles, driver, kube = {handle, *members}, work.driver.name, work.context.kube
 
     def names_it(content: JsonObject) -> bool:

@@ -1,8 +1,9 @@
-"""Turns events into the keys of contents that need a reconcile (SNS-001 to SNS-003).
+"""Turns events into the keys of snapshot contents that need a reconcile (SNS-001 to SNS-003).
 
-The watcher remembers those fields of each undecided content that only other programs change. The
-snapshotter's own writes (annotation being-created, status, finalizer removal) do not change these
-fields, so they add no key: the reconcile that made the writes has scheduled its own next run.
+The watcher remembers those fields of each undecided snapshot content that only other programs
+change. The snapshotter's own writes (annotation being-created, status, finalizer removal) do not
+change these fields, so they add no key: the reconcile that made the writes has scheduled its own
+next run.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ KIND_GROUP_CONTENTS: Final = "group-contents"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The facts about a content of either kind that decide whether it needs a reconcile.
+    """The facts about a snapshot content of either kind that decide whether it needs a reconcile.
 
     Attributes:
         driver: the name of the content's CSI driver.
@@ -125,7 +126,7 @@ def view_of_group_content(item: GroupSnapshotContent) -> View:
 
 @dataclass(slots=True)
 class _Open:
-    """An undecided content."""
+    """An undecided snapshot content."""
 
     key: Key
     foreign: tuple[Any, ...]
@@ -133,7 +134,7 @@ class _Open:
 
 
 class _Contents:
-    """The undecided contents of one kind."""
+    """The undecided snapshot contents of one kind."""
 
     def __init__(self, kind: str, view: Callable[[Any], View]) -> None:
         self.kind, self.view = kind, view
@@ -166,12 +167,12 @@ class _Contents:
         return (key,) if view.being_created or view.is_cut else (Forget(key),)
 
     def of_class(self, name: str) -> Iterable[Told]:
-        """Return the keys of failed contents whose class was added or changed (SND-029)."""
+        """Return the keys of failed snapshot contents whose class is new or changed (SND-029)."""
         return [one.key for one in self.open.waiting_for("class", name) if one.has_error]
 
 
 class SnapshotterRules:
-    """The undecided contents of all registered drivers."""
+    """The undecided snapshot contents of all registered drivers."""
 
     def __init__(self) -> None:
         self._queues: dict[str, dict[str | None, str]] = {}
@@ -185,7 +186,7 @@ class SnapshotterRules:
         }
 
     def set_drivers(self, drivers: Sequence[Mapping[str, Any]]) -> Iterable[Told]:
-        """Replace the drivers; the LIST request that follows returns their contents."""
+        """Replace the drivers; the LIST request that follows returns their snapshot contents."""
         queues: dict[str, dict[str | None, str]] = {}
         for record in drivers:
             queues.setdefault(record["name"], {})[record.get("node")] = record["queue_name"]
@@ -193,7 +194,7 @@ class SnapshotterRules:
         return ()
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Process a content or a class that was added, changed or listed."""
+        """Process a snapshot content or a class that was added, changed or listed."""
         del is_listed
         if resource in self._classes:
             return self._classes[resource].of_class(item.metadata.name)
@@ -206,17 +207,17 @@ class SnapshotterRules:
         return self._contents[resource].gone(item, self._queue)
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to record which contents are in the list."""
+        """Start to record which snapshot contents are in the list."""
         if resource in self._contents:
             self._contents[resource].open.begin_list()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Return the keys of contents that were not listed; a reconcile finds what they left."""
+        """Return the keys of unlisted snapshot contents; a reconcile finds what they left."""
         contents = self._contents.get(resource)
         return [one.key for one in contents.open.end_list()] if contents is not None else ()
 
     def all_keys(self) -> Iterable[Key]:
-        """Return the keys of all undecided contents."""
+        """Return the keys of all undecided snapshot contents."""
         return [one.key for contents in self._contents.values() for one in contents.open.values()]
 
     def _queue(self, meta: Meta, driver: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The state and the common steps of one reconcile of a content: intents, calls, outcomes.
+"""The state and the common steps of one reconcile of a snapshot content: intents, calls, outcomes.
 
 The intent is stored in the key's reconcile state. If a call is slow or its outcome is unknown, the
 intent is also copied to a ConfigMap (`intent.py`).
@@ -32,7 +32,7 @@ AnswerT = TypeVar("AnswerT", bound="Message")
 
 @dataclass
 class ContentPass(LiveContent):
-    """One reconcile of one content, under its lease.
+    """One reconcile of one snapshot content, under its lease.
 
     Attributes:
         intent: the intent of the content's attempt.
@@ -284,5 +284,5 @@ def tidied(work: ContentPass, *, has_strays: bool) -> Outcome:
 
 
 def snapshot_lock(work: ContentPass, handle: str) -> Lock:
-    """Returns the lock on a stored snapshot, which several contents may name (SNQ-003)."""
+    """Returns the lock on a stored snapshot, which several snapshot contents may name (SNQ-003)."""
     return Lock(f"{work.driver.name}#snapshot#{handle}")
