@@ -97,7 +97,7 @@ def is_settled(snapshot: Json) -> bool:
 def needs_content_finalizer(content: Json) -> bool:
     """True if a snapshot content is bound, is not being deleted and has no finalizer.
 
-    These are the conditions (2) and (3) of SNC-073.
+    This covers steps (2) and (3) of SNC-073.
     """
     return (
         bool(objects.ref_uid(content))
