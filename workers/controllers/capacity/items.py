@@ -32,8 +32,8 @@ class Item:
     def text(self) -> str:
         """The item as text, for example `fast/topology.kubernetes.io/zone=a,rack=b`.
 
-        The class is the part before the first `/`; the queue serves the classes in fair turns. The
-        empty segment gives `fast/`.
+        The class is the part before the first `/`; the queue shares turns fairly between classes.
+        The text of the empty segment is `fast/`.
         """
         return f"{quote(self.storage_class, safe='')}/{segment_text(self.segment)}"
 

@@ -19,7 +19,8 @@ def owner_reference(
     """Return the owner reference at this level above this worker's pod; None below level zero.
 
     Level 0 is the pod, 1 its controller, 2 the controller's controller (a Deployment). The owner at
-    `level` is not fetched, because the object below it names it in its owner reference.
+    `level` is not fetched, because the object below that level names the owner in an owner
+    reference.
 
     Args:
         level: the value of `--capacity-ownerref-level`.

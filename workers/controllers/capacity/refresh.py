@@ -29,9 +29,9 @@ def after_provision(
             the state is FINISHED, or NO_CHANGE in node deployment (ND-003).
 
     Returns:
-        After success: the items of every class for the volume's segments, or all items of its class
-        if the volume has no affinity. After a failure: all items of the class, because the storage
-        system may be full. For NO_CHANGE: nothing.
+        After success, the items of every class for the volume's segments, or all items of its class
+        if the volume has no affinity. After a failure, all items of the class, because the storage
+        system may be full. No items for NO_CHANGE.
     """
     if isinstance(outcome, State):
         return [] if outcome is State.NO_CHANGE else wanted.of_class(storage_class)
@@ -42,7 +42,7 @@ def after_provision(
 def after_delete(wanted: Wanted, volume: Mapping[str, Any]) -> list[Item]:
     """Return the items to refresh after a volume was deleted.
 
-    A failed deletion refreshes nothing. Nor does a volume without affinity: the next poll finds the
-    free space.
+    A failed deletion refreshes nothing. The deletion of a volume without affinity refreshes nothing
+    either, because the next poll finds the free space.
     """
     return wanted.of_segments(volume_segments(volume) or ())

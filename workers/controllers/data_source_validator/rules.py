@@ -31,8 +31,8 @@ class DataSourceRules:
     """Tracks all claims of the cluster, whatever their driver."""
 
     def __init__(self) -> None:
-        # Claims by namespace/name. Each entry holds the key and the kind of source for which the
-        # claim needs a populator.
+        # Maps the claim's namespace/name to its key and to the kind of source for which it needs a
+        # populator.
         self._claims: Waits[tuple[Key, GroupKind]] = Waits()
         self._populators: Waits[GroupKind] = Waits()
         self._tables: dict[Resource, Waits[Any]] = {

@@ -64,9 +64,9 @@ class Safekeeping:
         Raises:
             LeaseLost: another worker owns the volume.
             QueueUnavailable: the intent is not recorded, so the driver must not be called.
-            NamespaceFull: as for QueueUnavailable, until other attempts of the claim's namespace
-                have ended.
-            RecordTooLarge: as for QueueUnavailable, until the claim is smaller.
+            NamespaceFull: the intent cannot be recorded until other attempts of the claim's
+                namespace have ended.
+            RecordTooLarge: the intent cannot be recorded until the claim is smaller.
         """
         if (size := len(encode(intent.claim))) > CLAIM_BYTES:
             raise RecordTooLarge(

@@ -261,7 +261,7 @@ def _queue(facts: ChangeFacts) -> Cause | None:
 
 
 def _failed(facts: ChangeFacts, claim: ClaimView) -> Cause:
-    """Return the last attempt's error as the cause; without one, why nothing is known yet."""
+    """Return a cause with the last attempt's error or, if there is none, why nothing is known."""
     error = queueing.last_error(facts.state, None)
     again = _again(facts)
     if error is not None and facts.state is not None:

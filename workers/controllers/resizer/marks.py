@@ -41,7 +41,7 @@ class Call:
         exhausted: the number of consecutive RESOURCE_EXHAUSTED answers (MR-031).
         parameters: the parameters of the class, kept while the call may be in flight (DR-027).
         deadline: the time by which the call must end; set while its outcome is unknown (MR-010).
-        overtaken: the same deadline for earlier calls of dead workers for the same target.
+        overtaken: the time by which dead workers' earlier calls for the same target must end.
         digest: a checksum of the parameters, which may be too large to store; 0 if unknown.
     """
 

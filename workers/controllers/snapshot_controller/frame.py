@@ -354,9 +354,9 @@ class BindingPass(ObjectPass, ABC):
             self.told("ready", content)
 
     def check_binding(self, content: JsonObject | None) -> Outcome:
-        """Checks that a ready object's content belongs to it (SNC-055).
+        """Checks that a ready object's content belongs to the object (SNC-055).
 
-        If it does not, reports this and has the object reconciled again.
+        If the content does not, reports the problem and has the object reconciled again.
         """
         words = self.words
         if content is None:

@@ -57,7 +57,7 @@ def owner_reference(group: Json) -> JsonObject:
 
 
 def own(work: ObjectPass) -> bool:
-    """Makes the group the owner of a member without an owner; True if it did so (SNC-055)."""
+    """Makes the group the owner of an unowned member; returns True if it wrote this (SNC-055)."""
     name = objects.group_name(work.item)
     if not name or not work.settings.groups or objects.is_group_member(work.item):
         return False

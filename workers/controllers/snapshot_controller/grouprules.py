@@ -32,7 +32,7 @@ class GroupRules:
         self._open: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()  # contents with work of their own
-        # The group of every snapshot content; it is kept because a list does not show whose content
+        # Maps every group snapshot content to its group, because a list does not show whose content
         # is missing.
         self._bound: dict[str, tuple[str, str]] = {}
         self._listed: dict[Resource, set[Any]] = {}

@@ -107,18 +107,19 @@ class SnapshotControllerRules:
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
-        # The names of open snapshots, by the full name of their source claim.
+        # Maps the full name of a source claim to the names of its open snapshots.
         self._of_claim: dict[str, set[str]] = {}
         # The snapshot contents of open snapshots as last seen, and the snapshot contents that need
         # a reconcile of their own.
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()
-        # The claims that have csi-fleet's finalizer; True for a claim that is being deleted.
+        # The claims that have csi-fleet's finalizer; the value is True if the claim is being
+        # deleted.
         self._held: dict[str, bool] = {}
         self._groups = GroupRules()
         self._listed: dict[Resource, set[str]] = {}
-        # The snapshot of every snapshot content, including settled snapshots, because a list does
-        # not show whose content is missing. An entry takes about 240 bytes.
+        # Maps every snapshot content to its snapshot, even if the snapshot is settled, because a
+        # list does not show whose content is missing. An entry takes about 240 bytes.
         self._bound: dict[str, str] = {}
         # Settled snapshots and their contents, until both kinds have been listed once.
         self._settled: dict[str, str] | None = {}

@@ -119,7 +119,7 @@ class LiveContent(DriverPass):
         )
 
     def clear_annotation(self) -> None:
-        """Removes what `annotate` added, once no call is in flight (part of `forget`)."""
+        """Removes the annotation that `annotate` added, once no call is in flight."""
         self.write(
             "unmark-created",
             lambda item: (

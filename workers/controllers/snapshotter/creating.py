@@ -337,8 +337,8 @@ class Creation:
     def may_give_up(self, error: CsiError, before: Intent | None) -> bool:
         """True if the object is to be deleted and no call created a snapshot (SND-032).
 
-        That is so if the pool was full each time, or if the volume has no snapshot and no other
-        call is in flight.
+        No call created a snapshot if the pool was full each time, or if the volume has no snapshot
+        and no other call is in flight.
         """
         work = self.work
         if not (work.is_wanted_gone() and made_nothing(error)):
@@ -348,7 +348,7 @@ class Creation:
         was_closed = before is not None and before.is_full
         if was_closed:
             return True
-        # A dead worker's call may have used the last space of the pool.
+        # A dead worker's call may have used the pool's last space.
         return not work.overtaken_seconds() and orphans.is_volume_without_snapshots(work)
 
     def finish(
