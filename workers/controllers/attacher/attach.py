@@ -281,7 +281,7 @@ class AttachmentPass(DriverPass):
             self.warn(f"{word.capitalize()}Failed", error.message)
             try:
                 self.save_status(f"save-{word}-error", {field: content})
-            except RefusedError as refused:  # like csi-attacher, only log it
+            except RefusedError as refused:  # as in csi-attacher, it is only logged
                 _log.warning("error not saved", operation=word, err=refused)
         return self.again(error, f"{word} failed")
 

@@ -59,7 +59,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
         ApiError: the API server does not answer, or refuses to show the attachment.
         QueueUnavailable: Redis does not answer.
     """
-    del noun, namespace  # only attachments come here, and they have no namespace
+    del noun, namespace  # called only for attachments, which have no namespace
     facts = gather(tools, name)
     return Explained(attachment_cause(facts), facts.state)
 

@@ -164,7 +164,7 @@ class AttacherRules:
         self._waiting.put(name, waiting, ("node", waiting.node), ("volume", volume))
         is_echo = known is not None and known.fingerprint == waiting.fingerprint
         if known is not None and known.is_marked and not waiting.is_marked:
-            is_echo = False  # csi-fleet removes them only at the end, so another program did
+            is_echo = False  # csi-fleet removes the marks only at the end
         return told if is_echo else [*told, waiting.key]
 
     def _drop_attachment(self, item: Attachment) -> list[Told]:

@@ -35,7 +35,7 @@ class CapacityController:
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
         """Reconciles one capacity key."""
-        assert driver is not None  # all kinds have one
+        assert driver is not None  # keys of all kinds have a driver
         return sync_capacity(context, driver, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:

@@ -30,7 +30,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     resource = nouns.nouns()[noun].resource
     with suppress(NotFoundError):
         if wanted_kind(tools.kube.get(resource, name, namespace=namespace)) is None:
-            return generic.Explained(generic.NOTHING)  # no key is ever made for it
+            return generic.Explained(generic.NOTHING)  # no key is ever created for it
     own = nouns.Noun(noun, resource, tuple((SPEC, kind) for kind in SPEC.kinds))
     found = generic.explain(tools, own, namespace=namespace, name=name)
     if found.cause.code != "no-controller":

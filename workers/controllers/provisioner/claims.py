@@ -295,7 +295,7 @@ class ClaimPass(ClaimWork):
         if storage_class is None:
             return retry("storage class not found")
         if storage_class.get("provisioner") not in self.driver.names:
-            if intent is not None:  # a call may still run, so its intent must be kept
+            if intent is not None:  # a call may still be running, so keep its intent
                 return retry("class of another provisioner")
             return done("class of another provisioner")
         paused = (

@@ -48,7 +48,7 @@ class ProvisionerController:
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
         """Reconciles the key; adds a plug-in's retry limit to the outcome (L-016)."""
-        assert driver is not None  # all kinds have one
+        assert driver is not None  # keys of all kinds have a driver
         outcome = _PASSES[key.kind](context, driver, key, lease)
         if outcome.may_give_up:
             return replace(outcome, give_up_after=backend_of(driver).threshold(key.kind))

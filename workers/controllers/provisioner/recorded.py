@@ -103,10 +103,10 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             key=work.key.text,
             driver=work.driver.name,
             volume=work.volume,
-            claim=known.claim if known else self.claim,  # what the request was made from
+            claim=known.claim if known else self.claim,  # the request was built from it
             storage_class=self.storage_class,
             request=request,
-            previous=self.intent or work.record,  # of a failed attempt: the calls it overtook
+            previous=self.intent or work.record,  # has the calls that were overtaken
             session=work.lease.session,
         )
         work.runtime.effects.reach(Step.RECORD_INTENT, work.lease)

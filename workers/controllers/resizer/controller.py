@@ -34,7 +34,7 @@ class ResizerController:
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
         """Reconcile one claim."""
-        assert driver is not None  # the kind has one
+        assert driver is not None  # keys of this kind have a driver
         settings = settings_of(driver)
         return Reconcile(
             context,

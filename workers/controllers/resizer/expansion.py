@@ -98,7 +98,7 @@ class ExpandStep:
         trail.note("rpc", f"ControllerExpandVolume {self.plan.target.text}")
         is_migrated = in_tree_source(self.work.writer.volume) is not None
         try:
-            with about_volume(is_migrated=is_migrated):  # label of the metrics
+            with about_volume(is_migrated=is_migrated):  # sets a label of the metrics
                 return self.work.context.effects.client(self.work.driver).call(
                     "Controller/ControllerExpandVolume",
                     self._request,

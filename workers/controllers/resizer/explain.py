@@ -69,7 +69,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
         ApiError: the API server does not answer, or refuses to show an object.
         QueueUnavailable: Redis does not answer.
     """
-    del noun  # only claims come here
+    del noun  # called only for claims
     facts = gather(tools, namespace, name)
     return Explained(change_cause(facts), facts.state, facts.claim, facts.volume)
 

@@ -57,7 +57,7 @@ class ModifyStep:
         except NotFoundError:
             kept = work.marks.modification_of(name)
             if self.plan.is_again and kept is not None and kept.parameters is not None:
-                self._parameters = dict(kept.parameters)  # of the deleted class (DR-027)
+                self._parameters = dict(kept.parameters)  # those of the deleted class (DR-027)
             else:
                 self._refusal = f'VAC "{name}" does not exist.'
             return

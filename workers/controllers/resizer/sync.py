@@ -94,7 +94,7 @@ class Reconcile:
             try:
                 return self._run()
             except ConflictError:
-                continue  # in the first write: nothing was sent, so read and decide again
+                continue  # nothing was sent yet: read and decide again
             except AttemptError as error:
                 trail.note("error", error.message)
                 return retry("unreadable")

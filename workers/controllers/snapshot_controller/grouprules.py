@@ -31,7 +31,7 @@ class GroupRules:
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._contents: dict[str, tuple[Any, ...]] = {}
-        self._bindings: set[str] = set()  # contents with work of their own
+        self._bindings: set[str] = set()  # contents that need a reconcile
         # Maps every group snapshot content to its group, because a list does not show whose content
         # is missing.
         self._bound: dict[str, tuple[str, str]] = {}

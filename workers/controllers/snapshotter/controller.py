@@ -34,7 +34,7 @@ class SnapshotterController:
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
         """Reconciles the key according to its kind."""
-        assert driver is not None  # all kinds have one
+        assert driver is not None  # keys of all kinds have a driver
         if key.kind == KIND_GROUP_CONTENTS:
             return sync_group_content(context, driver, key, lease)
         return sync_content(context, driver, key, lease)

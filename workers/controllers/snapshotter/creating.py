@@ -284,7 +284,7 @@ class Creation:
         try:
             work.annotate()
         except Exception:
-            work.ended()  # the call is not made
+            work.ended()  # the call will not be made
             raise
         if is_deleting(work.item) and not was_open:
             work.ended()

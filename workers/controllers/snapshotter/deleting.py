@@ -43,7 +43,7 @@ def release(work: ContentPass, *, has_strays: bool = False) -> Outcome:
         work.drop_finalizer()
     except Gone:
         pass
-    except ConflictError:  # perhaps its deletion policy changed
+    except ConflictError:  # its deletion policy may have changed
         return retry("it changed meanwhile")
     # `known`: the events that these writes cause need no further reconcile.
     return done("released", known=version_of(work.item))

@@ -324,7 +324,7 @@ def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
         work.blame(_CHECK[0], f"{_CHECK[1]}: {cause}: {quote(str(error))}")
         return retry(error.code_name)
     group, now = answer.group_snapshot, time.time()
-    group.ClearField("snapshots")  # as csi-snapshotter: the administrator lists the members
+    group.ClearField("snapshots")  # like csi-snapshotter: the administrator lists the members
     work.write_status(
         "write-status",
         lambda item: group_status(item.get("status"), group, handle=handle, now=now),

@@ -85,7 +85,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
         handle, members = calls.create(work, known, secrets)
     except CsiError as error:
         if is_final(error) and known.is_open:
-            work.close()  # and repeat: a failed call says nothing about the call before
+            work.close()  # then retry: a failed call says nothing about the earlier one
             return retry(error.code_name)
         if is_final(error) or (made_nothing(error) and known.is_full):
             work.forget()

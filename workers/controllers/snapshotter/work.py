@@ -143,7 +143,7 @@ class ContentPass(LiveContent):
                 self.remember(self.intent, polls=self.polls)
             except RecordTooLarge:  # a repeated call with the name returns the handle again
                 self.remember(ended, polls=self.polls)
-            except LeaseLost:  # the next worker must learn of it, even if the object is gone
+            except LeaseLost:  # the next worker must know it, even if the object is gone
                 self.copy_intent()
                 raise
 
@@ -215,7 +215,7 @@ class ContentPass(LiveContent):
 
     def close(self) -> None:
         """Marks the intent as failed and drops its copy: the call ended; a snapshot may exist."""
-        assert self.intent is not None  # of the call that ended
+        assert self.intent is not None  # the intent of the call that ended
         self.forget(kept=self.intent.as_failed())
 
     def forget(
