@@ -1,1 +1,1 @@
-"""The commands of `csi-fleet`: wiring only, no rules."""
+"""The commands of `csi-fleet`: they only connect the parts and contain no rules."""

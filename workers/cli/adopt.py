@@ -48,7 +48,7 @@ _SHORT: Final = {"deploy": "Deployment", "sts": "StatefulSet", "ds": "DaemonSet"
 
 
 def run(tools: Tools) -> int:
-    """Run the command; 1 if something prevents the change or it did not finish."""
+    """Run the command; return 1 if something prevents the change or the change did not finish."""
     words, tool = tools.settings.arguments, tools.settings.tool
     command = tools.settings.command
     if not words or len(words) > 2 or (words[1:] and "/" not in words[1]):
@@ -78,10 +78,10 @@ class Move:
     """One run of the command.
 
     Attributes:
-        tools: connections and settings.
+        tools: the connections and settings.
         choice: what the user requested.
-        named: `NAMESPACE/[KIND/]NAME` of the workload, "" to search for it.
-        sleep: waits for some seconds.
+        named: the workload, as `NAMESPACE/[KIND/]NAME`; "" to search for it.
+        sleep: waits for the given number of seconds.
         clock: returns the time in seconds.
     """
 
@@ -92,7 +92,7 @@ class Move:
     clock: Callable[[], float] = time.monotonic
 
     def adopt(self) -> int:
-        """Replace the Go sidecars by a worker, or by the gateway of central workers."""
+        """Replace the Go sidecars with a worker, or with the gateway for central workers."""
         workload = self.find()
         installation = self.installation()
         around = self.around(workload, installation) if self.choice.mode == CENTRAL else None
@@ -135,7 +135,10 @@ class Move:
         return code or (verification.run("", "adopt") if verification else 0)
 
     def verification(self, workload: JsonObject, plan: Plan) -> Verification | None:
-        """Prepare the claim of --verify, None without the flag; its problems refuse the plan."""
+        """Prepare the claim for --verify; its problems prevent the change.
+
+        Returns None without the flag.
+        """
         tool = self.tools.settings.tool
         if not tool.verify:
             return None
@@ -159,7 +162,7 @@ class Move:
         return found
 
     def around(self, workload: JsonObject, installation: Installation) -> Surroundings:
-        """Return the objects that central mode needs for the driver besides its workload.
+        """Return the objects that the driver needs in central mode, apart from its workload.
 
         Raises:
             ConfigError: the installation has no central workers.
@@ -232,7 +235,7 @@ class Move:
         return {**item, "apiVersion": resource.api_version, "kind": resource.kind}
 
     def _recorded(self) -> Iterator[JsonObject]:
-        """Yield workloads that were adopted for the driver."""
+        """Yield the workloads that were adopted for the driver."""
         for kind in adoptplan.KINDS:
             resource = _WORKLOADS[kind]
             try:
@@ -256,7 +259,7 @@ class Move:
                 yield self._owner(pod, namespace)
 
     def _pods_of(self, namespace: str, holder: str) -> list[JsonObject]:
-        """Return the pod named like the holder; with host networking, the pods on that node."""
+        """Return the pod with the holder's name; with host networking, the pods on that node."""
         try:
             return [self.tools.kube.get(paths.PODS, holder, namespace=namespace)]
         except NotFoundError:
@@ -293,9 +296,10 @@ class Move:
         return item
 
     def installation(self) -> Installation:
-        """Read image, Redis and namespaces of the installation from its watcher.
+        """Read the installation's image, Redis and namespaces from its watcher.
 
-        Any user may create a Deployment `watcher`, so only namespaces with csi-fleet's label count.
+        Any user may be able to create a Deployment named `watcher`, so only namespaces that have
+        csi-fleet's label are searched.
 
         Raises:
             ConfigError: there is no installation, or more than one.
@@ -358,7 +362,7 @@ class Move:
             exit_code=1,
         )
 
-    # Checking what the worker needs.
+    # Check what the worker needs.
 
     def needs(self, workload: JsonObject, installation: Installation) -> Iterator[Finding]:
         """Check the Secret, ConfigMap and permissions that the worker needs."""
@@ -415,14 +419,14 @@ class Move:
             )
 
     def needs_of_central(self, workload: JsonObject, around: Surroundings) -> Iterator[Finding]:
-        """Check for conflicting objects and for permissions that the central workers lack."""
+        """Check for conflicting objects, and for permissions that central workers do not have."""
         yield from around.needs()
         pod = adoptcentral.rights_of(around.central)
         yield from self._rights(workload, pod, around.central.namespace)
         yield adoptcentral.secrets_hint(around.central, self.choice.driver)
 
     def _rights(self, workload: JsonObject, pod: JsonObject, namespace: str) -> Iterator[Finding]:
-        """Check for each sidecar that the pod's account and the watcher have its permissions.
+        """Check that the pod's account and the watcher have each sidecar's permissions.
 
         Args:
             workload: the driver's workload.
@@ -457,7 +461,7 @@ class Move:
     # Changing the cluster.
 
     def label(self, namespace: str) -> None:
-        """Label the namespace, so that Redis' NetworkPolicy admits the driver's pods."""
+        """Label the namespace, so that Redis's NetworkPolicy admits the driver's pods."""
         found = self.tools.kube.get(paths.NAMESPACES, namespace)
         if DRIVERS_LABEL not in (found["metadata"].get("labels") or {}).items():
             change = {"metadata": {"labels": dict([DRIVERS_LABEL])}}
@@ -467,7 +471,7 @@ class Move:
     def change(
         self, workload: JsonObject, plan: Plan, again: Callable[[JsonObject], Plan]
     ) -> JsonObject:
-        """Write the workload; after a conflict, plan again with `again` and retry."""
+        """Write the workload; after a conflict, compute a new plan with `again` and retry."""
         resource, metadata = _WORKLOADS[workload["kind"]], workload["metadata"]
         for _ in range(_TRIES):
             if plan.patch is None:
@@ -502,7 +506,7 @@ class Move:
     def finish(
         self, workload: JsonObject, plan: Plan, around: Surroundings | None, *, wants_ours: bool
     ) -> int:
-        """Wait for the new pods and for the Lease's new holder, then clean up."""
+        """Wait for the new pods and for the new holder of the Lease, then clean up."""
         end, driver = self.clock() + self.tools.settings.tool.wait_seconds, self.choice.driver
         while not adoptplan.is_rolled_out(workload := self.current(workload)):
             if self.clock() > end:
@@ -541,7 +545,7 @@ class Move:
         return 0
 
     def _is_handed_over(self, plan: Plan, *, wants_ours: bool) -> bool:
-        """Return True if this side holds one of the Leases and the other side holds none."""
+        """Return True if the wanted side holds at least one Lease and the other side holds none."""
         held = self._holders()
         mine, others = (held.ours, held.go) if wants_ours else (held.go, held.ours)
         return bool(mine.keys() & plan.elects) and not others.keys() & plan.elects
@@ -583,7 +587,7 @@ class Move:
         return 1
 
     def say_written(self, places: list[str], what: str) -> None:
-        """Print one line for each object."""
+        """Print a line for each object."""
         for one in places:
             terminal.write(f"{one} {what}")
 
@@ -608,7 +612,7 @@ class Move:
             terminal.write(f"{mark}{one.text}")
 
     def shown(self, workload: JsonObject, plan: Plan, around: Surroundings | None) -> int:
-        """Print findings and the planned objects as YAML; returns 1 if the change is refused."""
+        """Print the findings and the planned objects as YAML; return 1 if the change is refused."""
         for one in plan.findings:
             for line in f"{one.state}: {one.text}".rstrip().splitlines():
                 terminal.write(f"# {line}")
@@ -635,7 +639,7 @@ class Move:
 
 
 def _reachable(url: str, namespace: str) -> str:
-    """Return the watcher's Redis URL in the form that works from another namespace."""
+    """Return the watcher's Redis URL in a form that works from another namespace."""
     scheme, separator, rest = url.partition("://")
     if scheme not in {"redis", "rediss"}:
         return url

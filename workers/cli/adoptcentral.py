@@ -1,4 +1,4 @@
-"""The cluster objects that a driver in central mode needs besides its workload.
+"""The cluster objects that a driver in central mode needs in addition to its workload.
 
     namespace of the driver   Service, Secret and NetworkPolicy of the gateway
     namespace of the workers  Secrets driver-ca and driver-tls; the driver's key in the ConfigMap
@@ -6,8 +6,9 @@
     cluster                   ClusterRole and binding: the workers are allowed to serve this driver
 
 Only missing or different objects are written, so the command can be interrupted and repeated. None
-of them allows a call to the driver before its pods have a gateway. An object of the same name that
-`adopt` did not create is used if it is a Secret (for example from cert-manager), otherwise refused.
+of them allows a call to the driver before its pods have a gateway. If an object of the same name
+exists that `adopt` did not create, a Secret (for example from cert-manager) is used, and any other
+object is a conflict: the command refuses to continue.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
 
 
 def central_of(kube: KubeResources, installation: Installation) -> Central | None:
-    """Return the central workers, None if the installation has none."""
+    """Return the central workers, or None if the installation has none."""
     try:
         found = kube.get(paths.DEPLOYMENTS, "worker", namespace=installation.namespace)
     except NotFoundError:
@@ -95,9 +96,9 @@ class Surroundings:
     """The objects of one driver.
 
     Attributes:
-        kube: the API server, with the user's permissions.
-        driver: name of the driver.
-        namespace: namespace of its workload.
+        kube: the API server, accessed with the user's permissions.
+        driver: the name of the driver.
+        namespace: the namespace of its workload.
         central: the central workers.
     """
 
@@ -108,18 +109,18 @@ class Surroundings:
 
     @property
     def name(self) -> str:
-        """Name of Service, Secret and NetworkPolicy."""
+        """The name of the Service, the Secret and the NetworkPolicy."""
         return gateway.name_of(self.driver)
 
     @property
     def role(self) -> str:
-        """Name of ClusterRole and binding."""
+        """The name of the ClusterRole and its binding."""
         return f"csi-fleet-adopted-{self.name.removeprefix('csi-fleet-')}"
 
     def objects(
         self, workload: JsonObject, *, is_one_replica: bool
     ) -> list[tuple[Resource, JsonObject]]:
-        """Return all objects except the Secrets and the entry."""
+        """Return all objects except the Secrets and the driver's entry."""
         port = self.central.port
         own = {gateway.LABEL: self.name}
         workers = {
@@ -132,7 +133,8 @@ class Surroundings:
             {"from": [workers], "ports": [{"protocol": "TCP", "port": port}]}
         ]
         if not self._is_isolated(workload):
-            # A policy closes all ports that no policy opens, so keep the other ports open.
+            # A policy closes all ports that no policy opens, so this policy keeps the other ports
+            # open.
             ingress.append({"ports": _all_but(port)})
         return [
             (SERVICES, self._service(own, is_one_replica=is_one_replica)),
@@ -194,12 +196,13 @@ class Surroundings:
         }
         known = find(self.kube, SERVICES, self.name, self.namespace)
         if is_one_replica and (known is None or known["spec"].get("clusterIP") == "None"):
-            # A Service without an address resolves to the pods. An existing address stays.
+            # A Service without an address of its own resolves to its pods. An existing address is
+            # kept.
             spec["clusterIP"] = "None"
         return self._object(SERVICES, self.name, {"spec": spec})
 
     def shown(self, workload: JsonObject, entry: JsonObject) -> list[JsonObject]:
-        """Return all objects for display; certificates and keys are generated only by `make`."""
+        """Return all objects for display; only `make` generates certificates and keys."""
         secrets = [
             {**self._secret(place, name, {}), "data": dict.fromkeys(keys, "(made by adopt)")}
             for place, name, keys in (
@@ -213,7 +216,7 @@ class Surroundings:
         return [*secrets, *(one for _, one in objects), self._entries(entry)]
 
     def needs(self) -> Iterator[Finding]:
-        """Report what prevents an adoption: foreign objects, or a driver that is already listed."""
+        """Report what prevents adoption: conflicting objects, or an already listed driver."""
         for resource, name, place in (
             (SERVICES, self.name, self.namespace),
             (POLICIES, self.name, self.namespace),
@@ -265,7 +268,7 @@ class Surroundings:
                 )
 
     def _ending(self, secret: JsonObject) -> Iterator[Finding]:
-        """Report a certificate that ends soon and that `adopt` may not renew."""
+        """Report a certificate that expires soon and that `adopt` is not allowed to renew."""
         metadata = secret["metadata"]
         for key in ("ca.crt", "tls.crt"):
             is_valid, end = certificates.lasting(_value(secret, key), is_bundle=key == "ca.crt")
@@ -279,7 +282,7 @@ class Surroundings:
                 )
 
     def make(self, workload: JsonObject, entry: JsonObject) -> list[str]:
-        """Create or correct all objects, the entry last; returns the written objects."""
+        """Create or correct all objects, the entry last; return the objects that were written."""
         written = self._certificates()
         for resource, item in self.objects(workload, is_one_replica=_is_one_replica(entry)):
             if self._apply(resource, item):
@@ -318,7 +321,7 @@ class Surroundings:
     # Certificates.
 
     def _certificates(self) -> list[str]:
-        """Create authority and certificates of workers and gateway; renew expiring ones."""
+        """Create the authority and the workers' and gateway's certificates; renew expiring ones."""
         here, written = self.central.namespace, list[str]()
         has_client = find(self.kube, paths.SECRETS, CLIENT, here)
         if has_client and not find(self.kube, paths.SECRETS, AUTHORITY, here):
@@ -370,7 +373,7 @@ class Surroundings:
 
     @property
     def _key(self) -> str:
-        """The driver's own key in the ConfigMap, so that no command overwrites another's entry."""
+        """The driver's own key in the ConfigMap; no command overwrites another driver's entry."""
         return f"{self.name}.yaml"
 
     def _entries(self, entry: JsonObject) -> JsonObject:
@@ -385,7 +388,7 @@ class Surroundings:
             self._create(paths.CONFIG_MAPS, wanted)
         elif ((found.get("data") or {}).get(self._key)) == wanted["data"][self._key]:
             return False
-        # Another command may have just created the ConfigMap with only its own driver.
+        # Another command may have just created the ConfigMap with only the entry of its own driver.
         place = self.kube.get(paths.CONFIG_MAPS, ADOPTED, namespace=self.central.namespace)
         self.kube.merge(paths.CONFIG_MAPS, place, {"data": wanted["data"]})
         return True
@@ -393,7 +396,8 @@ class Surroundings:
     def _touch(self) -> None:
         """Make the kubelets refresh the workers' volumes now instead of within a minute.
 
-        A kubelet does so when a pod changes. Without permission to change pods it takes a minute.
+        A kubelet refreshes a pod's volumes when the pod changes. Without permission to change pods,
+        the refresh takes up to a minute.
         """
         note = {_TOUCHED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         try:
@@ -403,7 +407,7 @@ class Surroundings:
         except (NotFoundError, RefusedError):
             return
 
-    # Objects of any kind.
+    # Helpers for objects of any kind.
 
     def _object(
         self, resource: Resource, name: str, fields: JsonObject, *, namespace: str = ""
@@ -416,7 +420,7 @@ class Surroundings:
         return {**kind, "metadata": metadata, **fields}
 
     def _create(self, resource: Resource, item: JsonObject) -> JsonObject:
-        """Create the object; if another process has just created it, return that object."""
+        """Create the object; if another process has just created it, return the existing object."""
         try:
             return self.kube.create(resource, item)
         except AlreadyExistsError:
@@ -453,7 +457,7 @@ class Surroundings:
 def find(
     kube: KubeResources, resource: Resource, name: str, namespace: str = ""
 ) -> JsonObject | None:
-    """Return the object, None if there is none."""
+    """Return the object, or None if it does not exist."""
     try:
         return kube.get(resource, name, namespace=namespace)
     except NotFoundError:
@@ -461,7 +465,7 @@ def find(
 
 
 def is_served(tools: Tools, central: Central, driver: str) -> bool | None:
-    """Return True if a worker is connected to the driver, asked in a pod; None if unknown."""
+    """Return True if a worker is connected to the driver; None if no pod can report it."""
     report = asked_in_pod(tools, central.namespace, "status", "-o", "json")
     if report is None or not isinstance(report.get("drivers"), dict):
         return None
@@ -470,9 +474,9 @@ def is_served(tools: Tools, central: Central, driver: str) -> bool | None:
 
 
 def asked_in_pod(tools: Tools, namespace: str, *command: str) -> JsonObject | None:
-    """Run a csi-fleet command in a pod of the namespace; returns its JSON, None without an answer.
+    """Run a csi-fleet command in a pod of the namespace; return its JSON, or None if it fails.
 
-    Only pods can reach Redis, and have its password and certificate.
+    Only pods can reach Redis and have its password and certificate.
     """
     config = tools.settings.kube.kubeconfig
     flags = [f"--kubeconfig={config}"] if config else []
@@ -492,13 +496,13 @@ def asked_in_pod(tools: Tools, namespace: str, *command: str) -> JsonObject | No
 
 
 def rights_of(central: Central) -> JsonObject:
-    """Return the workers' account as a pod, for the permission check of `migrate`."""
+    """Return the workers' account in the form of a pod, for `migrate`'s check of permissions."""
     metadata = {"name": "worker", "namespace": central.namespace}
     return {"metadata": metadata, "spec": {"serviceAccountName": "worker", "containers": []}}
 
 
 def secrets_hint(central: Central, driver: str) -> Finding:
-    """Return a hint on a decision of the user: which Secrets the workers may read."""
+    """Return a hint that the user has to decide which Secrets the workers may read."""
     return Finding(
         "rights",
         WARN,
@@ -526,7 +530,7 @@ def _place(resource: Resource, item: JsonObject) -> str:
 
 
 def _names(text: str) -> set[str]:
-    """Return the names of the drivers in a drivers file; empty if it is unreadable."""
+    """Return the names of the drivers in a drivers file; an empty set if it is unreadable."""
     try:
         found: Any = yaml.safe_load(text)
         return {str(one["name"]) for one in found["drivers"] or ()}
@@ -548,7 +552,7 @@ def _all_but(port: int) -> list[JsonObject]:
 
 
 def _change(found: Any, wanted: Any) -> Any:
-    """Return the merge patch that makes `found` cover `wanted`; label maps are replaced whole."""
+    """Return a merge patch that makes `found` contain `wanted`; label maps are replaced whole."""
     if not isinstance(wanted, dict) or not isinstance(found, dict):
         return wanted
     gone = found.keys() - wanted.keys() if _is_labels(wanted) else ()
@@ -557,12 +561,15 @@ def _change(found: Any, wanted: Any) -> Any:
 
 
 def _is_labels(value: JsonObject) -> bool:
-    """Return True for a map of labels, to which the API server adds nothing."""
+    """Return True for a map of labels, to which the API server adds no defaults."""
     return all(isinstance(one, str) for one in value.values())
 
 
 def _covers(found: Any, wanted: Any) -> bool:
-    """Return True if `found` contains `wanted`, with equal labels; the server adds defaults."""
+    """Return True if `found` contains `wanted`; labels must be equal.
+
+    The API server may have added defaults to `found`.
+    """
     if isinstance(wanted, dict):
         if _is_labels(wanted):
             return bool(found == wanted)
@@ -579,7 +586,7 @@ def _covers(found: Any, wanted: Any) -> bool:
 
 
 def _selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
-    """Return True if the label selector matches, by the API server's rules."""
+    """Return True if the label selector matches the labels according to the API server's rules."""
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
     return all(expression_matches(one, labels) for one in selector.get("matchExpressions") or ())

@@ -1,19 +1,20 @@
-"""Plans what adopting or releasing a driver's workload changes in it.
+"""Plans what adopting or releasing a driver changes in its workload.
 
-Pure: takes objects, returns one merge patch and findings. The patch stores a record of what it
-removes in an annotation of the workload, so one request writes both or neither. A user who can
-forge the record can also change the containers. The workload is the only state and each step is
-planned from its current content, so any step can be interrupted and repeated.
+Pure: takes objects, and returns a merge patch and findings. The patch stores a record of what it
+removes in an annotation of the workload, so a single request writes both or neither. A user who can
+forge the record can also change the containers. All state is in the workload, and each step is
+planned from the workload's current content, so any step can be interrupted and repeated.
 
     Go sidecars ---adopt---> worker + record ---release---> Go sidecars + mark ---> Go sidecars
 
-Both sides never work at once. If every sidecar has --leader-election, the Lease ensures this. If
-not, the Deployment's pods are replaced with strategy Recreate, and `settle` restores the original
-strategy once the new pods run.
+Both sides never work at the same time. If every sidecar has --leader-election, the Lease ensures
+this. If not, the Deployment's pods are replaced with the Recreate strategy, and `settle` restores
+the original strategy once the new pods run.
 
-In central mode the new pods have a gateway instead of the sidecars. Workers reach the driver only
-through it, and with Recreate no pod has it before the last pod with Go sidecars has ended. All
-workers call the same one of several replicas, unless the user allows calls to any of them.
+In central mode, the new pods have a gateway instead of the sidecars. Workers reach the driver only
+through the gateway, and with Recreate no pod has a gateway before the last pod with Go sidecars has
+ended. If there are several replicas, all workers call the same one, unless the user allows calls to
+any of them.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ class Plan:
     """The planned change.
 
     Attributes:
-        findings: messages for people; if one is a `FAIL`, nothing must be done.
-        patch: a merge patch of the workload, None if nothing changes.
+        findings: messages for people; if one of them is a `FAIL`, the change must not be made.
+        patch: a merge patch for the workload; None if nothing changes.
         overlay: the same change as a kustomization, for users who render the workload.
-        elects: programs whose Lease decides which side works.
-        is_moved: the containers are already as requested.
+        elects: the programs whose Lease decides which side works.
+        is_moved: whether the containers are already as requested.
         entry: the driver's entry for the drivers file, in central mode.
     """
 
@@ -96,7 +97,7 @@ def place_of(workload: JsonObject) -> str:
 
 
 def record_of(workload: JsonObject) -> JsonObject | None:
-    """Return the workload's record of its removed sidecars; None if it has none.
+    """Return the workload's record of its removed sidecars, or None if it has no record.
 
     Raises:
         ValueError: the annotation does not contain a record.
@@ -111,12 +112,12 @@ def record_of(workload: JsonObject) -> JsonObject | None:
 
 
 def is_central(record: JsonObject | None) -> bool:
-    """Return True if the record is of a driver that central workers serve."""
+    """Return True if the record belongs to a driver that central workers serve."""
     return (record or {}).get("as") == CENTRAL
 
 
 def adopt(workload: JsonObject, installation: Installation | Central, choice: Choice) -> Plan:
-    """Plan to replace the Go sidecars by a worker, or by a gateway of central workers."""
+    """Plan to replace the Go sidecars with a worker, or with a gateway for central workers."""
     plan = Plan()
     record = _checked_record(workload, choice.driver, plan)
     if plan.is_refused:
@@ -209,7 +210,7 @@ def _built(
 
 
 def release(workload: JsonObject, choice: Choice) -> Plan:
-    """Plan to replace the worker by the original Go sidecars."""
+    """Plan to replace the worker with the original Go sidecars."""
     plan = Plan()
     record = _checked_record(workload, choice.driver, plan)
     if plan.is_refused:
@@ -243,9 +244,9 @@ def release(workload: JsonObject, choice: Choice) -> Plan:
 
 
 def settle(workload: JsonObject) -> JsonObject | None:
-    """Return the patch to apply once the new side works; None if there is none.
+    """Return the patch to apply once the new side works; None if nothing has to be changed.
 
-    The workload gets its own strategy back, and after a release the record is removed.
+    The patch restores the workload's own strategy, and after a release it removes the record.
     """
     try:
         record = record_of(workload)
@@ -254,7 +255,8 @@ def settle(workload: JsonObject) -> JsonObject | None:
     if record is None:
         return None
     patch: JsonObject = {}
-    # An adoption of an earlier release has a Service that spreads the workers over all pods.
+    # A driver adopted by an earlier release has a Service that distributes the workers over all
+    # pods.
     is_spread = is_central(record) and not (record.get("any_replica") or record.get("chosen"))
     is_kept = is_spread and not record.get("released")
     strategy = None if is_kept else record.pop("strategy", None)
@@ -266,7 +268,7 @@ def settle(workload: JsonObject) -> JsonObject | None:
 
 
 def movable(workload: JsonObject) -> list[Sidecar]:
-    """Return the Go sidecars in the workload's pods that work for one driver."""
+    """Return the Go sidecars in the workload's pods that connect to a driver."""
     metadata, template = workload["metadata"], workload["spec"]["template"]
     pod = {
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
@@ -329,7 +331,7 @@ def _checked_record(workload: JsonObject, driver: str, plan: Plan) -> JsonObject
 
 
 def _is_of_mode(workload: JsonObject, record: JsonObject, choice: Choice, plan: Plan) -> bool:
-    """Return True if the driver was adopted in the requested mode; else add a finding."""
+    """Return True if the driver was adopted in the requested mode; otherwise add a finding."""
     mode = str(record.get("as") or WORKER)
     if mode != choice.mode:
         plan.say(
@@ -364,7 +366,7 @@ def _check_kind(workload: JsonObject, plan: Plan) -> None:
 def _check_names(
     workload: JsonObject, result: OneContainer, record: JsonObject | None, plan: Plan
 ) -> None:
-    """Check for containers and volumes of the pod whose names conflict with csi-fleet's."""
+    """Check for containers and volumes of the pod whose names conflict with csi-fleet's names."""
     spec = workload["spec"]["template"]["spec"]
     if record is None and (ours := _worker(workload)) is not None:
         plan.say(
@@ -424,7 +426,7 @@ def _check_replicas(workload: JsonObject, choice: Choice, plan: Plan, *, is_elec
 
 
 def _check_handover(workload: JsonObject, plan: Plan, *, is_by_lease: bool) -> None:
-    """Check that pods are replaced without help, and in order if no Lease enforces that."""
+    """Check that pods will be replaced automatically; warn if no Lease hands over the work."""
     spec = workload["spec"]
     if spec.get("paused"):
         plan.say(
@@ -467,7 +469,7 @@ def _undone(one: Undoer, does: str) -> str:
 
 
 def _refresh_image(workload: JsonObject, installation: Installation, plan: Plan) -> None:
-    """Update the image of an adopted driver's worker to that of the installation."""
+    """Update the image of an adopted driver's worker to the installation's image."""
     worker = _worker(workload) or {}
     where = f"{place_of(workload)} is adopted: container {NAME} works in the place of the sidecars"
     if worker.get("image") == installation.image:
@@ -484,7 +486,7 @@ def _refresh_image(workload: JsonObject, installation: Installation, plan: Plan)
 def _refresh_gateway(
     workload: JsonObject, record: JsonObject, central: Central, choice: Choice, plan: Plan
 ) -> None:
-    """Rebuild gateway and entry of an adopted driver from the recorded sidecars."""
+    """Rebuild an adopted driver's gateway and entry from the recorded sidecars."""
     earlier = replace(choice, any_replica=bool(record.get("any_replica")))
     before = _merged(workload, _releasing(workload, record))
     result = _built(before, movable(before), central, earlier)
@@ -565,7 +567,7 @@ def _recreate(
     *,
     is_by_lease: bool,
 ) -> None:
-    """Use strategy Recreate if no Lease ensures that the old pods stop first."""
+    """Set the Recreate strategy if no Lease ensures that the old pods stop first."""
     if "strategy" in earlier:  # an interrupted move has already changed it
         record["strategy"] = earlier["strategy"]
     elif is_by_lease or workload["kind"] != "Deployment":
@@ -604,7 +606,7 @@ def _template(
 
 
 def _removed(spec: JsonObject, names: set[str]) -> list[JsonObject]:
-    """Return the present containers, each with its index in its list without the worker."""
+    """Return the containers to remove, each with its index in its list, not counting the worker."""
     return [
         {"list": one, "index": index, "container": copy.deepcopy(container)}
         for one in _LISTS
@@ -623,7 +625,7 @@ def _releasing(workload: JsonObject, record: JsonObject) -> JsonObject:
     lists = {name: copy.deepcopy(_without_worker(pod, name)) for name in _LISTS}
     there = {one["name"] for each in lists.values() for one in each}
     for one in sorted(record["removed"], key=lambda each: each["index"]):
-        # A sidecar that someone already restored is kept as it is.
+        # A sidecar that somebody has already restored is kept as it is.
         if one["container"]["name"] not in there:
             lists[one["list"]].insert(one["index"], one["container"])
     ours = set(record.get("volumes") or ())
@@ -645,7 +647,8 @@ def _releasing(workload: JsonObject, record: JsonObject) -> JsonObject:
     is_elected = len(record.get("elects") or ()) == len(programs)
     is_by_lease = is_elected and not is_central(record)
     _recreate(workload, changed, kept, record, is_by_lease=is_by_lease)
-    # Keep the driver's name until the end: while no Lease is held, only it leads to the workload.
+    # Keep the driver's name until the end: while no Lease is held, the workload can be found only
+    # by this record.
     return {"metadata": {"annotations": {RECORD: _text(kept)}}, "spec": changed}
 
 

@@ -1,12 +1,13 @@
 """`adopt --verify` and `release --verify`: creates a claim, and deletes it once it is Bound.
 
-It needs only the user's own permissions, and no pod: for a class that waits for a consumer it
-writes a node into the claim, as the scheduler would. The claim's name is derived from the driver's,
-so an interrupted command leaves one claim, which the next command deletes first. A failure does not
-move the driver back.
+It needs only the user's own permissions, and no pod: if the claim's class waits for a consumer, it
+writes a node into the claim, as the scheduler would. The claim's name is derived from the driver's
+name, so an interrupted command leaves at most one claim, which the next command deletes first. If
+the verification fails, the driver is not moved back.
 
-A volume that was not made for the claim is never changed or deleted. The API server binds a claim
-to a free volume before it asks a provisioner, so the claim may get one that has somebody's data.
+A volume that was not created for the claim is never changed or deleted. Kubernetes binds a claim to
+a free volume before it asks a provisioner, so the claim may get a volume that holds somebody's
+data.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 1.0
 SIZE: Final = "1Gi"
-# Set by Kubernetes on a volume that was free, and not on one that a provisioner made for a claim.
+# Kubernetes sets this on a volume that was free, but not on a volume that a provisioner created for
+# a claim.
 _BOUND_BY_KUBERNETES: Final = "pv.kubernetes.io/bound-by-controller"
 
 
 class _EarlierVolumeError(Exception):
-    """The claim has a volume that was not made for it; the text is what a user has to know."""
+    """The claim has a volume that was not created for it; the message tells the user what to do."""
 
 
 @dataclass(slots=True)
@@ -47,10 +49,10 @@ class Verification:
     """The claim of one command.
 
     Attributes:
-        driver: name of the driver.
-        namespace: namespace of the driver's workload; the claim is made there.
-        class_name: the class that the user named; `findings` fills it in if only one fits.
-        sleep: waits for some seconds.
+        driver: the name of the driver.
+        namespace: the namespace of the driver's workload; the claim is created there.
+        class_name: the class that the user named; `findings` sets it if only one class fits.
+        sleep: waits for the given number of seconds.
         clock: returns the time in seconds.
     """
 
@@ -64,16 +66,16 @@ class Verification:
 
     @property
     def name(self) -> str:
-        """Name of the claim."""
+        """The name of the claim."""
         return f"{gateway.name_of(self.driver)}-verify"
 
     @property
     def place(self) -> str:
-        """Namespace and name of the claim."""
+        """The namespace and name of the claim."""
         return f"{self.namespace}/{self.name}"
 
     def findings(self) -> Iterator[Finding]:
-        """Choose the class; yields why that is impossible, before any object is changed."""
+        """Choose the class, or yield why none can be chosen, before any object is changed."""
         names = {self.driver, in_tree_name(self.driver)}
         items = self.tools.kube.list(paths.STORAGE_CLASSES)
         fitting = {one["metadata"]["name"]: one for one in items if one["provisioner"] in names}
@@ -116,10 +118,10 @@ class Verification:
                 )
 
     def run(self, asked_in: str, undo: str) -> int:
-        """Create the claim, wait until it is Bound, delete it; returns the exit code.
+        """Create the claim, wait until it is Bound, and delete it; return the exit code.
 
         Args:
-            asked_in: namespace of pods in which `explain` can run, "" for none.
+            asked_in: the namespace of pods in which `explain` can run; "" if there is none.
             undo: the command that undoes the move.
         """
         seconds = self.tools.settings.tool.wait_seconds
@@ -154,7 +156,7 @@ class Verification:
         return 1
 
     def _steps(self, end: float) -> str:
-        """Do all steps; returns the step that did not finish in time, "" if all did."""
+        """Run all steps; return the step that did not finish in time, or "" if all did."""
         if not self._until(end, self._is_absent):
             return f"the claim {self.place} of an earlier command was not deleted"
         self.tools.kube.create(paths.CLAIMS, self._claim())
@@ -181,17 +183,18 @@ class Verification:
         claim = self.tools.kube.get(paths.CLAIMS, self.name, namespace=self.namespace)
         is_free = not claim["spec"].get("volumeName")
         notes = claim["metadata"].get("annotations") or {}
-        # If the node has no room, the provisioner removes the annotation: set it again.
+        # If the node has no room, the provisioner removes the annotation, so it has to be set
+        # again.
         if self.is_delayed and is_free and ANN_SELECTED_NODE not in notes:
             note = {ANN_SELECTED_NODE: self._node()}
             self.tools.kube.merge(paths.CLAIMS, claim, {"metadata": {"annotations": note}})
         return bool((claim.get("status") or {}).get("phase") == "Bound")
 
     def _is_absent(self) -> bool:
-        """Delete the claim if it is there, with its volume; True once the claim is gone.
+        """Delete the claim, if it exists, and its volume; return True once the claim is gone.
 
         Raises:
-            _EarlierVolumeError: the claim has a volume that was not made for it.
+            _EarlierVolumeError: the claim has a volume that was not created for it.
         """
         claim = adoptcentral.find(self.tools.kube, paths.CLAIMS, self.name, self.namespace)
         if claim is None:
@@ -214,7 +217,7 @@ class Verification:
         return adoptcentral.find(self.tools.kube, paths.CLAIMS, self.name, self.namespace) is None
 
     def _volumes_of(self, claim: JsonObject) -> list[JsonObject]:
-        """Volumes that either side of the binding names; the volume's side is written first."""
+        """Return volumes from both sides of the binding; the volume's side is written first."""
         name, uid = claim["spec"].get("volumeName"), claim["metadata"]["uid"]
         return [
             one
@@ -223,7 +226,7 @@ class Verification:
         ]
 
     def _earlier(self, volume: JsonObject) -> _EarlierVolumeError:
-        """What was done about a volume that was not made for the claim."""
+        """Return the error that describes a volume that was not created for the claim."""
         name = volume["metadata"]["name"]
         bound = (
             f"the claim {self.place} was bound to PersistentVolume {name}, which was not made for "
@@ -244,7 +247,7 @@ class Verification:
         )
 
     def _would_bind(self, volume: JsonObject) -> bool:
-        """True if Kubernetes may bind the claim to the volume and ask no provisioner."""
+        """Return True if Kubernetes may bind the claim to the volume without a provisioner."""
         spec = volume["spec"]
         if reference := _claim_of(volume):
             named = f"{reference.get('namespace')}/{reference.get('name')}"
@@ -276,7 +279,7 @@ class Verification:
         }
 
     def _node(self) -> str:
-        """Return a node that takes pods and has the driver, "" if there is none."""
+        """Return a node that accepts pods and has the driver, or "" if there is none."""
         having = {
             one["metadata"]["name"]
             for one in self.tools.kube.list(paths.CSI_NODES)
@@ -291,7 +294,7 @@ class Verification:
         return ""
 
     def _cause(self, asked_in: str) -> str:
-        """Return the cause by `explain`; without an answer, the claim's newest warning."""
+        """Return the cause that `explain` reports; if it cannot run, the claim's newest warning."""
         report: JsonObject = {}
         if asked_in:
             words = ("explain", "pvc", self.place, "-o", "json")
@@ -321,7 +324,7 @@ def _policy(volume: JsonObject) -> str:
 
 
 def _is_made_for(volume: JsonObject, claim: JsonObject) -> bool:
-    """True if a provisioner made the volume for the claim; False without proof."""
+    """Return True if it is certain that a provisioner created the volume for the claim."""
     made, asked = volume["metadata"], claim["metadata"]
     return (
         _claim_of(volume).get("uid") == asked["uid"]

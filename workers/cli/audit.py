@@ -1,6 +1,6 @@
-"""`csi-fleet audit`: finds leaked volumes and snapshots, and objects that lost theirs.
+"""`csi-fleet audit`: finds leaked volumes and snapshots, and objects that have lost theirs.
 
-Deletes only with confirmation.
+It deletes something only after a confirmation.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The names of one kind of thing in the storage, and of its object in the cluster."""
+    """The words for a kind of thing in the storage backend, and for its object in the cluster."""
 
     thing: str
     owner: str
 
     @property
     def upper(self) -> str:
-        """The heading of a column of ids."""
+        """The heading of the column that contains the ids."""
         return self.thing.upper()
 
 
@@ -56,7 +56,7 @@ SNAPSHOTS: Final = Words("snapshot", "content")
 
 
 def run(tools: Tools) -> int:
-    """Run the command; 0 if nothing is wrong, 1 if something was found."""
+    """Run the command; return 0 if nothing is wrong, 1 if something was found."""
     check_confirmed(tools.settings.tool)
     client, driver = connect(tools)
     try:
@@ -80,7 +80,7 @@ def run(tools: Tools) -> int:
 
 
 def check_confirmed(tool: ToolSettings) -> None:
-    """Check the confirmation before anything is read or waited for.
+    """Check the confirmation before the command reads or waits for anything.
 
     Raises:
         ConfigError: --delete is given without its --confirm, and there is no terminal.
@@ -92,7 +92,7 @@ def check_confirmed(tool: ToolSettings) -> None:
 
 
 def as_fields(driver: str, report: Report, snapshots: Report, obstacle: str) -> dict[str, Any]:
-    """The report as data, for programs."""
+    """Return the report as data, for programs."""
     return {
         "driver": driver,
         "orphans": report.orphans,
@@ -115,7 +115,7 @@ def connect(tools: Tools) -> tuple[CsiClient, str]:
     """Connect to the driver, which must be able to list its volumes.
 
     Raises:
-        ConfigError: the driver does not answer, is another one, or lists no volumes.
+        ConfigError: the driver does not answer, is a different driver, or cannot list volumes.
     """
     settings, wanted = tools.settings.driver, tools.settings.tool.driver
     spec = drivertools.the_one(settings, wanted)
@@ -145,7 +145,7 @@ def connect(tools: Tools) -> tuple[CsiClient, str]:
 def audit(
     tools: Tools, client: CsiClient, driver: str, *, has_snapshots: bool
 ) -> tuple[Report, Report]:
-    """Look twice, the grace time apart, at volumes and at snapshots."""
+    """Compare volumes and snapshots in two passes that are the grace time apart."""
     looks: list[Callable[[Tools, CsiClient, str], Look]] = [look]
     if has_snapshots:
         looks.append(snapshotaudit.look)
@@ -172,7 +172,7 @@ def audit(
 
 
 def look(tools: Tools, client: CsiClient, driver: str) -> Look:
-    """Take one look; the order of the reads makes the comparison safe."""
+    """Make one pass; the order in which the data is read makes the comparison safe."""
     at = time.time()
     listed = {
         entry.volume.volume_id: entry.volume.capacity_bytes
@@ -221,7 +221,7 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
 
 
 def _is_here(tools: Tools, record: Mapping[str, Any]) -> bool:
-    """Return True if the attempt may have created a volume in this driver's storage."""
+    """Return True if the attempt may have created a volume in this driver's storage backend."""
     node = tools.settings.node
     try:
         return not node.enabled or Key.parse(str(record.get("key"))).node in {"", node.node_name}
@@ -230,14 +230,17 @@ def _is_here(tools: Tools, record: Mapping[str, Any]) -> bool:
 
 
 def _segments(tools: Tools, client: CsiClient) -> Mapping[str, str]:
-    """Topology of the driver's node in node deployment; else {}, which matches all PVs."""
+    """Return the topology of the driver's node in node deployment; else {}.
+
+    {} matches all PVs.
+    """
     if not tools.settings.node.enabled:
         return {}
     return client.node_info().accessible_topology.segments
 
 
 def delete(tools: Tools, client: CsiClient, report: Report, snapshots: Report) -> int:
-    """Delete one reported volume or snapshot after its id was given twice."""
+    """Delete one reported volume or snapshot after the user has given its id twice."""
     tool = tools.settings.tool
     kinds = [
         words
@@ -267,14 +270,17 @@ def delete(tools: Tools, client: CsiClient, report: Report, snapshots: Report) -
 
 
 def forget(tools: Tools, report: Report) -> int:
-    """Drop the record of one stranded attempt; its volume is now up to the user."""
+    """Drop the record of one stranded attempt.
+
+    From then on, the user is responsible for the attempt's volume.
+    """
     name = tools.settings.tool.forget
     if name not in report.stranded:
         raise ConfigError(
             f"--forget {name}: this audit does not list it as stranded; nothing is forgotten",
             exit_code=1,
         )
-    # Delete the ConfigMap copies first, because a copy restores its intent.
+    # Delete the copies in ConfigMaps first, because an intent is restored from its copy.
     for copy, (domain, record) in _copies(tools).items():
         if volume_of(domain, record) == name:
             tools.kube.delete_config_map(tools.settings.kube.namespace, copy)
@@ -334,7 +340,7 @@ def _show_tables(words: Words, report: Report) -> None:
 
 
 def _copies(tools: Tools) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Attempts that are copied to ConfigMaps: ConfigMap name -> (lock name, intent)."""
+    """Return the attempts that are copied to ConfigMaps: ConfigMap name -> (lock name, intent)."""
     found: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for one in tools.kube.list_config_maps(tools.settings.kube.namespace, LABEL_INTENT):
         raw, name = (one.get("data") or {}).get(FIELD_RECORD, ""), one["metadata"]["name"]
@@ -351,13 +357,16 @@ def _copies(tools: Tools) -> dict[str, tuple[str, Mapping[str, Any]]]:
 
 
 def volume_of(domain: str, record: Mapping[str, Any]) -> str:
-    """Name of the volume that an attempt may have created, "@" and the node if it has one."""
+    """Return the name of the volume that an attempt may have created.
+
+    If the attempt has a node, `@` and the node's name follow.
+    """
     named, _, node = domain.partition("@")
     volume = str(record.get("volume") or named)
     return f"{volume}@{node}" if node else volume
 
 
 def _handle(volume: JsonObject, driver: str) -> str | None:
-    """The volume's id if it belongs to this driver, else None."""
+    """Return the volume's id if it belongs to this driver, else None."""
     name, handle = storage_of(volume)
     return handle or None if name == driver else None

@@ -1,4 +1,4 @@
-"""`csi-fleet beat`: celery-redbeat, a fallback clock. Two of them, or none, do no harm."""
+"""`csi-fleet beat`: runs celery-redbeat as a fallback clock. Running two, or none, does no harm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = get_logger(__name__)
 
 
 def run(settings: Settings) -> int:
-    """Run the command; returns 1 if Redis is lost, so that the process is restarted."""
+    """Run the command; return 1 if Redis is lost, so that the process is restarted."""
     app = make_app(settings)
     app.conf.update(beat_settings(settings))
     signal.signal(signal.SIGTERM, _exit)
@@ -31,7 +31,8 @@ def run(settings: Settings) -> int:
     mark_ready(settings, "beat.ready")
     ask_redis(settings)
     beat: Any = app.Beat(loglevel="WARNING", redirect_stdouts=False, quiet=True, pidfile=None)
-    # Celery's signal handler would write the schedule first, and wait while Redis is away.
+    # Celery's signal handler would write the schedule first, and would wait while Redis is
+    # unavailable.
     beat.install_sync_handler = lambda _: None
     try:
         beat.run()
@@ -44,9 +45,9 @@ def run(settings: Settings) -> int:
 
 
 def stop_on_term(sender: Any = None, **_: Any) -> None:
-    """End also if the signal arrives in a `__del__`, where Python swallows the exit.
+    """Stop even if the signal arrives in a `__del__`, where Python swallows the SystemExit.
 
-    The exit ends the sleep between two ticks; the stopped service makes no further tick.
+    The SystemExit ends the sleep between two ticks; the stopped service makes no further tick.
     """
 
     def stop(signum: int, frame: object) -> None:
@@ -57,10 +58,10 @@ def stop_on_term(sender: Any = None, **_: Any) -> None:
 
 
 def without_scripts(sender: Any = None, **_: Any) -> None:
-    """Replace the scripts of the scheduler's lock by commands.
+    """Replace the scripts of the scheduler's lock with commands.
 
-    Permission to load scripts allows blocking Redis with a script that never ends, so beat is not
-    given that permission.
+    A user who is allowed to load scripts can block Redis with a script that never ends, so beat is
+    not given that permission.
     """
     lock = sender.scheduler.lock
     if lock is not None:
@@ -68,7 +69,7 @@ def without_scripts(sender: Any = None, **_: Any) -> None:
 
 
 def extend(keys: Any, args: Any, client: Any) -> int:
-    """Extend our lock, like redbeat's script, but with WATCH instead of atomically."""
+    """Extend our lock as redbeat's script does, but with WATCH instead of atomically."""
     return _if_ours(client, keys[0], args[0], "pexpire", int(args[1]))
 
 
@@ -85,7 +86,7 @@ def _if_ours(client: Any, name: str, token: Any, command: str, *args: int) -> in
             return 0
         pipe.multi()
         getattr(pipe, command)(name, *args)
-        # Raises WatchError, a RedisError, if the lock's owner changed meanwhile.
+        # Raises WatchError, a RedisError, if the lock's owner has changed in the meantime.
         return int(pipe.execute()[0])
 
 

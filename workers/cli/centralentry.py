@@ -1,8 +1,8 @@
 """Builds what replaces a driver's Go sidecars in central mode: a gateway and an entry.
 
-Pure: takes containers; returns a container, an entry of the drivers file, and messages. Arguments
-are parsed with each sidecar's own flags. Where a sidecar's value differs from the central workers'
-value, the entry sets it. What an entry cannot set must be equal in both.
+Pure: takes containers, and returns a container, an entry for the drivers file, and messages.
+Arguments are parsed with each sidecar's own flags. Where a sidecar's value differs from the central
+workers' value, the entry sets it. Values that an entry cannot set must be equal on both sides.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Central:
     """The central workers of an installation.
 
     Attributes:
-        namespace: namespace of the workers.
-        image: image of csi-fleet.
-        pull_policy: pull policy of the image, "" for the cluster's default.
-        arguments: arguments of a worker.
+        namespace: the namespace of the workers.
+        image: the image of csi-fleet.
+        pull_policy: the pull policy of the image; "" for the cluster's default.
+        arguments: the arguments of a worker.
         controllers: the controllers of a worker, in the format of `CSI_FLEET_CONTROLLERS`.
         port: the port that the workers are allowed to connect to.
     """
@@ -80,7 +80,7 @@ class Central:
 
 @dataclass(slots=True)
 class Entered(OneContainer):
-    """The result of building gateway and entry.
+    """The result of building the gateway and the entry.
 
     Attributes:
         entry: the driver's entry for the drivers file.
@@ -132,7 +132,7 @@ def build(
     if not is_any_replica:
         result.entry["replicas"] = "one"
     elif any(one.spec.name == "attacher" for one in given):
-        # A driver that chooses device names was written for a single caller.
+        # A driver that chooses device names itself was written for a single caller.
         result.entry["limits"] = {"attach": {"per": "node"}, "detach": {"per": "node"}}
     if pod_spec.get("hostNetwork"):
         result.notes.append(
@@ -144,7 +144,7 @@ def build(
 
 
 def text_of_entry(entry: JsonObject) -> str:
-    """A drivers file with only this entry."""
+    """Return the text of a drivers file that contains only this entry."""
     return yaml.safe_dump({"drivers": [entry]}, sort_keys=False)
 
 
@@ -171,7 +171,7 @@ def _check_controllers(given: Sequence[Given], central: Central, result: Entered
 def _check_gates(
     given: Sequence[Given], line: CommandLine, central: Central, result: Entered
 ) -> None:
-    """Check that the central workers have the sidecars' gates, which apply to a whole process."""
+    """Check that the central workers have the sidecars' feature gates, which apply per process."""
     for one in given:
         told = one.value("feature-gates")
         known = [*COMMON_GATES, *(gate for spec in one.specs for gate in spec.gates)]
@@ -190,7 +190,10 @@ def _check_gates(
 def _flags(
     given: Sequence[Given], line: CommandLine, central: Central, result: Entered
 ) -> JsonObject:
-    """The fields `flags` and `controllers`: the sidecars' values that differ from the workers'."""
+    """Return the fields `flags` and `controllers` of the entry.
+
+    They contain the sidecars' values that differ from the central workers' values.
+    """
     own: JsonObject = {}
     controllers: dict[str, JsonObject] = {}
     for one in given:
@@ -219,7 +222,7 @@ def _flags(
 
 
 def _own_flags(one: Given) -> Iterator[tuple[Spec, Flag]]:
-    """Yield the sidecar's flags, without flags of the process and ignored flags."""
+    """Yield the sidecar's flags, except flags of the process and ignored flags."""
     for spec in one.specs:
         for flag in spec.flags:
             if flag.name not in _OF_PROCESS and not flag.ignored:
@@ -246,7 +249,7 @@ def _note_capacity(given: Sequence[Given], result: Entered) -> None:
 def _container(
     given: Sequence[Given], pod_spec: JsonObject, central: Central, result: Entered
 ) -> JsonObject:
-    """The gateway's container; it mounts the socket and has the user of the first sidecar."""
+    """Return the gateway's container; it mounts the socket and runs as the first sidecar's user."""
     found = socket(given, result)
     if not found:
         return {}
@@ -274,7 +277,7 @@ def _container(
 
 
 def _mode(pod_spec: JsonObject, result: Entered) -> int:
-    """File mode of the Secret: only the gateway mounts it, so its user is allowed to read it."""
+    """Return the Secret's file mode: only the gateway mounts it, and its user must read it."""
     of_pod = pod_spec.get("securityContext") or {}
     own: dict[str, Any] = result.container.get("securityContext") or {}
     user = own.get("runAsUser", of_pod.get("runAsUser"))

@@ -1,7 +1,7 @@
 """Creates and renews an authority and certificates for the drivers' mutual TLS.
 
-All are valid for ten years, a signed certificate no longer than its authority. An authority is
-renewed with its own key, so certificates that it signed before stay valid.
+All certificates are valid for ten years, but a signed certificate for no longer than its authority.
+An authority is renewed with its own key, so certificates that it signed before remain valid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LIFE: Final = timedelta(days=3650)
-# Less than this is worth a warning.
+# Less remaining time than this causes a warning.
 SHORT: Final = timedelta(days=30)
 # A certificate with less than a third of its lifetime left is renewed.
 _LEFT_SHARE: Final = 3
@@ -31,7 +31,7 @@ CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 
 
 def make_authority(name: str) -> tuple[bytes, bytes]:
-    """Create an authority; returns its certificate and key as PEM."""
+    """Create an authority; return its certificate and key as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     return _authority(_name(name), key), _pem(key)
 
@@ -40,7 +40,7 @@ def renew_authority(certificate: bytes, key: bytes) -> bytes:
     """Return the authority's certificate for another ten years, with the same name and key.
 
     Raises:
-        ValueError: certificate or key cannot be parsed.
+        ValueError: the certificate or the key cannot be parsed.
     """
     return _authority(x509.load_pem_x509_certificate(certificate).subject, _signer(key))
 
@@ -58,10 +58,10 @@ def _authority(subject: x509.Name, key: _Key) -> bytes:
 def sign(
     authority: bytes, authority_key: bytes, names: Sequence[str], use: x509.ObjectIdentifier
 ) -> tuple[bytes, bytes]:
-    """Create a certificate for these DNS names and this use only; returns it and its key as PEM.
+    """Create a certificate for these DNS names and only this use; return it and its key as PEM.
 
     Raises:
-        ValueError: authority or key cannot be parsed.
+        ValueError: the authority or its key cannot be parsed.
     """
     issuer = x509.load_pem_x509_certificate(authority)
     signer = _signer(authority_key)
@@ -84,7 +84,7 @@ def sign(
 
 
 def is_good(certificate: bytes, authority: bytes, name: str, now: datetime | None = None) -> bool:
-    """Return True if the authority signed it for `name` and a third of its lifetime is left."""
+    """Return True if the authority signed it for `name` and a third of its lifetime remains."""
     try:
         found = x509.load_pem_x509_certificate(certificate)
         found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
@@ -95,7 +95,7 @@ def is_good(certificate: bytes, authority: bytes, name: str, now: datetime | Non
 
 
 def is_fresh(certificate: bytes) -> bool:
-    """Return True if a third of the certificate's lifetime is left."""
+    """Return True if a third of the certificate's lifetime remains."""
     try:
         return _is_fresh(x509.load_pem_x509_certificate(certificate))
     except ValueError:
@@ -103,10 +103,10 @@ def is_fresh(certificate: bytes) -> bool:
 
 
 def lasting(pem: bytes, *, is_bundle: bool = False) -> tuple[bool, str]:
-    """Return whether the certificate is valid, and when it ends if that is soon or past.
+    """Return whether the certificate is valid, and its end if that is near or has passed.
 
-    A chain counts by its first certificate, the owner's; a bundle of authorities by the one that
-    ends last. Text that cannot be parsed counts as valid.
+    In a chain, the first certificate counts, which is the owner's; in a bundle of authorities, the
+    certificate that expires last. Text that cannot be parsed counts as valid.
     """
     try:
         ends = [one.not_valid_after_utc for one in x509.load_pem_x509_certificates(pem)]
@@ -119,7 +119,7 @@ def lasting(pem: bytes, *, is_bundle: bool = False) -> tuple[bool, str]:
 
 
 def is_of_key(certificates: bytes, authority: bytes) -> bool:
-    """Return True if one of the certificates has the authority's key, renewed or not."""
+    """Return True if one of the certificates has the authority's key, even if it was renewed."""
     try:
         key = x509.load_pem_x509_certificate(authority).public_key()
         return any(one.public_key() == key for one in x509.load_pem_x509_certificates(certificates))

@@ -21,7 +21,10 @@ _ABOUT_OBJECTS: Final = frozenset({Command.EXPLAIN, Command.RETRY})
 
 
 def run(tools: Tools) -> int:
-    """Print the script; `eval "$(csi-fleet completion bash)"` in the shell's start file uses it."""
+    """Print the script.
+
+    `eval "$(csi-fleet completion bash)"` in the shell's start file loads it.
+    """
     arguments = tools.settings.arguments
     if len(arguments) != 1 or arguments[0] not in SHELLS:
         raise ConfigError(f"give one of {', '.join(SHELLS)}")
@@ -30,7 +33,7 @@ def run(tools: Tools) -> int:
 
 
 def flags() -> dict[str, Flag]:
-    """Every flag of every controller, by each of its names."""
+    """Return every flag of every controller, under each of its names."""
     found: dict[str, Flag] = {}
     for text in (*(spec.name for spec in catalogue.SPECS if not spec.part_of), catalogue.ALL):
         found |= flag_set(catalogue.choose(text)).flags
@@ -38,20 +41,20 @@ def flags() -> dict[str, Flag]:
 
 
 def objects(command: Command) -> str:
-    """The kinds of object that a command takes, separated by spaces."""
+    """Return the kinds of object that a command accepts, separated by spaces."""
     further = tuple(WHOLES) if command is Command.EXPLAIN else ()
     return " ".join([*nouns.nouns(), *further]) if command in _ABOUT_OBJECTS else ""
 
 
 def words(command: Command) -> str:
-    """The flags and objects that a command takes, separated by spaces."""
+    """Return the flags and kinds of object that a command accepts, separated by spaces."""
     known = [f"--{name}" for name, flag in sorted(flags().items()) if command in flag.commands]
     extra = objects(command) or (" ".join(SHELLS) if command is Command.COMPLETION else "")
     return " ".join([extra, *known]).strip()
 
 
 def bash(*, is_zsh: bool) -> str:
-    """A completion function for bash; zsh runs it too."""
+    """Return a completion function for bash; zsh can run it too."""
     cases = "\n".join(f"    {command}) words='{words(command)}' ;;" for command in Command)
     head = "autoload -U +X bashcompinit && bashcompinit\n" if is_zsh else ""
     return f"""{head}_csi_fleet() {{
@@ -67,7 +70,7 @@ complete -o default -F _csi_fleet csi-fleet"""
 
 
 def fish() -> str:
-    """Completions for fish."""
+    """Return the completions for fish."""
     commands = " ".join(Command)
     lines = [f"complete -c csi-fleet -f -n __fish_use_subcommand -a '{commands}'"]
     for command in Command:

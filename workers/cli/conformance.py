@@ -1,7 +1,7 @@
 """`csi-fleet conformance --endpoint unix:///csi/csi.sock`: checks a live CSI driver.
 
-Needs neither a cluster nor Redis. Exit code 0 if the driver passes, 1 if it does not, 2 if the
-command line is invalid.
+It needs neither a cluster nor Redis. The exit code is 0 if the driver passes, 1 if it does not, and
+2 if the command line is invalid.
 """
 
 from __future__ import annotations

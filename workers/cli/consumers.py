@@ -1,7 +1,8 @@
 """Changes the Celery queues (lists in Redis) that a running worker reads.
 
-Any thread may change the set of wanted queues. After each change and each (re)connection Celery's
-event loop adopts it. A list that is no longer read keeps its message for the driver's next worker.
+Any thread may change the set of wanted queues. Celery's event loop applies the set after each
+change and each (re)connection. A list that is no longer read keeps its messages for the driver's
+next worker.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ ROUND_SECONDS: Final = 5.0
 ASK_SECONDS: Final = 1
 """How long one request waits for the next message; kombu's default."""
 HELD_SECONDS: Final = 0.1
-"""The same while a list is held back: its next message must not wait a second after that ends."""
+"""The same while a list is held back: its next message must not wait a second once it is read
+again.
+"""
 MOST_TRIES: Final = 100
 
 
 class ThreadsConsumer(Consumer):
-    """Celery's consumer, safe for threads that begin and end tasks while its connection closes."""
+    """Celery's consumer, made safe for threads that begin and end tasks while it closes."""
 
     def on_close(self) -> None:
         """Retry, because Celery iterates here over sets that other threads change."""
@@ -59,8 +62,8 @@ class CeleryConsumers:
     """The queues of one worker process; any thread may change them.
 
     Args:
-        app: Celery's application; its worker fetches the messages.
-        specs: the controllers whose lists it reads.
+        app: the Celery application whose worker fetches the messages.
+        specs: the controllers whose lists the process reads.
         on_round: called every `ROUND_SECONDS` while Celery's event loop runs and is connected.
         on_connected: called with Celery's event loop at each (re)connection.
     """
@@ -87,19 +90,19 @@ class CeleryConsumers:
         app.steps["consumer"].add(_step(self))
 
     def serve(self, queue_name: str) -> None:
-        """Fetch messages of this driver's lists."""
+        """Start to fetch messages from this driver's lists."""
         with self._lock:
             self._served |= self._queues(queue_name)
         self._ask()
 
     def leave(self, queue_name: str) -> None:
-        """Fetch messages of this driver's lists no longer."""
+        """Stop fetching messages from this driver's lists."""
         with self._lock:
             self._served -= self._queues(queue_name)
         self._ask()
 
     def hold(self, queue_name: str, is_full: bool) -> None:
-        """Fetch no messages of this driver's lists while all its slots are taken."""
+        """Fetch no messages from this driver's lists while all its slots are in use."""
         with self._lock:
             names = self._queues(queue_name)
             self._held = self._held | names if is_full else self._held - names
@@ -121,7 +124,7 @@ class CeleryConsumers:
             return {SYSTEM_QUEUE} | (self._served - self._held - self._left)
 
     def fetches(self, key: Key) -> bool:
-        """Return True if a thread may take another key of the same list."""
+        """Return True if a thread may take another key from the same list."""
         consumer = self._consumer
         ends = (worker_state.should_stop, worker_state.should_terminate)
         if consumer is None or ends != (None, None):
@@ -134,10 +137,10 @@ class CeleryConsumers:
 
     @contextmanager
     def shown(self, task: str, key: Key) -> Iterator[Callable[[Outcome], None]]:
-        """Show a pass as a Celery task while a client such as Flower has enabled task events.
+        """Show a reconcile as a Celery task while a client such as Flower has enabled task events.
 
-        A pass that noted an error is a FAILURE, whatever happens to its key. A pass without an
-        error whose key is retried is a RETRY.
+        A reconcile that recorded an error is a FAILURE, whatever happens to its key. A reconcile
+        without an error whose key is retried is a RETRY.
         """
         events = getattr(self._consumer, "event_dispatcher", None)
         if events is None or (events.groups and "task" not in events.groups):
@@ -169,9 +172,9 @@ class CeleryConsumers:
             self._app.amqp.queues.select_add(queue_for(name))
 
     def connected(self, consumer: Any) -> None:
-        """Take Celery's consumer after each (re)connection."""
+        """Store Celery's consumer after each (re)connection."""
         self._consumer = consumer
-        # Celery's loop looks for a free thread only once a second: a call wakes it.
+        # Celery's loop checks for a free thread only once a second, so this call wakes it.
         consumer.pool.on_end = lambda: consumer.call_soon(_nothing)
         self._on_connected(consumer.hub)
         self._ask()
@@ -180,13 +183,13 @@ class CeleryConsumers:
         self._rounds = consumer.timer.call_repeatedly(ROUND_SECONDS, self._round)
 
     def ending(self, consumer: Any) -> None:
-        """Drop Celery's consumer before it stops or reconnects: no further key is taken."""
+        """Drop Celery's consumer before it stops or reconnects, so that no further key is taken."""
         self._consumer = None
-        # kombu leaves callbacks there, which would keep the whole connection in memory.
+        # kombu leaves callbacks in on_tick, which would keep the whole connection in memory.
         consumer.hub.on_tick.clear()
 
     def _round(self) -> None:
-        """Report that the event loop is alive; does nothing while it has no connection."""
+        """Report that the event loop is alive; do nothing while there is no connection."""
         if getattr(self._consumer, "task_consumer", None) is not None:
             self._arrange()
             self._on_round()
@@ -203,7 +206,7 @@ class CeleryConsumers:
         if task_consumer is None:  # connecting; `connected` follows
             return
         wanted, current = self.wanted(), {queue.name for queue in task_consumer.queues}
-        # The request that waits in Redis now does not cover a queue that is added.
+        # The request that is now waiting in Redis does not include a queue that is added here.
         task_consumer.channel.brpop_timeout = HELD_SECONDS if self._held else ASK_SECONDS
         for name in wanted - current:
             self._app.amqp.queues.add(queue_for(name))
@@ -213,7 +216,7 @@ class CeleryConsumers:
 
 
 def _end_of(outcome: Outcome) -> tuple[str, dict[str, str]]:
-    """Return Celery's event for the end of this thread's pass, with the text of its history."""
+    """Return Celery's event for the end of this thread's reconcile, with its history's text."""
     if error := trail.last("error"):
         return _failed(error)
     if outcome.action is Action.RETRY:
@@ -229,11 +232,11 @@ def _failed(cause: str) -> tuple[str, dict[str, str]]:
 
 
 def _nothing() -> None:
-    """Wake the event loop, which then looks for a free thread."""
+    """Do nothing: the call itself wakes the event loop, which then checks for a free thread."""
 
 
 def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:
-    """Return the step that gets Celery's consumer after its task queues are set up."""
+    """Return the step that receives Celery's consumer after its task queues are set up."""
 
     class QueueStep(bootsteps.StartStopStep):
         """Runs at each (re)connection."""
@@ -241,7 +244,7 @@ def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:
         requires = ("celery.worker.consumer.tasks:Tasks",)
 
         def start(self, parent: Any) -> None:
-            """Pass on the consumer: its task consumer exists now."""
+            """Pass on the consumer, which now has its task consumer."""
             consumers.connected(parent)
 
         def stop(self, parent: Any) -> None:

@@ -1,6 +1,6 @@
-"""Serves metrics and probes of a whole `csi-fleet run`; other processes serve their own.
+"""Serves the metrics and probes of a whole `csi-fleet run`; other processes serve their own.
 
-The supervisor serves the metrics of all its children and reads the driver queues from Redis at
+The supervisor serves the metrics of all its children, and reads the driver queues from Redis at
 each scrape. See `workers.process` for the other processes.
 """
 
@@ -29,10 +29,10 @@ def serve_run(
     live: Callable[[], str],
     ready: Callable[[], str],
 ) -> DiagnosticsServer:
-    """Serve the endpoint of `csi-fleet run`: the sum of its children.
+    """Serve the endpoint of `csi-fleet run`: the sum of its children's metrics.
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the process cannot listen on the address.
     """
     shown = Exposition(shared, lanes(settings, redis_url))
     checks = guarded(settings, Checks(live=live, ready=ready))

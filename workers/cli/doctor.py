@@ -1,4 +1,4 @@
-"""`csi-fleet doctor`: checks everything that csi-fleet needs, and prints a line per check."""
+"""`csi-fleet doctor`: checks everything that csi-fleet needs, and prints a line for each check."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OK: Final = "ok"
 WARN: Final = "warn"
 FAIL: Final = "FAIL"
 SKEW_SECONDS: Final = 2.0
-# Percentages of Redis' memory, equal to those in workers/queue/lua/lib.lua.
+# Percentages of Redis's memory, equal to those in workers/queue/lua/lib.lua.
 SCARCE_PERCENT: Final = 60
 FULL_PERCENT: Final = 90
 OLDEST_REDIS: Final = (6, 2)
@@ -41,13 +41,13 @@ ACCESS_REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview"
 )
 
-# What the engine itself needs, in the namespace of its records.
+# What the engine itself needs in the namespace that holds its records.
 OWN: Final = Permission("", ("configmaps",), ("get", "list", "create", "patch", "delete"), "copies")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check."""
+    """The result of one check."""
 
     check: str
     state: str
@@ -58,12 +58,12 @@ Check: TypeAlias = "Callable[[Tools], Iterator[Finding]]"
 
 
 def run(tools: Tools) -> int:
-    """Run the command; 1 if a check fails whose subject csi-fleet cannot work without."""
+    """Run the command; return 1 if a check fails that csi-fleet cannot work without."""
     return show(tools, "doctor", list(findings(tools)))
 
 
 def show(tools: Tools, title: str, found: list[Finding]) -> int:
-    """Print the findings; returns the exit code."""
+    """Print the findings; return the exit code."""
     if tools.is_data:
         items = [{"check": one.check, "state": one.state, "text": one.text} for one in found]
         tools.write(title.title().replace(" ", ""), {"items": items})
@@ -77,7 +77,7 @@ def show(tools: Tools, title: str, found: list[Finding]) -> int:
 
 
 def findings(tools: Tools) -> Iterator[Finding]:
-    """Run every check; a check that cannot be run is a failure, and the others still run."""
+    """Run every check; a check that cannot run counts as failed, and the other checks still run."""
     checks: tuple[tuple[str, Check], ...] = (
         ("versions", versions),
         ("api server", api_server),
@@ -107,7 +107,7 @@ def _tried(tools: Tools, name: str, check: Check) -> Iterator[Finding]:
 
 
 def versions(_: Tools) -> Iterator[Finding]:
-    """Versions of csi-fleet and its libraries."""
+    """Yield the versions of csi-fleet and its libraries."""
     parts = (f"{name} {version(name)}" for name in ("celery", "redis", "grpcio", "kubernetes"))
     yield Finding(
         "versions",
@@ -117,7 +117,7 @@ def versions(_: Tools) -> Iterator[Finding]:
 
 
 def api_server(tools: Tools) -> Iterator[Finding]:
-    """Version of the API server."""
+    """Yield the version of the API server."""
     found = tools.kube.client.get("/version")
     minor = "".join(c for c in str(found.get("minor", "")) if c.isdigit())
     is_old = minor.isdigit() and int(minor) < OLDEST_KUBERNETES
@@ -128,7 +128,7 @@ def api_server(tools: Tools) -> Iterator[Finding]:
 
 
 def rights(tools: Tools) -> Iterator[Finding]:
-    """Check the account's permissions with one question each to the API server."""
+    """Check the account's permissions, with one API request for each."""
     lacking: dict[str, dict[str, None]] = {FAIL: {}, WARN: {}}
     asked: dict[tuple[str, str, str, str], bool] = {}
     own = tools.settings.kube.namespace
@@ -170,7 +170,7 @@ def _may(tools: Tools, verb: str, group: str, resource: str, namespace: str) -> 
 
 
 def redis_settings(tools: Tools) -> Iterator[Finding]:
-    """Check version, eviction, memory, role, persistence and clock of Redis."""
+    """Check Redis's version, eviction policy, memory, role, persistence and clock."""
     facts = read_redis(tools.redis)
     parts = tuple(int(part) for part in facts["version"].split(".")[:2] if part.isdigit())
     yield Finding(
@@ -207,7 +207,7 @@ def redis_settings(tools: Tools) -> Iterator[Finding]:
 
 
 def system(tools: Tools) -> Iterator[Finding]:
-    """Check living processes and served drivers."""
+    """Check which processes are alive and which drivers are served."""
     watchers = [one for one in tools.presence.alive() if one.role == "watcher"]
     workers = tools.presence.workers()
     yield Finding("watchers", OK if watchers else FAIL, f"{len(watchers)} alive")
@@ -241,7 +241,7 @@ def system(tools: Tools) -> Iterator[Finding]:
 
 
 def _chosen(tools: Tools) -> tuple[str, ...]:
-    """The controllers named by `--controllers`; none if the flag was not given."""
+    """Return the controllers named by `--controllers`; none if the flag was not given."""
     return tools.settings.chosen if "controllers" in tools.settings.explicit else ()
 
 
@@ -254,7 +254,7 @@ def drivers(tools: Tools) -> Iterator[Finding]:
 
 
 def _certificates(spec: DriverSpec) -> Iterator[Finding]:
-    """Report the files of the driver's TLS that end soon, or have ended."""
+    """Report the driver's TLS files that expire soon or have expired."""
     if spec.tls is None:
         return
     for file in (spec.tls.ca, spec.tls.certificate):

@@ -1,7 +1,7 @@
 """Selects and connects the driver of a command: by --csi-address or from the drivers file.
 
-The file is the workers' own. Name, endpoint, mutual TLS and timeouts are checked as the workers
-check them, and a bad certificate is reported in the same words.
+The file is the one that the workers use. Its name, endpoint, mutual TLS and timeouts are checked as
+the workers check them, and a bad certificate is reported in the same words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONNECT_SECONDS: Final = 5.0
 
 
 def given(settings: DriverSettings) -> list[DriverSpec]:
-    """The drivers given on the command line, those of the file first.
+    """Return the drivers given on the command line, with the drivers of the file first.
 
     Raises:
         ConfigError: the drivers file is unusable.
@@ -33,14 +33,14 @@ def given(settings: DriverSettings) -> list[DriverSpec]:
 
 
 def the_one(settings: DriverSettings, name: str) -> DriverSpec:
-    """The one driver that a command is about.
+    """Return the single driver that a command works on.
 
     Args:
-        settings: the settings of the command line.
-        name: the value of `--driver`, "" if none was given.
+        settings: the settings from the command line.
+        name: the value of `--driver`; "" if it was not given.
 
     Raises:
-        ConfigError: there is none, or more than one.
+        ConfigError: there is no such driver, or more than one.
     """
     found = given(settings)
     if name and settings.drivers_file:
@@ -57,7 +57,7 @@ def the_one(settings: DriverSettings, name: str) -> DriverSpec:
 
 
 def open_client(spec: DriverSpec, timeout_seconds: float) -> CsiClient:
-    """A client that starts to connect; the file's own timeout outweighs `timeout_seconds`.
+    """Return a client that is connecting; a timeout in the file overrides `timeout_seconds`.
 
     Raises:
         ConfigError: the endpoint or a TLS file is unusable.

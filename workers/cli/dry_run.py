@@ -1,4 +1,4 @@
-"""`csi-fleet dry-run pvc NAMESPACE/NAME` or `-f FILE`: prints the request to the driver."""
+"""`csi-fleet dry-run pvc NAMESPACE/NAME` or `-f FILE`: prints the request for the driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANN_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
 def run(tools: Tools) -> int:
-    """Run the command; secrets are masked, nothing is called or changed."""
+    """Run the command; secrets are masked, and nothing is called or changed."""
     try:
         name = tools.settings.tool.filename
         documents = _documents(name) if name else []
@@ -84,7 +84,7 @@ def _from_file(name: str, documents: list[JsonObject]) -> JsonObject:
 
 
 def _class_of_file(documents: list[JsonObject], claim: JsonObject) -> JsonObject | None:
-    """The claim's class from the same file; the cluster need not have it yet."""
+    """Return the claim's class from the same file; it need not exist in the cluster yet."""
     for one in documents:
         is_class = one.get("kind") == "StorageClass"
         if is_class and (one.get("metadata") or {}).get("name") == claim_class_name(claim):
@@ -113,7 +113,7 @@ def _class(tools: Tools, claim: JsonObject) -> JsonObject:
     defaults = [one for one in tools.kube.list(paths.STORAGE_CLASSES) if _is_default(one)]
     if not defaults:
         raise ConfigError("the claim names no storage class and there is no default one")
-    # Like the API server, choose the newest, then the first by name.
+    # Like the API server, choose the newest class; of equally new classes, the first by name.
     newest = max(one["metadata"]["creationTimestamp"] for one in defaults)
     chosen = [one for one in defaults if one["metadata"]["creationTimestamp"] == newest]
     return min(chosen, key=lambda one: str(one["metadata"]["name"]))

@@ -1,4 +1,4 @@
-"""Runs for the Leases of a worker process, and reacts when they change hands."""
+"""Competes for the Leases of a worker process, and reacts when they change hands."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 
 class Elections:
-    """The Leases of a worker that replaces Go sidecars, one per controller and driver.
+    """The Leases of a worker that replaces Go sidecars, one for each controller and driver.
 
     Spec: F-020, M-020.
 
     Args:
-        settings: settings of the process.
-        specs: the controllers that run here.
+        settings: the settings of the process.
+        specs: the controllers that this process runs.
         fleet: the drivers.
-        consumers: stop fetching messages of a driver whose keys must not be worked on here.
-        queue: its driver queues are paused while another installation holds a Lease.
-        redis: connection to the queue's Redis.
+        consumers: stops fetching messages of a driver whose keys this process must not work on.
+        queue: pauses a driver's queues while another installation holds a Lease.
+        redis: the connection to the queue's Redis.
         metrics: holds the gauges.
     """
 
@@ -62,7 +62,7 @@ class Elections:
         self._fleet = fleet
         self._consumers = consumers
         leader, kube, presence = settings.leader, settings.kube, Presence(redis)
-        # A separate client: no request must outlast the holder's deadline.
+        # A separate client, because no request may outlast the holder's deadline.
         client = KubeClient.from_settings(
             kube.kubeconfig,
             kube.master,
@@ -101,11 +101,11 @@ class Elections:
         self.leadership.step(self._candidates())
 
     def start(self) -> None:
-        """Keep the Leases in the background until `stop`."""
+        """Acquire and renew the Leases in the background until `stop`."""
         self.leadership.start(self._candidates)
 
     def check(self) -> str:
-        """Return which of our Leases is overdue; "" if none is (F-022)."""
+        """Return which of our Leases is overdue, or "" if none is (F-022)."""
         return self.leadership.check()
 
     def stop(self) -> None:
@@ -116,7 +116,10 @@ class Elections:
         return candidates(self._specs, self._fleet.drivers())
 
     def _follow(self, candidate: Candidate, is_back: bool) -> None:
-        """React to a gained or lost Lease: stop forbidden calls, leave keys to others."""
+        """React to a gained or lost Lease.
+
+        After a loss, forbidden calls are stopped, and the keys are left to other processes.
+        """
         driver = self._fleet.driver_of(candidate.queue_name)
         if driver is not None:
             driver.client.recheck()
@@ -125,9 +128,9 @@ class Elections:
 
 
 def candidates(specs: Iterable[Spec], drivers: Iterable[Driver]) -> list[Candidate]:
-    """One Lease for each controller that has Leases and each of its drivers.
+    """Return one Lease for each controller that uses Leases and each of the controller's drivers.
 
-    The Lease also covers the parts of the controller.
+    A Lease also covers the sub-controllers of its controller.
     """
     names = [(one.queue_name, one.name) for one in drivers]
     return [

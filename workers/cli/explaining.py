@@ -1,4 +1,7 @@
-"""Combines what controllers and Redis report of one object, for `explain`, `pending`, `/fleet`."""
+"""Combines what controllers and Redis report about an object, for several commands.
+
+`explain`, `pending` and `/fleet` use it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from workers.explain.timeline import Entry
 
 # Causes without a known reason, possibly because no process saw the object. `uploading` is left
-# out, because the driver is polled then.
+# out, because the driver is polled during an upload.
 _UNSEEN: Final = (NO_REASON - {"uploading"}) | {
     "not-queued",
     "change-unseen",
@@ -34,8 +37,8 @@ class Answer:
 
     Attributes:
         found: the answer of the controller that knows most.
-        cause: its cause, with anything that keeps watchers and workers from seeing the object.
-        problem: why Redis did not answer, "" if it did.
+        cause: the cause, including anything that keeps watchers and workers from seeing the object.
+        problem: why Redis did not answer; "" if it did.
     """
 
     found: Explained
@@ -43,7 +46,7 @@ class Answer:
     problem: str = ""
 
     def history(self) -> list[Entry]:
-        """Return what happened to the object, the oldest first."""
+        """Return what happened to the object, oldest first."""
         state = self.found.state
         trail = state.trail if state is not None else ()
         return timeline(trail, self.found.claim, self.found.volume)
@@ -67,7 +70,7 @@ def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
 
 
 def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer | None:
-    """What Redis alone knows of an object, for who may not read it; None for nothing.
+    """Return what Redis knows about an object that the user may not read; None if it knows nothing.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -81,7 +84,7 @@ def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer
 
 
 def unseen(tools: Tools, cause: Cause) -> Cause:
-    """Add what keeps watchers and workers from seeing the object, if the reason is unknown."""
+    """Add what keeps watchers and workers from seeing the object if its cause gives no reason."""
     if cause.code not in _UNSEEN:
         return cause
     troubles = tools.presence.troubles()
@@ -99,14 +102,14 @@ def unseen(tools: Tools, cause: Cause) -> Cause:
 
 
 def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explained]:
-    """The answers of all controllers that work on the object.
+    """Return the answers of all controllers that work on the object.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show an object.
         QueueUnavailable: Redis does not answer.
     """
     found, rest = [], []
-    # By name: a spec with all its flags takes long to hash.
+    # Compare specs by name, because hashing a spec with all its flags is slow.
     for spec in {spec.name: spec for spec, _ in noun.kinds}.values():
         own = catalogue.explainer(spec.name)
         if own is not None:
@@ -120,7 +123,7 @@ def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explain
 
 
 def best(found: list[Explained]) -> Explained:
-    """The answer to show: the first problem, else the first with known work, else the first."""
+    """Return the first answer that reports a problem, else one with a known key, else the first."""
     problems = [one for one in found if one.cause.is_problem]
     busy = [one for one in found if one.state is not None and one.state.is_known]
     return (problems or busy or found)[0]

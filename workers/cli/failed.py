@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 _HEAD: Final = ("KIND", "OBJECT", "DRIVER", "FAILURES", "NEXT", "WHY")
 _WIDTH: Final = 100
-# Replaces the time of giving up: a stranded attempt has no such time and never expires.
+# The `abandoned_at` of a stranded attempt, which has no such time and never expires.
 FOR_GOOD: Final = -1.0
 
 
 def run(tools: Tools) -> int:
-    """Run the command. Arguments and -n select namespaces; without them all are shown."""
+    """Run the command. The arguments and -n select namespaces; without them, all are shown."""
     tool = tools.settings.tool
     driver = tool.driver
     namespaces = {*tools.settings.arguments, *([tool.namespace] if tool.namespace else [])}
@@ -51,7 +51,7 @@ def run(tools: Tools) -> int:
 
 
 def items(tools: Tools) -> list[dict[str, object]]:
-    """All keys that fail or were given up, for programs.
+    """Return all keys that fail or were given up, for programs.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -60,7 +60,7 @@ def items(tools: Tools) -> list[dict[str, object]]:
 
 
 def _stranded(tools: Tools) -> list[FailedKey]:
-    """Attempts without a claim that need an operator; `csi-fleet audit` shows details."""
+    """Return the attempts without a claim that need an operator; `csi-fleet audit` has details."""
     return [
         FailedKey(one.key, fails=0, due=0.0, abandoned_at=FOR_GOOD, error=one.problem)
         for store in IntentStore(tools.redis).everywhere()

@@ -1,4 +1,4 @@
-"""Reports at the start that Redis does not answer; Celery alone would only retry silently."""
+"""Reports at startup that Redis does not answer; Celery alone would only retry silently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = get_logger(__name__)
 
 
 def ask_redis(settings: Settings) -> None:
-    """Ping once and log a failure; the caller continues in any case and retries."""
+    """Ping Redis once and log a failure; the caller continues in any case and retries."""
     redis = settings.redis
     client = connect_heartbeat(redis.url_with_credentials(), password_file=redis.password_file)
     try:

@@ -1,6 +1,7 @@
 """Renders the page `/fleet` as HTML, from what `status`, `pending` and `explain` found.
 
-It uses no script and one style sheet. Everything that comes from the cluster is escaped.
+The page uses no scripts and a single style sheet. Everything that comes from the cluster is
+escaped.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from workers.explain.timeline import Entry
 
 EXAMPLES: Final = 5
-# Most rows in the list of waiting objects, so that browsers stay responsive.
+# The maximum number of rows in the list of waiting objects, so that browsers remain responsive.
 MOST_ROWS: Final = 2000
 _STATES: Final = {"ok": "good", "standby": "calm", "paused": "calm", "failing": "warn"}
 
@@ -36,10 +37,10 @@ class Snapshot:
     """The data of the page, read at one moment.
 
     Attributes:
-        at: Unix time.
-        report: result of `status`; {} if Redis does not answer.
-        groups: result of `pending`.
-        missed: kinds that could not be listed, with the reason.
+        at: the Unix time of the moment.
+        report: the result of `status`; {} if Redis does not answer.
+        groups: the result of `pending`.
+        missed: the kinds that could not be listed, with the reason.
         notes: why the page may be incomplete: problem, cause, remedy.
     """
 
@@ -70,7 +71,7 @@ def overview(root: str, shot: Snapshot) -> str:
 
 
 def waiting(root: str, shot: Snapshot, only: Mapping[str, str]) -> str:
-    """Render all waiting objects, one per line, or those of one cause or driver."""
+    """Render all waiting objects, one per line, or only those with one cause or driver."""
     chosen = [
         (group, one)
         for group in shot.groups
@@ -106,7 +107,7 @@ def explained(
     groups: Sequence[Group] = (),
     notes: Sequence[str] = (),
 ) -> str:
-    """Render cause, remedy and history of an object, or of a driver, a class or a namespace."""
+    """Render the cause, remedy and history of an object, a driver, a class or a namespace."""
     style = "warn" if cause.is_problem else "good"
     parts = [
         _notes(notes),
@@ -128,7 +129,7 @@ def explained(
 
 
 def failed(root: str, title: str, problem: str, at: float) -> str:
-    """Render a page that reports why the requested page is not available."""
+    """Render a page that reports why the requested page is unavailable."""
     return _page(root, title, f"<h2>{_text(title)}</h2>{_notes([problem])}", at)
 
 
@@ -219,13 +220,13 @@ def _system(report: dict[str, Any]) -> str:
 
 
 def _about(root: str, one: Waiting) -> str:
-    """The class or driver that a cause is about, as a link; "" if none."""
+    """Return a link to the class or driver that the cause is about; "" if there is none."""
     word, _, name = one.about.partition(" ")
     return f"{word} {_object(root, word, name, is_named=True)}" if name else ""
 
 
 def _object(root: str, word: str, name: str, *, is_named: bool = False) -> str:
-    """The name, as a link if `explain` knows its kind."""
+    """Return the object's name, as a link if `explain` knows the object's kind."""
     shown = _text(name if is_named or word in WHOLES else f"{word} {name}")
     if word not in nouns.nouns() and word not in WHOLES:
         return shown
@@ -244,7 +245,7 @@ def _missed(missed: Mapping[str, str]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int]) -> str:
-    """A table of HTML cells; on a narrow screen each cell shows its column's name."""
+    """Return a table of HTML cells; on a narrow screen, each cell shows its column's name."""
     heads = "".join(
         f'<th scope="col"{_number(at, numbers)}>{name}</th>' for at, name in enumerate(head)
     )
@@ -283,7 +284,7 @@ def _time(at: float) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape text from the cluster: it contains neither markup nor invisible characters."""
+    """Escape text from the cluster, so that it contains neither markup nor invisible characters."""
     return escape(plain(text))
 
 

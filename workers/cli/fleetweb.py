@@ -1,8 +1,8 @@
-"""The read-only page `/fleet` in Flower's web server, behind its login.
+"""The read-only page `/fleet` in Flower's web server, behind Flower's login.
 
-It shows what `status`, `pending` and `explain` print, and calls their code. All visitors share one
-reading, at most a few seconds old. Flower's own page `/broker` is given the lengths of the drivers'
-queues. Flower has no plug-ins, so its list of handlers is extended.
+The page shows what `status`, `pending` and `explain` print, and calls their code. All visitors
+share one read of the data, which is at most a few seconds old. Flower's own page `/broker` is given
+the lengths of the drivers' queues. Flower has no plug-ins, so its list of handlers is extended.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# How old the first page may be.
+# How old the data of the first page may be.
 FRESH_SECONDS: Final = 3.0
-# Of their own: a page that waits for the API server keeps no thread from Flower.
+# The pages have threads of their own, so a page that waits for the API server does not hold one of
+# Flower's threads.
 _READERS: Final = ThreadPoolExecutor(2, "fleet-page")
-# The Redis user of the page beside Flower's, with its password (k8s/base/redis/users.acl).
+# Flower's Redis user -> the Redis user of this page, which has the same password
+# (k8s/base/redis/users.acl).
 VIEWERS: Final = {"flower": "viewer"}
 NO_ACCOUNT: Final = (
     "Flower has no account at the API server, so this page shows only what Redis knows: not why "
@@ -59,7 +61,7 @@ _HEADERS: Final = {
 
 
 class NoAccount:
-    """Replaces the API server's client if there is no account: it refuses all requests."""
+    """Replaces the API server's client if Flower has no account: it refuses all requests."""
 
     def get(self, path: str, query: Any = None, **_: Any) -> Any:
         """Refuse the request."""
@@ -70,10 +72,10 @@ class NoAccount:
 
 
 class Fleet:
-    """Reads what the pages show, on demand.
+    """Reads the data for the pages, on demand.
 
     Args:
-        settings: settings of Flower.
+        settings: the settings of Flower.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -92,7 +94,7 @@ class Fleet:
         self._fresh_until = 0.0  # of time.monotonic
 
     def snapshot(self) -> Snapshot:
-        """Data of the first page; concurrent callers share one reading."""
+        """Return the data for the first page; concurrent callers share one read."""
         with self._lock:
             known = self._known
             if known is None or time.monotonic() >= self._fresh_until:
@@ -123,14 +125,14 @@ class Fleet:
         )
 
     async def queues(self, _: object) -> list[dict[str, Any]]:
-        """Return the rows of Flower's page `/broker`; called as Flower's own broker client is.
+        """Return the rows of Flower's page `/broker`; called like Flower's own broker client.
 
-        A list of Celery's has one message at most, so its length would say nothing.
+        A Celery list contains at most one message, so its length would mean nothing.
         """
         return await IOLoop.current().run_in_executor(_READERS, self.lists)
 
     def lists(self) -> list[dict[str, Any]]:
-        """Count the keys behind each of Celery's lists, idle lists included.
+        """Count the keys behind each of Celery's lists, including idle lists.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -147,10 +149,10 @@ class Fleet:
         return [found[name] for name in sorted(found)]
 
     def explain(self, root: str, word: str, name: str) -> tuple[int, str]:
-        """HTTP status and page of one object.
+        """Return the HTTP status and the page of one object.
 
         Raises:
-            ConfigError: word or name do not name an object.
+            ConfigError: the word and name do not identify an object.
         """
         now, title = time.time(), f"{word} {name}"
         if word in wholes.WHOLES:
@@ -184,18 +186,18 @@ def _away(error: object) -> str:
 
 
 class _OfFleet(BaseHandler):  # type: ignore[misc]  # Flower has no types
-    """A handler of csi-fleet, or Flower's handler of queues."""
+    """Base class of csi-fleet's handlers and of Flower's handlers for queues."""
 
     def initialize(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
     def get_broker(self) -> Fleet:
-        """Return what Flower asks for the lengths of queues."""
+        """Return the object that Flower asks for the lengths of queues."""
         return self.fleet
 
 
 class _Handler(_OfFleet):
-    """A page computed off the event loop, with headers that forbid foreign content."""
+    """A page computed off the event loop, with headers that forbid content from elsewhere."""
 
     @property
     def root(self) -> str:
@@ -214,7 +216,7 @@ class _Handler(_OfFleet):
         self.answer(code, page)
 
     def answer(self, code: int, page: str) -> None:
-        """Send a page that loads nothing foreign."""
+        """Send a page that loads nothing from elsewhere."""
         for name, value in _HEADERS.items():
             self.set_header(name, value)
         self.set_status(code)
@@ -253,7 +255,7 @@ class Explained(_Handler):
 
     @web.authenticated
     async def get(self, word: str, name: str) -> None:
-        """Respond with cause, remedy and history."""
+        """Respond with the object's cause, remedy and history."""
         name = unquote(name)
         await self.show(lambda: self.fleet.explain(self.root, word, name), f"{word} {name}")
 
@@ -263,7 +265,7 @@ class Find(_Handler):
 
     @web.authenticated
     async def get(self) -> None:
-        """Redirect to the object's page; for a claim the word `pvc` is optional."""
+        """Redirect to the object's page; for a claim, the word `pvc` is optional."""
         words = self.get_query_argument("object", "").split()
         if len(words) == 1:
             words = words[0].split("/", 1) if words[0].count("/") > 1 else ["pvc", *words]
@@ -299,7 +301,7 @@ class Lengths(_OfFleet, GetQueueLengths):  # type: ignore[misc]
 
 
 def install(settings: Settings) -> None:
-    """Add these pages to the Flower of this process."""
+    """Add these pages to the Flower in this process."""
     handed = {"fleet": Fleet(settings)}
     urls.handlers[:0] = [
         web.url(r"/broker", Broker, handed),

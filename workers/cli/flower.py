@@ -30,7 +30,7 @@ LOOK_SECONDS: Final = 5.0
 
 
 def arguments(settings: Settings) -> list[str]:
-    """Options for Flower: memory, pickles, logins, stale workers."""
+    """Return the options for Flower: memory, pickles, logins and stale workers."""
     flower = settings.flower
     found = [
         f"--address={flower.address}",
@@ -58,7 +58,7 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def tls_options(url: str) -> dict[str, object] | None:
-    """Options of Flower's own Redis client for rediss://; it ignores TLS files in the query.
+    """Return options for Flower's own Redis client, which ignores TLS files in a rediss:// query.
 
     Returns None for a connection without TLS. Celery's connections use the URL unchanged.
     """
@@ -71,12 +71,12 @@ def tls_options(url: str) -> dict[str, object] | None:
 
 
 class Restarter:
-    """Ends this process when a file changes that is read only at the start.
+    """Ends this process when a file changes that is read only at startup.
 
-    The process's parent restarts it; no other process needs Flower meanwhile.
+    The process's parent restarts it; no other process needs Flower in the meantime.
 
     Args:
-        files: paths of the files; empty ones are ignored.
+        files: the paths of the files; empty paths are ignored.
         end: ends the process.
     """
 
@@ -90,8 +90,8 @@ class Restarter:
         Loop("flower-files", self.step).start()
 
     def step(self) -> float:
-        """Check once; returns the seconds until the next check."""
-        # A missing file is being replaced.
+        """Check the files once; return the number of seconds until the next check."""
+        # A missing file is assumed to be in the middle of a replacement.
         if any(
             found not in (None, known)
             for found, known in zip(self._contents(), self._known, strict=True)
@@ -105,7 +105,7 @@ class Restarter:
 
 
 def hashed(path: Path) -> bytes | None:
-    """Digest of a file, None if it is missing."""
+    """Return the digest of a file, or None if it is missing."""
     try:
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError:
@@ -113,7 +113,7 @@ def hashed(path: Path) -> bytes | None:
 
 
 def files(settings: Settings) -> list[str]:
-    """The files that are read at the start and may change."""
+    """Return the files that are read at startup and may change."""
     flower, redis = settings.flower, settings.redis
     authority = dict(parse_qsl(urlsplit(redis.url).query)).get("ssl_ca_certs", "")
     return [redis.password_file, authority, *flower.tls, *flower.secret_files]
@@ -123,7 +123,7 @@ def check_free(address: str, port: int) -> None:
     """Check that the address is free; otherwise Flower would fail with a traceback.
 
     Raises:
-        ConfigError: it cannot be listened on; the exit code is 1.
+        ConfigError: the process cannot listen on the address; the exit code is 1.
     """
     try:
         places = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM)
@@ -140,10 +140,10 @@ def check_free(address: str, port: int) -> None:
 
 
 def run(settings: Settings) -> int:
-    """Run the command; returns the exit code after a signal.
+    """Run the command; return the exit code after a signal.
 
     Raises:
-        ConfigError: its address cannot be listened on.
+        ConfigError: the process cannot listen on Flower's address.
     """
     check_free(settings.flower.address, settings.flower.port)
     Restarter(files(settings), lambda: os.kill(os.getpid(), signal.SIGTERM)).watch()

@@ -1,9 +1,9 @@
 """Starts the parts of a run by forking, so that they need not import everything again.
 
-Python needs more than half a second of CPU to import what watcher, worker and beat share. The
-supervisor imports it once and forks, so each part starts at once and shares that memory. It forks
-only while it has a single thread and no connections. A part that is restarted later gets a new
-interpreter, and so does every part once the supervisor serves HTTP.
+Python needs more than half a second of CPU time to import what watcher, worker and beat share. The
+supervisor imports these modules once and forks, so each part starts at once and shares that memory.
+It forks only while it has a single thread and no connections. A part that is restarted later gets a
+new interpreter, and so does every part once the supervisor serves HTTP.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# Names only: the supervisor itself does not use these modules.
+# These are only names: the supervisor itself does not use the modules.
 WATCHER: Final = "watcher.__main__"
 WORKERS: Final = ("workers.cli.worker", "workers.cli.beat")
 POLL_SECONDS: Final = 0.02
 
 
 def preload(*names: str) -> None:
-    """Import what the parts need, and exempt it from garbage collection."""
+    """Import the modules that the parts need, and exempt them from garbage collection."""
     gc.disable()
     for name in names:
         importlib.import_module(name)
@@ -40,19 +40,19 @@ def preload(*names: str) -> None:
 
 
 def is_possible() -> bool:
-    """Return True if a fork copies the whole process: it has a single thread."""
+    """Return True if a fork copies the whole process, because it has only one thread."""
     return hasattr(os, "fork") and threading.active_count() == 1
 
 
 class ForkedProcess:
-    """A forked part, with those methods of subprocess.Popen that the supervisor uses."""
+    """A forked part, with the methods of subprocess.Popen that the supervisor uses."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code if the part has ended, negative for a signal; else None."""
+        """Return the exit code if the part has ended, negative for a signal; else None."""
         if self.returncode is None:
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -64,7 +64,7 @@ class ForkedProcess:
         """Wait until the part ends.
 
         Raises:
-            subprocess.TimeoutExpired: it is still running.
+            subprocess.TimeoutExpired: the part is still running.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
@@ -90,9 +90,9 @@ def fork(argv: Sequence[str], env: Mapping[str, str], prepare: Callable[[], None
     """Run `python -m argv[0] argv[1:]` in a fork of this process, in its own session.
 
     Args:
-        argv: the module, then its arguments.
-        env: added to the environment of the part.
-        prepare: called first in the part.
+        argv: the module, followed by its arguments.
+        env: variables that are added to the environment of the part.
+        prepare: is called first in the part.
     """
     sys.stdout.flush()
     sys.stderr.flush()

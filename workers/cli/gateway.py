@@ -1,10 +1,10 @@
 """A driver's gateway: haproxy lets central workers reach the driver's Unix socket over TCP.
 
 Pure: returns what the container runs and mounts. haproxy is part of csi-fleet's image. It accepts
-only TLS 1.3 and clients with a certificate from the drivers' authority. A shell checks the
-certificates every 10 s. When they change, it starts a second haproxy, which accepts the new
-connections; the first ends with its last connection, at most 10 minutes later. If haproxy refuses
-a certificate, the first one keeps running.
+only TLS 1.3, and only clients with a certificate from the drivers' authority. A shell script checks
+the certificates every 10 s. When they change, it starts a second haproxy, which accepts the new
+connections; the first haproxy ends with its last connection, at most 10 minutes later. If haproxy
+rejects a certificate, the first haproxy keeps running.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ NAME: Final = "csi-fleet-gateway"
 LABEL: Final = "csi-fleet.io/gateway"
 VOLUME: Final = "csi-fleet-gateway-tls"
 FOLDER: Final = "/run/csi-fleet-gateway"
-# Measured with 4 workers: 3.6 MiB of memory and 11 of files, twice while certificates change.
+# Measured with 4 workers: 3.6 MiB of memory and 11 MiB of files; double that while certificates
+# change.
 RESOURCES: Final = {"requests": {"cpu": "5m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}}
 _MOST_CHARACTERS: Final = 63
 _PREFIX: Final = "csi-fleet-"
@@ -73,7 +74,10 @@ done
 
 
 def name_of(driver: str) -> str:
-    """Name of the driver's Service, Secret and policy: a DNS label, unique for each driver."""
+    """Return the name of the driver's Service, Secret and policy.
+
+    It is a DNS label and unique for each driver.
+    """
     plain = re.sub(r"[^a-z0-9]+", "-", driver.lower()).strip("-")
     if _PLAIN.fullmatch(driver) and len(_PREFIX + plain) <= _MOST_CHARACTERS:
         return _PREFIX + plain
@@ -84,13 +88,13 @@ def name_of(driver: str) -> str:
 def container(
     image: str, pull_policy: str, socket: str, port: int, mounts: list[JsonObject]
 ) -> JsonObject:
-    """The container, without its user.
+    """Return the container, without its user.
 
     Args:
-        image: image of csi-fleet.
-        pull_policy: pull policy of the image, "" for the cluster's default.
-        socket: path of the driver's socket in the container.
-        port: port of the gateway.
+        image: the image of csi-fleet.
+        pull_policy: the pull policy of the image; "" for the cluster's default.
+        socket: the path of the driver's socket in the container.
+        port: the port of the gateway.
         mounts: the volume mounts that contain the socket.
     """
     config = CONFIG.replace("FOLDER", FOLDER).replace("PORT", str(port)).replace("SOCKET", socket)

@@ -1,4 +1,4 @@
-"""Checks a driver's name, so that a mistyped name does not look like a driver without work."""
+"""Checks a driver's name, so that a mistyped name is not taken for a driver without work."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def served(tools: Tools, driver: str) -> dict[str, dict[str, object]]:
-    """The registrations of a driver by queue name (several with one per node); {} if unserved.
+    """Return a driver's registrations by queue name (several with one per node); {} if unserved.
 
     Raises:
-        ConfigError: neither workers, queue nor storage classes know the name.
+        ConfigError: no worker, queue or storage class has a driver of that name.
     """
     records = tools.registry.alive()
     found = {name: one for name, one in sorted(records.items()) if one.get("name") == driver}
@@ -34,12 +34,12 @@ def served(tools: Tools, driver: str) -> dict[str, dict[str, object]]:
 
 
 def shown(names: dict[str, dict[str, object]]) -> str:
-    """The served drivers in one line."""
+    """Return the names of the served drivers in one line."""
     return ", ".join(named(names)) or "none"
 
 
 def _provisioners(tools: Tools) -> set[str]:
-    """Provisioners of the storage classes; none if the API server fails: pausing must work then."""
+    """Return the classes' provisioners; none if the API server fails, so pausing still works."""
     try:
         return {str(one.get("provisioner")) for one in tools.kube.list(paths.STORAGE_CLASSES)}
     except (ApiError, ConfigError):

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""`kubectl csi-fleet explain pvc shop/data`: runs the tools from a machine with a kubeconfig only.
+"""`kubectl csi-fleet explain pvc shop/data`: runs the tools from a machine with only a kubeconfig.
 
-kubectl runs an executable named `kubectl-csi_fleet` as a plug-in. It finds a pod of the
-installation and runs the command there (`kubectl exec`), where Redis, its password and certificate
-are available. `migrate`, `adopt` and `release` run locally, with the user's permissions. The file
-imports only the standard library, so it works alone.
+kubectl runs an executable named `kubectl-csi_fleet` as a plug-in. The plug-in finds a pod of the
+installation and runs the command there (`kubectl exec`), where Redis, its password and its
+certificate are available. `migrate`, `adopt` and `release` run locally, with the user's
+permissions. This file imports only the standard library, so it works without the package.
 
-Any user may be able to label a pod. So a pod counts only in a namespace that an administrator gave
-to csi-fleet (`trusted`) or that -n names. The output of the pod's program is not trusted: it gets
-no terminal, and its control characters are escaped.
+Any user may be able to label a pod. A pod therefore counts only if it is in a namespace that an
+administrator gave to csi-fleet (`trusted`) or that -n names. The output of the pod's program is not
+trusted: the program gets no terminal, and its control characters are escaped.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from typing import IO, Any, Final, TextIO
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 # Namespaces with the first label belong to drivers (docs/install.md). The manifests and the chart
-# put the second on the namespace of records, named after the installation with this ending.
+# put `PART_LABEL` on the namespace of records, whose name is the installation's name plus
+# `RECORDS_ENDING`.
 DRIVERS_LABEL: Final = ("csi-fleet.io/drivers", "true")
-# k8s/ and docs/migration.md put the label on each pod with a csi-fleet container; the NetworkPolicy
-# of Redis admits pods with it.
+# k8s/ and docs/migration.md put this label on each pod with a csi-fleet container; Redis's
+# NetworkPolicy admits pods that have it.
 REDIS_CLIENT: Final = ("csi-fleet.io/redis-client", "true")
 SELECTOR: Final = "=".join(REDIS_CLIENT)
 PART_LABEL: Final = ("app.kubernetes.io/part-of", "csi-fleet")
@@ -48,16 +49,16 @@ PLACED: Final = ("pause", "resume", "drain", "doctor")
 HERE: Final = ("migrate", "adopt", "release")
 # Parts whose Redis user or service account has fewer permissions than a worker's.
 LESSER: Final = ("beat", "flower", "watcher")
-# Commands that write pauses, which the admission policy forbids to the accounts of workers, and
-# those that list all claims, which only watchers are allowed to.
+# Commands that write pauses, which the admission policy forbids to workers' accounts, and commands
+# that list all claims, which only watchers are allowed to do.
 OF_WATCHERS: Final = ("pause", "resume", "drain", "pending")
-# `explain` of one of these lists all claims, too.
+# `explain` also lists all claims if it explains one of these.
 WHOLES: Final = (
     *("driver", "drivers", "csidriver"),
     *("class", "classes", "sc", "storageclass", "storageclasses"),
     *("namespace", "namespaces", "ns"),
 )
-# Flags of `explain` without a value; the word after any other flag is its value.
+# Flags of `explain` that have no value; the word after any other flag is its value.
 SWITCHES: Final = (
     *("-h", "--help", "--version", "--redis-insecure"),
     *("--log-text-split-stream", "--log-json-split-stream"),
@@ -86,14 +87,14 @@ class PluginError(Exception):
 
 
 class UsageError(PluginError):
-    """A wrong flag or command; the exit code is that of csi-fleet itself."""
+    """The flags or the command are wrong; the exit code is the one that csi-fleet itself uses."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A running container of csi-fleet; `arguments` are added for the `PLACED` commands."""
+    """A running container of csi-fleet; `arguments` are added to the `PLACED` commands."""
 
     namespace: str
     pod: str
@@ -102,7 +103,7 @@ class Place:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit code."""
+    """Run the plug-in; return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         flags, namespace, command = split(arguments)
@@ -120,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
-    """Flags for kubectl, the installation's namespace, and the command with its arguments."""
+    """Return kubectl's flags, the installation's namespace, and the command with its arguments."""
     flags: list[str] = []
     namespace = ""
     rest = list(arguments)
@@ -142,7 +143,7 @@ def split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
 
 
 def pods(flags: list[str], namespace: str) -> list[dict[str, Any]]:
-    """The pods with the label, in `namespace`, or in all namespaces that `trusted` returns.
+    """Return the labelled pods in `namespace`, or else in all namespaces that `trusted` returns.
 
     Raises:
         PluginError: kubectl is missing or fails.
@@ -156,7 +157,7 @@ def pods(flags: list[str], namespace: str) -> list[dict[str, Any]]:
 
 
 def asked(flags: list[str], *what: str) -> list[dict[str, Any]]:
-    """The items of `kubectl get`.
+    """Return the items of `kubectl get`.
 
     Raises:
         PluginError: kubectl is missing or fails.
@@ -173,7 +174,10 @@ def asked(flags: list[str], *what: str) -> list[dict[str, Any]]:
 
 
 def trusted(namespaces: list[dict[str, Any]]) -> set[str]:
-    """The namespaces of csi-fleet and its drivers, by labels that only administrators can write."""
+    """Return the namespaces of csi-fleet and its drivers.
+
+    They are recognized by labels that only administrators can set.
+    """
     found = set()
     for one in namespaces:
         name, labels = one["metadata"]["name"], one["metadata"].get("labels") or {}
@@ -185,10 +189,10 @@ def trusted(namespaces: list[dict[str, Any]]) -> set[str]:
 
 
 def choose(items: list[dict[str, Any]], command: list[str]) -> Place:
-    """Choose a ready worker, else another part of csi-fleet; for some commands a watcher.
+    """Choose a ready worker, or else another part of csi-fleet; for some commands, a watcher.
 
     Raises:
-        PluginError: there is no such pod, or there are pods in several namespaces.
+        PluginError: there is no such pod, or there are such pods in several namespaces.
     """
     watchers = [one for one in items if _part_of(one) == "watcher"]
     noun = (operands(command[1:]) or [""])[0]
@@ -221,7 +225,7 @@ def choose(items: list[dict[str, Any]], command: list[str]) -> Place:
 
 
 def operands(words: list[str]) -> list[str]:
-    """The words that are neither a flag of `explain` nor its value."""
+    """Return the words that are neither a flag of `explain` nor the value of a flag."""
     found: list[str] = []
     rest = iter(words)
     for one in rest:
@@ -235,11 +239,11 @@ def operands(words: list[str]) -> list[str]:
 
 
 def place_of(item: dict[str, Any]) -> Place | None:
-    """The pod's container that is configured for Redis, None if there is none."""
+    """Return the pod's container that is configured for Redis, or None if there is none."""
     metadata = item["metadata"]
     for container in item["spec"]["containers"]:
         if any(one["name"] == REDIS_VARIABLE for one in container.get("env") or ()):
-            # The namespace of pauses, if it is not the pod's own.
+            # Pass on the namespace of the pauses if it is not the pod's own namespace.
             given = [*(container.get("command") or ()), *(container.get("args") or ())]
             kept = tuple(one for one in given if one.startswith("--namespace="))
             return Place(metadata["namespace"], metadata["name"], container["name"], kept)
@@ -247,7 +251,7 @@ def place_of(item: dict[str, Any]) -> Place | None:
 
 
 def rank_of(item: dict[str, Any], place: Place) -> int:
-    """Sort key of a pod: workers first, and among equal parts those that are ready."""
+    """Return the sort key of a pod: workers come first, and among equal parts the ready ones."""
     name = _part_of(item)
     states = (item.get("status") or {}).get("containerStatuses") or ()
     is_ready = any(one["name"] == place.container and one.get("ready") for one in states)
@@ -255,12 +259,12 @@ def rank_of(item: dict[str, Any], place: Place) -> int:
 
 
 def _part_of(item: dict[str, Any]) -> str:
-    """The part that the pod runs: watcher, beat, flower or worker."""
+    """Return the part that the pod runs: watcher, beat, flower or worker."""
     return str((item["metadata"].get("labels") or {}).get(NAME_LABEL, ""))
 
 
 def run(flags: list[str], place: Place, command: list[str]) -> int:
-    """Run the command in the container; a file of `-f` is sent through standard input."""
+    """Run the command in the container; the file given with `-f` is sent through standard input."""
     command, file = with_standard_input(command)
     argv = [
         *(kubectl(), *flags, "exec", *(["--stdin"] if file else [])),
@@ -277,7 +281,7 @@ def run(flags: list[str], place: Place, command: list[str]) -> int:
 
 
 def shown(argv: list[str], opened: IO[bytes]) -> int:
-    """Run a program and copy its output with control characters escaped; returns its exit code."""
+    """Run a program and copy its output with control characters escaped; return its exit code."""
     with subprocess.Popen(  # noqa: S603 - the user's kubectl
         argv, stdin=opened, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     ) as child:
@@ -315,10 +319,10 @@ def _write(target: TextIO, text: str, encoding: str) -> None:
 
 
 def plain(text: str) -> str:
-    """The text with control, direction and line separator characters escaped.
+    """Return the text with control, direction and line separator characters escaped.
 
-    Names and messages come from other users. On a terminal they must not move the cursor, change
-    colours or hide the text before them.
+    Names and messages are written by other users. On a terminal, they must not move the cursor,
+    change colours or hide the text before them.
     """
     return "".join(
         one if one in "\n\t" or unicodedata.category(one) not in _UNSEEN
@@ -328,7 +332,7 @@ def plain(text: str) -> str:
 
 
 def here(flags: list[str], command: list[str]) -> int:
-    """Run the command on this machine, with the cluster and login that kubectl would use.
+    """Run the command on this machine, with the cluster and credentials that kubectl would use.
 
     Raises:
         PluginError: the package is not installed here, or kubectl fails.
@@ -351,7 +355,7 @@ def here(flags: list[str], command: list[str]) -> int:
 
 
 def with_standard_input(command: list[str]) -> tuple[list[str], str]:
-    """Replace `-f FILE` of dry-run by `-f -`, because FILE is on this machine; returns both."""
+    """Replace dry-run's `-f FILE` with `-f -`; return the command, and FILE on this machine."""
     for index, one in enumerate(command):
         name, equals, value = one.partition("=")
         if command[0] == "dry-run" and name in {"-f", "--filename"}:
@@ -364,7 +368,7 @@ def with_standard_input(command: list[str]) -> tuple[list[str], str]:
 
 
 def kubectl() -> str:
-    """The kubectl program; the variable KUBECTL overrides it."""
+    """Return the kubectl program; the variable KUBECTL overrides it."""
     return os.environ.get("KUBECTL", "kubectl")
 
 

@@ -1,7 +1,7 @@
-"""`csi-fleet-mcp`: four commands that only read, as tools of an MCP server on stdin and stdout.
+"""`csi-fleet-mcp`: an MCP server on stdin and stdout that offers four read-only commands as tools.
 
-    csi-fleet-mcp [-n NAMESPACE] [--context=...]     by `kubectl csi-fleet`, as from a laptop
-    csi-fleet-mcp --local [--redis-url=... ...]      by `csi-fleet` on this machine
+    csi-fleet-mcp [-n NAMESPACE] [--context=...]     runs `kubectl csi-fleet`, as from a laptop
+    csi-fleet-mcp --local [--redis-url=... ...]      runs `csi-fleet` on this machine
 
 Each tool runs one command with `-o json`. A name is checked before the command starts, so that it
 cannot be a flag, and no tool changes anything.
@@ -33,14 +33,14 @@ Report = dict[str, Any]
 
 
 def commands(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The program with what precedes a command, and the flags that follow the command."""
+    """Return the program and the words before a command, and the flags that follow the command."""
     if arguments[:1] == [_LOCAL]:
         return [sys.executable, "-m", "workers"], arguments[1:]
     return [sys.executable, "-m", "workers.cli.kubectl", *arguments], []
 
 
 def build(arguments: list[str]) -> MCPServer:
-    """The server, which passes `arguments` to the program of each command."""
+    """Return the server, which passes `arguments` to the program for each command."""
     program, flags = commands(arguments)
 
     def report(*words: str) -> Report:
@@ -58,7 +58,7 @@ def build(arguments: list[str]) -> MCPServer:
         return found
 
     def explain(kind: Kind, name: Name, namespace: NameOrNone = "") -> Report:
-        """Say why one object is stuck: cause, remedy, whose move it is, and its history.
+        """Explain why one object is stuck: the cause, the remedy, who has to act, and the history.
 
         A pvc and a snapshot need their namespace; the other kinds have none.
         """
@@ -69,11 +69,11 @@ def build(arguments: list[str]) -> MCPServer:
         return report("status")
 
     def pending(namespace: NameOrNone = "", driver: NameOrNone = "") -> Report:
-        """List all objects that wait, grouped by cause, with examples and the command to run."""
+        """List all waiting objects, grouped by cause, with examples and the command to run next."""
         return report("pending", f"--in-namespace={namespace}", f"--driver={driver}")
 
     def failed(namespace: NameOrNone = "", driver: NameOrNone = "") -> Report:
-        """List the objects whose work fails or was given up, with the last error of each."""
+        """List the objects whose work fails or was given up, each with its last error."""
         return report("failed", f"--in-namespace={namespace}", f"--driver={driver}")
 
     server = MCPServer(
@@ -88,7 +88,7 @@ def build(arguments: list[str]) -> MCPServer:
 
 
 def main() -> int:
-    """Entry point; serves until standard input is closed."""
+    """Run the server until standard input is closed."""
     arguments = sys.argv[1:]
     if arguments[:1] in (["-h"], ["--help"]):
         sys.stdout.write(f"{__doc__}\n")

@@ -1,7 +1,7 @@
 """`csi-fleet migrate check --driver=D [NAMESPACE/POD]`: checks what moving a driver would change.
 
-It only reads. The driver's Go sidecars are found by their Leases or in the named pod. Their
-arguments are parsed as csi-fleet's commands would parse them.
+The command only reads. It finds the driver's Go sidecars by their Leases or in the named pod, and
+parses their arguments as csi-fleet's commands would parse them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REVIEWS: Final = paths.Resource(
 
 
 def run(tools: Tools) -> int:
-    """Run the command; 1 if something prevents the move."""
+    """Run the command; return 1 if something prevents the move."""
     words, driver = list(tools.settings.arguments), tools.settings.tool.driver
     if (
         words[:1] != ["check"]
@@ -52,7 +52,7 @@ def run(tools: Tools) -> int:
 
 
 def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
-    """All findings. A check that cannot be made fails: callers use the exit code as a gate."""
+    """Yield all findings. A check that cannot run fails: callers use the exit code as a gate."""
     leases = Holders({}, {}, is_known=False)
     try:
         leases = holders(tools, driver)
@@ -62,7 +62,8 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
         tools.kube.get(CSI_DRIVERS, driver)
         yield Finding("driver", OK, f"CSIDriver {driver} is there")
     except NotFoundError:
-        # CSI drivers need no such object; then a Lease of that name shows that one exists.
+        # A CSI driver need not have a CSIDriver object; a Lease with the driver's name shows that
+        # the driver exists.
         state = WARN if leases.go or leases.ours else FAIL
         yield Finding("driver", state, f"there is no CSIDriver {driver}: is the name right?")
     except RefusedError as error:
@@ -98,9 +99,9 @@ class Holders:
     """The current holders of the driver's Leases: program -> NAMESPACE/POD.
 
     Attributes:
-        go: Leases held by Go sidecars.
-        ours: Leases held by csi-fleet.
-        is_known: False if Leases could not be read.
+        go: the Leases held by Go sidecars.
+        ours: the Leases held by csi-fleet.
+        is_known: False if the Leases could not be read.
     """
 
     go: dict[str, str]
@@ -112,7 +113,7 @@ def holders(tools: Tools, driver: str) -> Holders:
     """Read the holders of the driver's Leases.
 
     Raises:
-        ApiError: Leases cannot be read.
+        ApiError: the Leases cannot be read.
     """
     programs = {
         spec.lease_name(driver): spec.program
@@ -131,7 +132,7 @@ def holders(tools: Tools, driver: str) -> Holders:
 
 
 def looked_at(tools: Tools, pod: str, holding: list[str]) -> tuple[list[Sidecar], list[Finding]]:
-    """The sidecars in the named pod, else in the pods that hold Leases; and what failed."""
+    """Return the sidecars of the named pod, or else of the pods with Leases; and what failed."""
     found: list[Sidecar] = []
     problems: list[Finding] = []
     for place in [pod] if pod else holding:
@@ -146,7 +147,10 @@ def looked_at(tools: Tools, pod: str, holding: list[str]) -> tuple[list[Sidecar]
 
 
 def _read_by_ours(environment: dict[str, str | None]) -> dict[str, str]:
-    """The sidecar's variables that csi-fleet's flags read: names of node, pod and namespace."""
+    """Return the sidecar's variables that csi-fleet's flags read.
+
+    They contain the names of the node, the pod and the namespace.
+    """
     names = ("NODE_NAME", "POD_NAME", "POD_NAMESPACE", "NAMESPACE")
     found = {name: environment[name] for name in names if name in environment}
     return {name: "elsewhere" if value is None else value for name, value in found.items()}
@@ -177,7 +181,7 @@ def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
 
 
 def _labels_of_namespace(tools: Tools, name: str) -> JsonObject | None:
-    """The namespace's labels; None without permission to read it, which is not reported."""
+    """Return the namespace's labels; None without permission to read it, which is not reported."""
     try:
         return tools.kube.get(paths.NAMESPACES, name)["metadata"].get("labels") or {}
     except ApiError:
@@ -189,7 +193,7 @@ def of_pod(
 ) -> Iterator[Finding]:
     """Check what the pod and its namespace lack for a csi-fleet container.
 
-    Before the move a gap is a warning. Once a container is csi-fleet's, it is an error.
+    Before the move, a gap is a warning. Once the pod has a csi-fleet container, it is an error.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     lacks = []
@@ -223,12 +227,12 @@ def of_pod(
 
 
 def of_rights(tools: Tools, sidecar: Sidecar, watcher: str = "") -> Iterator[Finding]:
-    """Check which permissions of the controller the pod's service account lacks.
+    """Check which of the controller's permissions the pod's service account does not have.
 
     Args:
-        tools: connections and settings.
-        sidecar: the container, in the pod with that account.
-        watcher: the account of a watcher that does its part of the controller's work.
+        tools: the connections and settings.
+        sidecar: the container, in a pod with that account.
+        watcher: the account of a watcher that does its share of the controller's work.
     """
     namespace = sidecar.pod["metadata"]["namespace"]
     name = sidecar.pod["spec"].get("serviceAccountName") or "default"
@@ -240,7 +244,8 @@ def of_rights(tools: Tools, sidecar: Sidecar, watcher: str = "") -> Iterator[Fin
                 plural, _, part = resource.partition("/")
                 asked = {"group": rule.group, "resource": plural, "subresource": part, "verb": verb}
                 is_allowed = may(tools, user, asked)
-                # Workers read live what a rule lets them get; what is watched they find in Redis.
+                # Workers need only the get permission to read objects; watched objects they read
+                # from Redis.
                 if watcher and not is_allowed and verb in {"list", "watch"}:
                     is_allowed = may(tools, watcher, asked)
                 if not is_allowed:
@@ -262,7 +267,7 @@ def _wanted(rule: Permission) -> Iterator[tuple[str, str]]:
 
 
 def may(tools: Tools, user: str, attributes: Mapping[str, str]) -> bool:
-    """Return True if RBAC allows `attributes` of a SubjectAccessReview to an account.
+    """Return True if RBAC allows an account the `attributes` of a SubjectAccessReview.
 
     Raises:
         ApiError: the API server does not answer, or the caller is not allowed to ask.
@@ -274,7 +279,7 @@ def may(tools: Tools, user: str, attributes: Mapping[str, str]) -> bool:
 
 
 def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> Iterator[Finding]:
-    """Check if csi-fleet and a Go sidecar do the same work; `found`: the checked sidecars."""
+    """Check whether csi-fleet and one of the Go sidecars `found` do the same work."""
     if not tools.settings.redis.url:
         yield Finding(
             "both", WARN, "not checked: name csi-fleet's Redis to ask who serves the driver"
@@ -344,7 +349,7 @@ def _is_served(tools: Tools, driver: str) -> bool:
 
 
 def _standing_by(tools: Tools, driver: str, records: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Programs whose work in csi-fleet waits for a Lease that another program holds.
+    """Return the programs whose work in csi-fleet waits for a Lease that another program holds.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -361,7 +366,7 @@ def _standing_by(tools: Tools, driver: str, records: Mapping[str, Mapping[str, A
 
 
 def _serving(records: Mapping[str, Mapping[str, Any]], driver: str) -> Iterator[tuple[str, Spec]]:
-    """Queue name and controller of everything in csi-fleet that serves the driver."""
+    """Yield the queue name and the controller of everything in csi-fleet that serves the driver."""
     for queue_name, record in records.items():
         if record.get("name") == driver:
             for spec in catalogue.specs(record.get("controllers") or ()):
@@ -370,7 +375,7 @@ def _serving(records: Mapping[str, Mapping[str, Any]], driver: str) -> Iterator[
 
 
 def _by_lease(program: str, holder: str, ours: str | None) -> str:
-    """Describe the problem of a Go sidecar that works on what csi-fleet serves."""
+    """Describe the problem that a Go sidecar works on what csi-fleet serves."""
     if ours is None:
         return (
             f"{holder} holds the Lease of {program}: end one of them, or give csi-fleet "

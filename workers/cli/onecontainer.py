@@ -1,8 +1,8 @@
 """Builds one worker container that replaces several Go sidecars of a pod.
 
-Pure: takes containers; returns a container and messages. Arguments are parsed with each sidecar's
-own flags and written with the flags of `csi-fleet worker --controllers=...`. What one container
-cannot express is reported as a problem, never guessed.
+Pure: takes containers, and returns a container and messages. Arguments are parsed with each
+sidecar's own flags and written with the flags of `csi-fleet worker --controllers=...`. What one
+container cannot express is reported as a problem, never guessed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ CA_VOLUME: Final = "csi-fleet-redis-ca"
 LOGIN_VOLUME: Final = "csi-fleet-redis-login"
 CA_FOLDER: Final = "/run/csi-fleet-redis/ca"
 LOGIN_FOLDER: Final = "/run/csi-fleet-redis/login"
-# Measured (docs/performance.md): a worker with four controllers takes 55 to 80 MiB.
+# Measured (docs/performance.md): a worker with four controllers uses 55 to 80 MiB.
 RESOURCES: Final = {"requests": {"cpu": "20m", "memory": "160Mi"}, "limits": {"memory": "384Mi"}}
 
-# Flags with one value per process. The sidecars' request rates to the API server add up; of times
-# and verbosity the largest value is used.
+# Flags with one value per process. The sidecars' request rates to the API server are added up; for
+# times and verbosity, the largest value is used.
 _ADDED: Final = {"kube-api-qps": 5.0, "kube-api-burst": 10.0}
 _LARGEST: Final = frozenset(
     {
@@ -51,7 +51,7 @@ _LARGEST: Final = frozenset(
 _ANY: Final = frozenset({"leader-election", "enable-pprof", "automaxprocs"})
 _FIRST: Final = frozenset({"http-endpoint", "metrics-address", "metrics-path", "logging-format"})
 _APART: Final = frozenset({"csi-address", "feature-gates", "version"})
-# Fields of a sidecar's container that are taken over, handled explicitly, or not needed.
+# Fields of a sidecar's container that are copied, handled explicitly, or not needed.
 _TAKEN: Final = frozenset(
     {
         *("name", "image", "imagePullPolicy", "command", "args", "env", "envFrom", "volumeMounts"),
@@ -63,7 +63,7 @@ _TAKEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a worker in a driver's pod needs to know of its installation."""
+    """What a worker in a driver's pod needs to know about its installation."""
 
     namespace: str
     image: str
@@ -73,7 +73,7 @@ class Installation:
 
     @property
     def has_ca(self) -> bool:
-        """True if Redis' CA certificate comes from the ConfigMap redis-ca."""
+        """Whether Redis's CA certificate comes from the ConfigMap redis-ca."""
         return CA_FOLDER in self.redis_url
 
 
@@ -82,10 +82,10 @@ class OneContainer:
     """The result of `build`.
 
     Attributes:
-        container: the worker; unusable while there are problems.
-        label: the label that the pod gets.
-        volumes: volumes of the container that the pod does not have.
-        elects: programs with --leader-election.
+        container: the worker; unusable if there are problems.
+        label: the label that is added to the pod.
+        volumes: the container's volumes that the pod does not have yet.
+        elects: the programs with --leader-election.
         problems: why this cannot be one container, each with a remedy.
         notes: what will differ from before.
     """
@@ -125,7 +125,7 @@ def build(
     installation: Installation,
     secret: str,
 ) -> OneContainer:
-    """Build the worker that replaces these containers; the provisioner's comes first."""
+    """Build the worker that replaces these containers; the provisioner's container comes first."""
     result = OneContainer()
     given = read_all(sidecars, result)
     if result.problems or not given:
@@ -158,7 +158,7 @@ def build(
 
 
 def read_all(sidecars: Sequence[tuple[Spec, JsonObject]], result: OneContainer) -> list[Given]:
-    """Parse the sidecars' arguments, the provisioner's first; failures become problems."""
+    """Parse the sidecars' arguments, the provisioner's first; failures are recorded as problems."""
     order = {spec.name: index for index, spec in enumerate(catalogue.SPECS)}
     given = [
         one
@@ -214,14 +214,14 @@ def _is_of_sidecar(line: CommandLine, name: str) -> bool:
 
 
 def _words(container: JsonObject) -> list[str]:
-    """The arguments, with those variables expanded whose values the container itself defines."""
+    """Return the arguments; variables that the container itself defines are expanded."""
     known = _literals(container)
     words = [*(container.get("command") or [])[1:], *(container.get("args") or [])]
     return [_expanded(str(one), known, container) for one in words]
 
 
 def _literals(container: JsonObject) -> dict[str, str]:
-    """Variables with a plain value, expanded in order as the kubelet does."""
+    """Return the variables with a plain value, expanded in order as the kubelet does."""
     known: dict[str, str] = {}
     for one in container.get("env") or ():
         known.pop(one["name"], None)
@@ -251,7 +251,7 @@ def _references(text: str) -> set[str]:
 
 
 def _arguments(given: Sequence[Given], result: OneContainer) -> list[str]:
-    """The arguments of `csi-fleet worker` that combine those of all sidecars."""
+    """Return the arguments of `csi-fleet worker` that combine those of all sidecars."""
     controllers = ",".join(one.spec.name for one in given)
     return [
         f"--controllers={controllers}",
@@ -263,7 +263,7 @@ def _arguments(given: Sequence[Given], result: OneContainer) -> list[str]:
 
 
 def socket(given: Sequence[Given], result: OneContainer) -> list[str]:
-    """The address as the first container sees it; all containers must mean the same file."""
+    """Return the address as the first container sees it; all containers must mean the same file."""
     addresses = [one.value("csi-address") for one in given]
     if any(len(one) != 1 for one in addresses):
         result.problems.append(
@@ -284,7 +284,7 @@ def socket(given: Sequence[Given], result: OneContainer) -> list[str]:
 
 
 def _place(container: JsonObject, address: str) -> tuple[str, str]:
-    """Volume of a socket and its path therein; ("", path) if it is in no volume."""
+    """Return the socket's volume and the path in that volume; ("", path) if it is in no volume."""
     path = address.removeprefix("unix://")
     mounts = container.get("volumeMounts") or ()
     inside = [one for one in mounts if f"{path}/".startswith(one["mountPath"].rstrip("/") + "/")]
@@ -297,7 +297,7 @@ def _place(container: JsonObject, address: str) -> tuple[str, str]:
 
 
 def _gates(given: Sequence[Given], result: OneContainer) -> list[str]:
-    """Each gate once; the controllers that read it must agree on its value."""
+    """Return each feature gate once; the controllers that read a gate must agree on its value."""
     merged: dict[str, bool] = {}
     for one in given:
         merged |= one.value("feature-gates")
@@ -325,7 +325,7 @@ def _gates(given: Sequence[Given], result: OneContainer) -> list[str]:
 
 
 def _common(given: Sequence[Given], result: OneContainer) -> list[str]:
-    """The flags that all sidecars share, with one value for the process."""
+    """Return the flags that all sidecars share, with one value for the process."""
     own = {flag.name for one in given for spec in one.specs for flag in spec.flags}
     names = [
         name
@@ -338,7 +338,7 @@ def _common(given: Sequence[Given], result: OneContainer) -> list[str]:
         values = [one.value(name) for one in given]
         if name in _ADDED:
             told = [one.value(name) if one.has(name) else _ADDED[name] for one in given]
-            # Values of 0 or less have special meanings and do not add up.
+            # Values of 0 or less have special meanings and cannot be added up.
             total = sum(told) if min(told) > 0 else min(told)
             found.append(f"--{name}={total:g}")
         elif name in _LARGEST:
@@ -368,7 +368,7 @@ def _common(given: Sequence[Given], result: OneContainer) -> list[str]:
 def _first(
     name: str, texts: Sequence[str], given: Sequence[Given], result: OneContainer
 ) -> list[str]:
-    """The first value of a flag that a process has only once; a note lists dropped values."""
+    """Return the first value of a flag that a process has once; a note lists dropped values."""
     whole = [text for text in texts if text]
     if not whole:
         return []
@@ -387,7 +387,10 @@ def _first(
 
 
 def _own(given: Sequence[Given]) -> list[str]:
-    """The flags of single controllers, prefixed with the controller's name where ambiguous."""
+    """Return the flags of individual controllers.
+
+    An ambiguous flag is prefixed with its controller's name.
+    """
     merged = flag_set([spec for one in given for spec in one.specs])
     owners: dict[str, list[Given]] = {}
     for one in given:
@@ -417,7 +420,7 @@ def _long(one: Given, name: str) -> str:
 
 
 def is_told(one: Given, name: str) -> bool:
-    """True if the container has the flag, with the controller's name in front or without."""
+    """Return True if the container has the flag, with or without the controller's prefix."""
     return one.has(name) or _long(one, name) in one.line.explicit
 
 
@@ -459,7 +462,7 @@ def _check(arguments: Sequence[str], given: Sequence[Given], result: OneContaine
 
 
 def _environment(given: Sequence[Given], result: OneContainer) -> list[JsonObject]:
-    """Every variable of the sidecars once."""
+    """Return every variable of the sidecars once."""
     found: dict[str, JsonObject] = {}
     left_out: set[str] = set()
     for one in given:
@@ -468,7 +471,8 @@ def _environment(given: Sequence[Given], result: OneContainer) -> list[JsonObjec
             name = entry["name"]
             if found.setdefault(name, entry) == entry:
                 continue
-            # A variable that only the sidecar's own arguments use is expanded there.
+            # A variable that only the sidecar's own arguments use has been expanded in those
+            # arguments.
             if name in literals and not found[name].get("valueFrom"):
                 left_out.add(name)
                 continue
@@ -499,7 +503,7 @@ def _environment(given: Sequence[Given], result: OneContainer) -> list[JsonObjec
 
 
 def _only_argument(one: Given, name: str) -> bool:
-    """Return True if the container lacks the variable, or uses it only in its arguments."""
+    """Return True if the container does not define the variable, or uses it in its arguments."""
     container = one.container
     words = [*(container.get("command") or [])[1:], *(container.get("args") or [])]
     has = any(entry["name"] == name for entry in container.get("env") or ())
@@ -516,7 +520,7 @@ def _redis_environment(driver: str, installation: Installation) -> list[JsonObje
 
 
 def _mounts(given: Sequence[Given], result: OneContainer) -> list[JsonObject]:
-    """Every mount of the sidecars once."""
+    """Return every volume mount of the sidecars once."""
     found: dict[str, JsonObject] = {}
     for one in given:
         for mount in one.container.get("volumeMounts") or ():
@@ -538,7 +542,10 @@ def _redis_mounts(installation: Installation) -> list[JsonObject]:
 def _volumes(
     pod_spec: JsonObject, security: JsonObject, secret: str, installation: Installation
 ) -> list[JsonObject]:
-    """The volumes; only our container mounts the Secret, so its user is allowed to read it."""
+    """Return the volumes that the worker needs.
+
+    Only our container mounts the Secret, so the container's user is allowed to read it.
+    """
     of_pod = pod_spec.get("securityContext") or {}
     user = security.get("runAsUser", of_pod.get("runAsUser"))
     mode = 0o440 if user == 0 or of_pod.get("fsGroup") is not None else 0o444
@@ -548,7 +555,7 @@ def _volumes(
 
 
 def security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) -> JsonObject:
-    """Run as the user that could reach the socket, with no more privileges than before.
+    """Return a security context: the user that could reach the socket, and no added privileges.
 
     The Go sidecars' images run as root by default; csi-fleet's image does not.
     """
@@ -566,7 +573,7 @@ def security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) 
         return found
     found.setdefault("allowPrivilegeEscalation", False)
     found.setdefault("readOnlyRootFilesystem", True)
-    # Root needs the capability for a socket that belongs to another user.
+    # Root needs this capability for a socket that belongs to a different user.
     found.setdefault(
         "capabilities", {"drop": ["ALL"], **({"add": ["DAC_OVERRIDE"]} if user == 0 else {})}
     )
@@ -574,7 +581,7 @@ def security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) 
 
 
 def _serve_http(given: Sequence[Given], container: JsonObject, result: OneContainer) -> None:
-    """Take port and liveness probe from the sidecar whose endpoint the worker serves."""
+    """Copy the port and liveness probe from the sidecar whose endpoint the worker will serve."""
     name = next(
         (one for one in ("http-endpoint", "metrics-address") if any(g.value(one) for g in given)),
         "",

@@ -1,7 +1,7 @@
-"""Reports what a waiting command waits for: after two seconds, then every five.
+"""Reports what a waiting command is waiting for: after two seconds, then every five.
 
-It finds out from the stack of the command's thread, by the adapter that the thread is in. So no
-adapter needs to support it, and a command that sleeps on purpose reports nothing.
+It inspects the stack of the command's thread and finds the adapter whose code is running. So no
+adapter needs to support this, and a command that sleeps on purpose reports nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _watch(command: str, ident: int, done: threading.Event) -> None:
 
 
 def waited_for(frame: FrameType | None) -> str:
-    """The name of the adapter that a frame's code waits for, "" if it waits for none."""
+    """Return the name of the adapter that a frame's code waits for; "" if it waits for none."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         for package, what in _ADAPTERS.items():

@@ -1,7 +1,8 @@
 """`csi-fleet pause`, `resume` and `drain`: stop and resume work for a driver or a storage class.
 
-The source of truth is a ConfigMap (`workers.kube.pauserecord`). The command writes it and mirrors
-it to Redis, where it takes effect at once. Without a Redis URL a watcher does that within seconds.
+The source of truth is a ConfigMap (`workers.kube.pauserecord`). The command writes the ConfigMap
+and mirrors it to Redis, where the pause takes effect at once. Without a Redis URL, a watcher
+mirrors it within seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ POLL_SECONDS: Final = 0.5
 
 
 def run(tools: Tools) -> int:
-    """Run the command; `drain` returns 1 if work still runs after --wait."""
+    """Run the command; `drain` returns 1 if work is still running after --wait."""
     tool, command = tools.settings.tool, tools.settings.command
     if tool.driver and tool.storage_class:
         raise ConfigError("give --driver or --class, not both")
@@ -52,7 +53,7 @@ def run(tools: Tools) -> int:
     _mirror(tools, _record(tools, kind, name, _end_ms(tools))[1])
     if kind == CLASS:
         if has_redis:
-            # By then every worker has read the pause, so no later claim is started.
+            # By then every worker has read the pause, so no worker starts a claim after that.
             time.sleep(CLASS_CACHE_SECONDS)
         terminal.write(f"class {name} is paused; attempts in progress are finished")
         return 0
@@ -62,7 +63,7 @@ def run(tools: Tools) -> int:
 
 
 def _record(tools: Tools, kind: str, name: str, until_ms: int | None) -> tuple[bool, Recorded]:
-    """Record a pause, or its end if `until_ms` is None."""
+    """Record a pause, or the end of a pause if `until_ms` is None."""
     record, reason = record_of(tools), tools.settings.tool.reason
     change = record.change(kind, name, reason, until_ms)
     try:
@@ -79,7 +80,7 @@ def _record(tools: Tools, kind: str, name: str, until_ms: int | None) -> tuple[b
 
 
 def _end_ms(tools: Tools) -> int:
-    """When the pause ends, in milliseconds by the clock of Redis' host; 0 for never."""
+    """Return the end of the pause in milliseconds, by the clock of Redis's host; 0 for no end."""
     seconds = tools.settings.tool.for_seconds
     now = read_clock(tools.redis).shown_now if tools.settings.redis.url else time.time()
     return round((now + seconds) * 1000) if seconds else 0
@@ -93,7 +94,7 @@ def _mirror(tools: Tools, state: Recorded) -> None:
 
 
 def drain(tools: Tools, names: list[str]) -> int:
-    """Wait until no call of the drivers runs; returns 1 if --wait is over first."""
+    """Wait until none of the drivers' calls is running; return 1 if --wait elapses first."""
     end, before = time.monotonic() + tools.settings.tool.wait_seconds, -1
     while True:
         left = sum(tools.pauses.draining(name) for name in names)
@@ -109,7 +110,7 @@ def drain(tools: Tools, names: list[str]) -> int:
 
 
 def queue_names_of(tools: Tools, driver: str) -> list[str]:
-    """Queue names of a driver, several with one per node. A driver without workers can be paused.
+    """Return a driver's queue names (several with one per node); it may be without workers.
 
     Raises:
         ConfigError: the name is unknown.
@@ -134,7 +135,7 @@ def _check_class(tools: Tools, name: str) -> None:
 
 
 def record_of(tools: Tools) -> PauseRecord:
-    """The pause record in the namespace that the workers read.
+    """Return the pause record in the namespace that the workers read.
 
     Raises:
         ConfigError: the namespace is unknown.

@@ -1,7 +1,7 @@
-"""`csi-fleet pending`: lists all waiting objects, grouped by their cause from `explain`.
+"""`csi-fleet pending`: lists all waiting objects, grouped by the cause that `explain` reports.
 
-Every object that may wait is explained. Objects are listed once and Redis is read in batches, so
-that two thousand claims take seconds. Keys of deleted objects come from Redis.
+Every object that may be waiting is explained. Objects are listed once and Redis is read in batches,
+so that two thousand claims take only seconds. Keys of deleted objects are read from Redis.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
 EXAMPLES: Final = 3
-# Number of examples in `-o wide` and for programs.
+# The number of examples in `-o wide` and in output for programs.
 MANY_EXAMPLES: Final = 20
-# Causes that concern a class, not its driver.
+# Causes that concern a class, not the class's driver.
 _OF_CLASS: Final = frozenset(
     {"class-missing", "static-class", "class-paused", "secret-missing", "unknown-provisioner"}
 )
@@ -49,12 +49,12 @@ class Waiting:
     """One waiting object.
 
     Attributes:
-        word: its noun.
-        name: its name, with its namespace if it has one.
-        cause: why it waits.
-        driver: the driver that it waits for, "" if unknown.
-        storage_class: the class of a claim, "" if it names none.
-        since: when it began to wait, Unix time; 0 if unknown.
+        word: the object's noun.
+        name: the object's name, with its namespace if it has one.
+        cause: why the object waits.
+        driver: the driver that the object waits for; "" if unknown.
+        storage_class: the class of a claim; "" if the claim names none.
+        since: the Unix time at which the object began to wait; 0 if unknown.
     """
 
     word: str
@@ -66,7 +66,7 @@ class Waiting:
 
     @property
     def about(self) -> str:
-        """The class or driver that the cause concerns, "" if there is none."""
+        """The class or driver that the cause concerns; "" if there is none."""
         if self.cause.code in _OF_CLASS:
             return f"class {self.storage_class}" if self.storage_class else ""
         return f"driver {self.driver}" if self.driver else ""
@@ -74,7 +74,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class Group:
-    """Objects that wait for the same cause, the longest waiting first."""
+    """Objects that wait for the same cause, the one that has waited longest first."""
 
     members: list[Waiting] = field(default_factory=list)
 
@@ -84,7 +84,7 @@ class Group:
         return self.members[0]
 
     def examples(self, count: int) -> list[str]:
-        """The first `count` members, by noun and name."""
+        """Return the nouns and names of the first `count` members."""
         return [f"{one.word} {one.name}" for one in self.members[:count]]
 
     def command(self) -> str:
@@ -98,7 +98,7 @@ class Group:
 
 
 class ReadOnce:
-    """Replaces `Tools` with connections that read each answer only once."""
+    """Replaces `Tools`, with connections that read each answer only once."""
 
     def __init__(self, tools: Tools, namespace: str) -> None:
         self.settings = tools.settings
@@ -113,7 +113,7 @@ class ReadOnce:
 
     @cached_property
     def presence(self) -> Answers:
-        """The living processes, read once."""
+        """The processes that are alive, read once."""
         presence = self._tools.presence
         return Answers(
             alive=presence.alive(), workers=presence.workers(), troubles=presence.troubles()
@@ -121,12 +121,12 @@ class ReadOnce:
 
     @cached_property
     def pauses(self) -> Answers:
-        """The pauses of classes, read once."""
+        """The pauses of storage classes, read once."""
         return ClassPauses(self._tools.pauses.classes())
 
 
 class Answers:
-    """Has a method without arguments for each keyword, which returns that value."""
+    """Has a method for each keyword argument, which returns that argument's value."""
 
     def __init__(self, **known: Any) -> None:
         self._known = known
@@ -137,19 +137,19 @@ class Answers:
 
 
 class ClassPauses(Answers):
-    """Pauses of classes by name."""
+    """The pauses of storage classes, by class name."""
 
     def __init__(self, classes: Any) -> None:
         super().__init__(classes=classes)
         self._classes = classes
 
     def of_class(self, name: str) -> Any:
-        """The pause of one class, None if it is not paused."""
+        """Return the pause of one class, or None if the class is not paused."""
         return self._classes.get(name)
 
 
 def run(tools: Tools) -> int:
-    """Run the command; always 0 if it could read, because it is a list and no check."""
+    """Run the command; return 0 if the objects could be read: this is a list, not a check."""
     tool = tools.settings.tool
     if tool.namespace and tool.all_namespaces:
         raise ConfigError("give -n NAMESPACE or -A, not both")
@@ -173,13 +173,13 @@ def run(tools: Tools) -> int:
 def gather(
     tools: Tools, namespace: str = "", driver: str = "", storage_class: str = ""
 ) -> tuple[list[Waiting], dict[str, str]]:
-    """All waiting objects, and the kinds that could not be listed, with the reason.
+    """Return all waiting objects, and the kinds that could not be listed, with the reason.
 
     Args:
         tools: the connections.
-        namespace: only objects in it, or for a claim in it; "" for all.
-        driver: only objects that wait for it; "" for all.
-        storage_class: only objects of this class; "" for all.
+        namespace: return only objects in this namespace or for a claim in it; "" for all.
+        driver: return only objects that wait for this driver; "" for all.
+        storage_class: return only objects of this class; "" for all.
 
     Raises:
         ApiError: the API server does not answer.
@@ -196,7 +196,7 @@ def gather(
     ]
     found: list[Waiting] = []
     for is_loaded in (False, True):
-        # The first round collects the keys that it needs.
+        # The first round only collects the keys that have to be read.
         if is_loaded:
             once.redis.load()
         found = [_explained(once, noun, item) for noun, item in wanted]
@@ -263,7 +263,7 @@ def _is_in(once: Any, item: JsonObject, namespace: str) -> bool:
 def _known_to_redis_alone(
     tools: Tools, seen: set[tuple[str, str]], namespace: str
 ) -> Iterator[Waiting]:
-    """Failing work on objects that were not listed: deleted objects, or no object at all."""
+    """Yield failing work on objects that were not listed: deleted objects, or no object at all."""
     for one in failed_keys(tools.redis):
         kind = catalogue.kinds().get(one.key.kind)
         word = (kind.noun if kind is not None else "") or one.key.kind
@@ -282,7 +282,7 @@ def _known_to_redis_alone(
 
 
 def grouped(found: Iterable[Waiting]) -> list[Group]:
-    """Group by cause: problems first, then states that resolve themselves; largest first."""
+    """Group by cause: problems before states that resolve themselves, and large groups first."""
     groups: dict[tuple[str, ...], Group] = {}
     for one in found:
         code = _CODE.search(one.cause.text)
@@ -326,7 +326,7 @@ def show_missed(missed: Mapping[str, str]) -> None:
 
 
 def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:
-    """The groups as data, for programs."""
+    """Return the groups as data, for programs."""
     return {
         "waiting": sum(len(one.members) for one in groups),
         "groups": [

@@ -1,7 +1,7 @@
-"""Celery's pool of threads, which reports that a task has ended.
+"""Celery's pool of threads, which also reports that a task has ended.
 
-Celery's loop fetches the next message when it goes round and finds a free thread, and nothing makes
-it go round when a thread gets free: for up to a second that thread would be idle.
+Celery's event loop fetches the next message when it runs a round and finds a free thread. Nothing
+starts a round when a thread becomes free, so that thread would be idle for up to a second.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ POOL = "workers.cli.pool:ThreadPool"
 
 
 class ThreadPool(TaskPool):
-    """Celery's pool of threads."""
+    """Celery's pool of threads, with a callback for the end of a task."""
 
     on_end: Callable[[], None] | None = None
-    """Called in a task's thread when Celery counts the task no more."""
+    """Called in a task's thread once Celery no longer counts the task as running."""
 
     def on_apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin a task in one of the threads."""
+        """Start a task in one of the threads."""
         result = super().on_apply(*args, **kwargs)
         result.f.add_done_callback(self._ended)
         return result

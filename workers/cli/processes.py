@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 RESTART_BASE_SECONDS = 1.0
 RESTART_CAP_SECONDS = 30.0
-# A part reports every 5 s that it is alive.
+# A part reports every 5 s that it is alive. A part that has been silent for this long hangs.
 SILENT_SECONDS = 120.0
 
 
 def die_with_parent() -> None:
-    """Call in a child just before exec: Linux then kills it when the supervisor dies."""
+    """Make Linux kill this child when the supervisor dies; call it just before exec."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -38,9 +38,9 @@ class Child:
 
     Attributes:
         name: watcher, worker, beat or flower; also shown in messages.
-        argv: arguments after `python -m`.
+        argv: the arguments after `python -m`.
         ready: whether the part has reported that it works; an exit before that is fatal.
-        live: file in which it reports which thread hangs; None or no such file: no report.
+        live: the file in which the part reports hanging threads; without it, nothing is checked.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Child:
     _complaint: str = ""
 
     def start(self) -> None:
-        """Start the process in its own session: signals to the supervisor do not reach it."""
+        """Start the process in its own session, where signals to the supervisor do not reach it."""
         self.process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
             [sys.executable, "-m", *self.argv],
             env={**os.environ, **self.env},
@@ -69,12 +69,15 @@ class Child:
         self.process = forking.fork(self.argv, self.env, die_with_parent)
 
     def exit_code(self) -> int | None:
-        """The exit code if it has ended, else None; a signal gives 128 plus its number."""
+        """Return the exit code, or None while the process runs.
+
+        A signal gives 128 plus its number.
+        """
         code = None if self.process is None else self.process.poll()
         return code if code is None or code >= 0 else 128 - code
 
     def hangs(self) -> str:
-        """What hangs in the part, or that it is silent; "" if it is well."""
+        """Return what hangs in the part, or that the part is silent; "" if it is healthy."""
         try:
             told = self.live.stat().st_mtime_ns if self.live is not None else 0
             if told != self._told:
@@ -89,7 +92,7 @@ class Child:
         return self._complaint
 
     def schedule_restart(self) -> float:
-        """Plan the next start with exponential back-off; returns the delay in seconds."""
+        """Schedule the next start with exponential back-off; return the delay in seconds."""
         delay = min(RESTART_BASE_SECONDS * 2.0 ** min(self.failures, 10), RESTART_CAP_SECONDS)
         self.failures += 1
         self.process = None
@@ -104,14 +107,14 @@ class Child:
             self.process.terminate()
 
     def kill(self) -> None:
-        """Kill the process and wait for its end."""
+        """Kill the process and wait until it has ended."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
 
 def stop_all(children: list[Child], *, grace_seconds: float) -> None:
-    """Stop all parts together and wait; those that outlast the grace time are killed."""
+    """Stop all parts together and wait; parts that exceed the grace time are killed."""
     for child in children:
         child.terminate()
     end = time.monotonic() + grace_seconds

@@ -14,7 +14,7 @@ from workers.queue.intents import IntentStore
 from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key, claim_key, volume_key
 from workers.translate.claims import claim_class_name, provisioner_annotation, selected_node
 
-# Their keys are derived from the objects, whether Redis knows them or not.
+# The keys of these kinds are derived from the objects, whether or not Redis knows the keys.
 _PROVISIONED: Final = frozenset({"pvc", "pv"})
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class NotServedError(ConfigError):
-    """No worker provisions for the driver."""
+    """No worker runs the provisioner for the driver."""
 
 
 def run(tools: Tools) -> int:
-    """Run the command; 0 if keys were queued or nothing needs a retry."""
+    """Run the command; return 0 if keys were queued or nothing needs a retry."""
     kind, namespace, name = named_object(
         tools.settings.arguments, "retry", given=tools.settings.tool.namespace
     )
@@ -64,7 +64,7 @@ def _told_queued(kind: str, name: str) -> int:
 
 
 def _retry_known(tools: Tools, kind: str, namespace: str, name: str) -> int:
-    """Queue all keys for an object that wait, fail or have a history, of any controller."""
+    """Queue all keys for an object that wait, fail or have a history, for any controller."""
     shown = f"{namespace}/{name}" if namespace else name
     try:
         keys = _known(tools, kind, namespace, name)
@@ -86,7 +86,7 @@ def _known(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
 
 
 def _others(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
-    """Queue other controllers' keys for a claim or volume, such as a resize; returns them."""
+    """Queue and return other controllers' keys for a claim or volume, such as a resize."""
     known, own = _known(tools, kind, namespace, name), {KIND_CLAIMS, KIND_VOLUMES}
     found = [key for key in known if key.kind not in own]
     for key in found:
@@ -95,14 +95,14 @@ def _others(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
 
 
 def is_settled(tools: Tools, kind: str, namespace: str, name: str) -> bool:
-    """Return True if an object is bound and not being deleted."""
+    """Return True if an object is bound and is not being deleted."""
     one = tools.kube.get_claim(namespace, name) if kind == "pvc" else tools.kube.get_volume(name)
     is_bound = (one.get("status") or {}).get("phase") == "Bound"
     return is_bound and not one["metadata"].get("deletionTimestamp")
 
 
 def retry_now(tools: Tools, key: Key) -> None:
-    """Drop failures, state and delay of a key and queue it."""
+    """Drop a key's failures, state and delay, and queue the key."""
     tools.queue.forget([key])
     tools.queue.add([key])
 

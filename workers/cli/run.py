@@ -1,9 +1,10 @@
 """`csi-fleet run`: the whole system as one foreground program.
 
-A supervisor without logic of its own. It runs Redis (embedded unless --redis-url), watcher,
-workers and beat as child processes. If a part fails while starting, the program ends with that
-part's exit code (F-014). A part that dies later is restarted with back-off. So is the embedded
-Redis, which starts empty: its content is rebuilt from the objects. SIGTERM stops all cleanly.
+It is a supervisor without logic of its own. It runs Redis (embedded unless --redis-url is given),
+watcher, workers and beat as child processes. If a part fails during startup, the program ends with
+that part's exit code (F-014). A part that dies later is restarted with back-off. So is the embedded
+Redis, which then starts empty: its content is rebuilt from the API server's objects. SIGTERM stops
+all parts cleanly.
 """
 
 from __future__ import annotations
@@ -35,29 +36,29 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 TICK_SECONDS: Final = 0.05
-# How often the embedded Redis is pinged, and how many pings in a row it may miss: 30 s. Pings are
-# counted, because time passes while this process and Redis are stopped together.
+# How often the embedded Redis is pinged, and how many pings in a row it may miss: 30 s in total.
+# Pings are counted, because time also passes while this process and Redis are stopped together.
 ASK_SECONDS: Final = 5.0
 MOST_UNANSWERED: Final = 6
-# Flags of the HTTP endpoint; `run` serves it itself, because its parts cannot share a port.
+# Flags of the HTTP endpoint, which `run` serves itself because its parts cannot share a port.
 SERVER_FLAGS: Final = frozenset(
     {"http-endpoint", "metrics-address", "metrics-path", "enable-pprof"}
 )
 GRACE_SECONDS: Final = 20.0
-# Copied from workers.process, to avoid importing it.
+# Copied from workers.process, so that it need not be imported.
 LIVE_FILE: Final = "live"
-# Copied from workers.queue.fellows, to avoid importing it.
+# Copied from workers.queue.fellows, so that it need not be imported.
 INSTALLATION_VARIABLE: Final = "CSI_FLEET_INSTALLATION"
 BROKER_VARIABLE: Final = "CSI_FLEET_REDIS_BROKER_USERNAME"
-# Copied from workers.observability.exposition, to avoid importing it.
+# Copied from workers.observability.exposition, so that it need not be imported.
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def arguments_for(command: Command, argv: Sequence[str]) -> list[str]:
-    """The given flags that a part accepts; flags of other parts are left out.
+    """Return the given flags that a part accepts, without the flags of other parts.
 
-    It keeps the user's spelling, so values are not parsed twice. It handles `--f=v` and `--f v`;
-    booleans only take `=`, as in Go.
+    The user's spelling is kept, so values are not parsed twice. Both `--f=v` and `--f v` are
+    handled; booleans accept only `=`, as in Go.
     """
     flags = flag_set(catalogue.choose(controllers_of(argv, os.environ)))
     kept: list[str] = []
@@ -80,7 +81,7 @@ def arguments_for(command: Command, argv: Sequence[str]) -> list[str]:
 
 
 class Supervisor:
-    """The parts of one run, and how they are kept running."""
+    """The parts of one run, which it starts and keeps running."""
 
     def __init__(self, settings: Settings, argv: Sequence[str], directory: Path) -> None:
         self.settings = settings
@@ -96,26 +97,27 @@ class Supervisor:
         self.http: DiagnosticsServer | None = None
 
     def start(self) -> None:
-        """Start Redis and the parts; returns without waiting for the parts."""
+        """Start Redis and the parts; return without waiting for the parts."""
         url = self.settings.redis.url_with_credentials()
         if not url:
             self.redis, url = embedded_redis.start(self.directory)
         env = {"CSI_FLEET_REDIS_URL": url}
         if self.redis is not None:
             env[INSTALLATION_VARIABLE] = embedded_redis.name_of(self.directory)
-        # Set the effective value; the parts would otherwise read the variable, not the flag.
+        # Set the effective value; otherwise the parts would read the environment variable, not the
+        # flag.
         env["KUBECONFIG"] = self.settings.kube.kubeconfig
         if self.settings.http.endpoint:
             env[MULTIPROCESS_VARIABLE] = self.serve(url)
-        # Beat keeps its schedule in Redis and the watcher deletes unread replies there, both
-        # through the connection that sends their messages.
+        # Beat keeps its schedule in Redis, and the watcher deletes unread replies from it. Both use
+        # the connection that sends their messages.
         with_broker = env | ({BROKER_VARIABLE: embedded_redis.BROKER} if self.redis else {})
         self.add("watcher", Command.WATCHER, ["watcher"], env)
         for index in range(self.settings.process.workers):
             self.add(f"worker-{index}", Command.WORKER, ["workers", "worker"], with_broker)
         watcher, *workers = self.children
-        # Redis starts while modules are imported. The watcher lists the cluster while the modules
-        # that only workers need are imported.
+        # Redis starts while modules are being imported. The watcher lists the cluster while the
+        # modules that only workers need are being imported.
         self.preload(forking.WATCHER)
         if self.redis is not None:
             embedded_redis.wait_ready(self.redis, self.directory)
@@ -126,19 +128,19 @@ class Supervisor:
         self.add("beat", Command.BEAT, ["workers", "beat"], env)
 
     def preload(self, *names: str) -> None:
-        """Import modules for forked parts; while this process serves HTTP, none are forked."""
+        """Import modules for the parts that will be forked; none if this process serves HTTP."""
         if self.http is None:
             forking.preload(*names)
 
     def begin(self, child: Child) -> None:
-        """Fork the first start of a part if possible; start later ones as new interpreters."""
+        """Fork the first start of a part if possible; later starts get new interpreters."""
         if self.http is None and not child.failures and forking.is_possible():
             child.fork()
         else:
             child.start()
 
     def serve(self, redis_url: str) -> str:
-        """Start the HTTP endpoint; returns the folder through which the parts export metrics."""
+        """Start the HTTP endpoint; return the folder through which the parts export metrics."""
         from workers.cli import diagnostics  # noqa: PLC0415 - without it the supervisor stays small
 
         self.metrics = diagnostics.shared_metrics(self.directory)
@@ -153,26 +155,26 @@ class Supervisor:
         return "; ".join(f"{name}: {text}" for name, text in complaints.items() if text)
 
     def check_ready(self) -> str:
-        """Return which parts are not ready; "" if all are."""
+        """Return which parts are not ready, or "" if all are."""
         names = [child.name for child in self.children if not child.ready]
         if self.redis is not None and (self.redis_unanswered > 1 or self.redis.poll() is not None):
             names.append("redis")
         return f"waiting for {', '.join(names)}" if names else ""
 
     def add(self, name: str, command: Command, module: list[str], env: dict[str, str]) -> None:
-        """Plan one part with its own state directory."""
+        """Add a part with its own state directory; it is started later."""
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
         flags = arguments_for(command, self.argv)
         state = [f"--state-dir={directory}"]
         live = directory / LIVE_FILE
-        # Files of an earlier run in this folder say nothing about this run.
+        # Files of an earlier run in this folder do not describe this run.
         for old in (live, *directory.glob("*.ready")):
             old.unlink(missing_ok=True)
         self.children.append(Child(name, [*module, *flags, *state], env, live=live))
 
     def watch(self) -> int:
-        """Keep the parts running until a signal; returns the exit code."""
+        """Keep the parts running until a signal arrives; return the exit code."""
         while not self.stopping:
             self.keep_redis()
             for child in self.children:
@@ -202,7 +204,7 @@ class Supervisor:
             _log.warning("not started, trying again", process="redis", err=error)
 
     def ask_redis(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill the embedded Redis after too many missed pings; takes a second at most."""
+        """Kill the embedded Redis after too many missed pings; this takes at most a second."""
         if time.monotonic() < self.redis_ask_at:
             return
         self.redis_ask_at = time.monotonic() + ASK_SECONDS
@@ -214,7 +216,7 @@ class Supervisor:
             process.kill()  # do not wait: a frozen process cannot die now
 
     def look_after(self, child: Child) -> int | None:
-        """Start or restart one part; a returned exit code ends the whole program."""
+        """Start or restart one part; an exit code, if returned, ends the whole program."""
         if child.process is None:
             if time.monotonic() >= child.next_start and self.may_start(child):
                 self.begin(child)
@@ -223,7 +225,7 @@ class Supervisor:
             child.ready = True
         code = child.exit_code()
         if code is None and (complaint := child.hangs()):
-            # It cannot shut down cleanly. Its leases expire, and other workers take over.
+            # The part cannot shut down cleanly. Its leases expire, and other workers take over.
             _log.error("hangs and is started again", process=child.name, err=complaint)
             child.kill()
             code = child.exit_code()
@@ -259,7 +261,7 @@ class Supervisor:
 
 
 def run(settings: Settings, argv: Sequence[str]) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command; return the exit code."""
     folder = statefolder.take(settings)
     _log.info("files and Redis of this run", folder=str(folder.path))
     supervisor = Supervisor(settings, argv, folder.path)
@@ -279,5 +281,5 @@ def run(settings: Settings, argv: Sequence[str]) -> int:
 
 
 def replace_by_module(module: str, argv: Sequence[str]) -> NoReturn:
-    """Become `python -m module` with the same process id, so that signals arrive."""
+    """Become `python -m module` with the same process id, so that signals reach it."""
     os.execv(sys.executable, [sys.executable, "-m", module, *argv])  # noqa: S606 - our own module

@@ -1,8 +1,8 @@
 """`csi-fleet secret-roles`: prints Roles for exactly the Secrets that the cluster's classes name.
 
-Prints a Role and its RoleBinding per namespace for `kubectl apply -f -`, and changes nothing. Run
-it again when classes change. Roles that are no longer printed are removed by
-`kubectl apply --prune -l csi-fleet.io/secret-roles=...`.
+It prints a Role and a RoleBinding for each namespace, for `kubectl apply -f -`, and changes
+nothing. Run it again when classes change. Roles that are no longer printed are removed by `kubectl
+apply --prune -l csi-fleet.io/secret-roles=...`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 LABEL: Final = "csi-fleet.io/secret-roles"
 _RBAC: Final = "rbac.authorization.k8s.io"
-# Kind of class, its field with the driver, and the objects in whose namespaces templates resolve.
+# The kind of class, its field that names the driver, and the objects that use the class, which have
+# the namespaces in which templates are resolved.
 _CLASSES: Final = (
     (paths.STORAGE_CLASSES, "provisioner", paths.CLAIMS, "storageClassName"),
     (paths.SNAPSHOT_CLASSES, "driver", paths.SNAPSHOTS, "volumeSnapshotClassName"),
@@ -44,7 +45,7 @@ _OBJECTS: Final = (
 
 
 def run(tools: Tools) -> int:
-    """Run the command; 0 even if no class names a Secret."""
+    """Run the command; return 0 even if no class names a Secret."""
     settings = tools.settings.tool
     accounts = [_account(one) for one in settings.accounts]
     places = find(tools, settings.driver)
@@ -69,12 +70,12 @@ def _nothing(driver: str, known: set[str]) -> str:
 
 
 def _names(driver: str) -> set[str | None]:
-    """The names by which classes refer to the driver."""
+    """Return the names by which classes refer to the driver."""
     return {driver, plugins.in_tree_name(driver)}
 
 
 def find(tools: Tools, driver: str) -> Places:
-    """The Secrets of one driver, or of all drivers if it is ""."""
+    """Return the Secrets of one driver, or of all drivers if `driver` is ""."""
     drivers = _names(driver) if driver else None
     places = Places()
     for resource, field, users, reference in _CLASSES:
@@ -100,7 +101,7 @@ def find(tools: Tools, driver: str) -> Places:
 def roles(
     places: Places, name: str, label: str, accounts: list[tuple[str, str]]
 ) -> Iterator[dict[str, Any]]:
-    """A Role and its RoleBinding for each namespace, sorted."""
+    """Yield a Role and its RoleBinding for each namespace, in sorted order."""
     subjects = [
         {"kind": "ServiceAccount", "name": account, "namespace": home} for home, account in accounts
     ]
@@ -126,7 +127,7 @@ def roles(
 
 
 def _all(tools: Tools, resource: Resource) -> Iterator[JsonObject]:
-    """Every object of a kind; none if the cluster does not serve it."""
+    """Yield every object of a kind; none if the cluster does not serve the kind."""
     try:
         yield from tools.kube.list(resource)
     except NotFoundError:

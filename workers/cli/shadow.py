@@ -1,4 +1,4 @@
-"""`csi-fleet shadow report`: shows how far a shadow agrees with the sidecar next to it."""
+"""`csi-fleet shadow report`: shows how far a shadow agrees with the sidecar that it runs beside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN_DIFFERENCES: Final = 20
 
 
 def run(tools: Tools) -> int:
-    """Run the command; 0 if every shadow has compared something and nothing differs, else 1."""
+    """Run the command; return 0 if all shadows have compared something and nothing differs."""
     if tools.settings.arguments != ("report",):
         raise ConfigError("give `csi-fleet shadow report`, with --driver=NAME for one driver")
     driver = tools.settings.tool.driver
@@ -40,7 +40,7 @@ def run(tools: Tools) -> int:
 
 
 def _problems(report: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Why this report does not justify moving a driver, one line each."""
+    """Yield the reasons why this report does not justify moving a driver."""
     if not report:
         yield "nothing was compared"
     for name, one in report.items():
@@ -51,7 +51,7 @@ def _problems(report: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def gather(shadows: Shadows, driver: str = "") -> dict[str, dict[str, Any]]:
-    """By driver: counts, agreement (0 to 1, None if nothing was compared), differences, waiting."""
+    """Return each driver's counts, agreement (0 to 1, None if unknown), differences and waiting."""
     names = [driver] if driver else shadows.drivers()
     found = {name: shadows.report(name) for name in names}
     for name, one in found.items():
@@ -95,7 +95,7 @@ def show(report: dict[str, dict[str, Any]]) -> None:
 
 
 def _as_fields(one: dict[str, Any]) -> dict[str, Any]:
-    """A driver's report as data, for programs."""
+    """Return a driver's report as data, for programs."""
     timed = {
         name: [note | {"at": rfc3339(note["at"])} for note in one[name]]
         for name in ("differences", "waiting")
@@ -104,7 +104,7 @@ def _as_fields(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _what(record: dict[str, Any]) -> str:
-    """The expected change that the sidecar has not made yet."""
+    """Return the expected change that the sidecar has not made yet."""
     if record["wanted"] is None:
         return "not deleted yet"
     return "not created yet" if record["base"] is None else "not changed yet"

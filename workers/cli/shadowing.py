@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Shadowing:
-    """The shadow's part of a worker process; does nothing without `--shadow`.
+    """The parts of a worker process that make it a shadow; does nothing without `--shadow`.
 
     Args:
-        client: the API client of the process; a `ShadowApi` makes the process a shadow.
+        client: the API client of the process; if it is a `ShadowApi`, the process is a shadow.
     """
 
     def __init__(self, client: KubeClient) -> None:
@@ -41,7 +41,7 @@ class Shadowing:
         return WatchedClient
 
     def start(self, redis: RedisClient, metrics: Metrics, fleet: Fleet) -> None:
-        """Store predictions from now on."""
+        """Start to store predictions."""
         if isinstance(self._client, ShadowApi):
             self._judge = self._client.views.store = Judge(
                 Shadows(redis),

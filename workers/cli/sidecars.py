@@ -1,6 +1,6 @@
 """Finds the containers of a driver's pod that a csi-fleet controller can replace.
 
-Their arguments are read as the kubelet passes them to the process.
+The containers' arguments are read as the kubelet passes them to the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.spec import Spec
 
-# Variables as the kubelet parses them: `$$` stands for a dollar sign.
+# Variables as the kubelet parses them: `$$` represents a dollar sign.
 VARIABLE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _ELECTS: Final = "leader-election"
 
@@ -32,12 +32,12 @@ class Sidecar:
 
     @property
     def place(self) -> str:
-        """Namespace, pod and container, for messages."""
+        """The namespace, pod and container, for messages."""
         metadata = self.pod["metadata"]
         return f"{metadata['namespace']}/{metadata['name']}, container {self.container['name']}"
 
     def environment(self) -> dict[str, str | None]:
-        """Variables of the container; None for values that the pod does not contain."""
+        """The variables of the container; None for a value that the pod does not contain."""
         metadata, spec = self.pod["metadata"], self.pod["spec"]
         status = self.pod.get("status") or {}
         fields = {
@@ -68,20 +68,20 @@ class Sidecar:
         return VARIABLE.sub(lambda m: "$" if m[1] is None else found.get(m[1], m[0]), text)
 
     def given(self) -> list[str]:
-        """Its arguments, not expanded."""
+        """The container's arguments, not expanded."""
         words = [*(self.container.get("command") or [])[1:], *(self.container.get("args") or [])]
         return [str(one) for one in words]
 
     def arguments(self) -> list[str]:
-        """Its arguments as the process gets them; arguments with unknown variables are left out."""
+        """The arguments as the process receives them, without those with unknown variables."""
         return self._divided()[0]
 
     def unknown(self) -> list[str]:
-        """Its arguments with unknown variables, for example from a ConfigMap."""
+        """The arguments with unknown variables, for example from a ConfigMap."""
         return self._divided()[1]
 
     def _divided(self) -> tuple[list[str], list[str]]:
-        """Known and unknown arguments; a flag stays with its value in the next word."""
+        """Return known and unknown arguments; a flag is kept with a value that is the next word."""
         environment, known, unknown = self.environment(), list[str](), list[str]()
         for word in self.given():
             value = self._expanded(word, environment)
@@ -117,7 +117,7 @@ class Sidecar:
 
 
 def sidecars(tools: Tools, place: str) -> list[Sidecar]:
-    """The containers of a pod (`NAMESPACE/NAME`) that csi-fleet can replace.
+    """Return the containers of a pod (`NAMESPACE/NAME`) that csi-fleet can replace.
 
     Raises:
         NotFoundError: there is no such pod.
@@ -128,7 +128,7 @@ def sidecars(tools: Tools, place: str) -> list[Sidecar]:
 
 
 def sidecars_of(pod: JsonObject) -> list[Sidecar]:
-    """The containers of a pod, or of an object shaped like a pod, that csi-fleet can replace."""
+    """Return the containers that csi-fleet can replace in a pod or a similar object."""
     lasting = (
         one
         for one in pod["spec"].get("initContainers") or ()
@@ -143,13 +143,13 @@ def sidecars_of(pod: JsonObject) -> list[Sidecar]:
 
 
 def _flag(word: str) -> tuple[str, str]:
-    """Name and value of a flag; the value is "" if absent."""
+    """Return the name and value of a flag; the value is "" if it is missing."""
     name, _, value = word.lstrip("-").partition("=")
     return name.partition(" ")[0], value
 
 
 def _programs(container: JsonObject) -> list[str]:
-    """Names that may identify the program: of the command, the image and the container."""
+    """Return names that may identify the program: those of the command, image and container."""
     command = (container.get("command") or [""])[0].rpartition("/")[2]
     image = container["image"].rpartition("/")[2].partition("@")[0].partition(":")[0]
     return [command, image, container["name"]]

@@ -1,7 +1,8 @@
-"""The snapshots' half of `csi-fleet audit`: the driver's list, open attempts, contents.
+"""The snapshots' half of `csi-fleet audit`: the driver's list, open attempts, snapshot contents.
 
-It takes the same two looks as for volumes, with contents instead of PVs. It knows an open attempt
-by its content's annotation being-created, its key's state, or the ConfigMap of a slow call.
+It makes the same two passes as for volumes, with snapshot contents instead of PVs. It recognizes an
+open attempt by the content's annotation being-created, by the state of the content's key, or by the
+ConfigMap of a slow call.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.kube.paths import Resource
 
-# Kinds of the snapshotter's keys; importing its intents would load far more than needed.
+# The kinds of the snapshotter's keys; importing the snapshotter's intents would load far more than
+# needed.
 KINDS: Final = tuple(kind.name for kind in SPEC.kinds)
 _ANNOUNCED: Final = frozenset({ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED})
 
 
 def obstacle(tools: Tools, client: CsiClient) -> str:
-    """Why snapshots cannot be audited, "" if they can.
+    """Return why snapshots cannot be audited, or "" if they can.
 
     Raises:
         CsiError: the driver does not answer.
@@ -52,7 +54,7 @@ def obstacle(tools: Tools, client: CsiClient) -> str:
 
 
 def look(tools: Tools, client: CsiClient, driver: str) -> Look:
-    """Take one look; the driver's list is read first, as for volumes."""
+    """Make one pass; the driver's list is read first, as for volumes."""
     at = time.time()
     listed = {
         entry.snapshot.snapshot_id: entry.snapshot.size_bytes
@@ -86,7 +88,7 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
 
 
 def handles_of(content: Json) -> set[str]:
-    """The snapshot ids of a content or of a group's content."""
+    """Return the snapshot ids in a VolumeSnapshotContent or a VolumeGroupSnapshotContent."""
     found = {text(content, "status", "snapshotHandle"), text(content, *_SOURCE, "snapshotHandle")}
     found |= {text(one, "snapshotHandle") for one in object_list(content, "status", _MEMBERS)}
     given = (content.get("spec") or {}).get("source", {}).get("groupSnapshotHandles") or {}
@@ -98,7 +100,7 @@ _MEMBERS: Final = "volumeSnapshotInfoList"
 
 
 def _contents(tools: Tools, resource: Resource, driver: str) -> Iterator[Json]:
-    """Contents of the driver; none if their CRD is not installed."""
+    """Yield the driver's snapshot contents; none if their CRD is not installed."""
     if tools.kube.is_served(resource):
         for content in tools.kube.list(resource):
             if text(content, "spec", "driver") == driver:
@@ -106,7 +108,7 @@ def _contents(tools: Tools, resource: Resource, driver: str) -> Iterator[Json]:
 
 
 def _remembered(tools: Tools, driver: str) -> Iterator[str]:
-    """Names of contents, existing or deleted, whose last call has an unknown outcome."""
+    """Yield the names of contents, existing or deleted, whose last call has an unknown outcome."""
     for key, mark in marks_of_driver(tools.redis, KINDS, driver).items():
         if mark.get("intent"):
             yield _content_name(key)

@@ -1,8 +1,8 @@
-"""Chooses and locks the folder of a `csi-fleet run`; operator commands look there for its Redis.
+"""Chooses and locks the folder of a `csi-fleet run`, in which operator commands find its Redis.
 
-It is the folder that was given; else the default, csi-fleet-<uid> in the temporary folder, where
-commands find Redis without a flag; else, while another run uses that, a new one. The run holds a
-lock on a file in it until it ends.
+If a folder was given, it is used. Otherwise the default is used: csi-fleet-<uid> in the temporary
+folder, where commands find Redis without a flag. If another run is using the default, a new folder
+is created. The run holds a lock on a file in its folder until it ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StateFolder:
 
     Args:
         path: the folder.
-        lock: descriptor of the locked file, which must stay open.
+        lock: the descriptor of the locked file, which must remain open.
         is_kept: whether the folder is kept after the run.
     """
 
@@ -62,7 +62,10 @@ def take(settings: Settings, environ: Mapping[str, str] = os.environ) -> StateFo
 
 
 def is_unwritable(path: Path) -> bool:
-    """Return True if writing fails: the image's default folder on a read-only root file system."""
+    """Return True if writing to the folder fails.
+
+    This is so for the image's default folder if the root file system is read-only.
+    """
     return path.is_dir() and not os.access(path, os.W_OK)
 
 
@@ -114,14 +117,14 @@ def _random(parent: Path) -> StateFolder:
 
 
 def _locked(path: Path) -> int | None:
-    """Lock a folder; None while another process holds the lock.
+    """Lock a folder; return None if another process holds the lock.
 
-    It is a POSIX lock, so forked children do not inherit it.
+    The lock is a POSIX lock, so forked children do not inherit it.
     """
     file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The run that held it may have removed the folder meanwhile.
+        # The run that held the lock may have removed the folder in the meantime.
         if (path / LOCK).stat().st_ino != os.fstat(file).st_ino:
             raise FileNotFoundError(str(path / LOCK))
         os.ftruncate(file, 0)

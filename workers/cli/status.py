@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from workers.queue.limits import LaneStats
 
 WATCH_SECONDS: Final = 2.0
-# Processes named in a line; `--wide` names all of them.
+# The number of processes named in a line; `--wide` names all of them.
 _SHOWN_PROCESSES: Final = 3
-# Watchers and workers report every 5 s, so after a loss of data Redis knows them again by then.
+# Watchers and workers report every 5 s, so by this time after a loss of data Redis knows them
+# again.
 _BACK_SECONDS: Final = 15
 _HEAD: Final = ("DRIVER", "STATE", "READY", "RUNNING", "FAILING", "OLDEST")
 _WIDE_HEAD: Final = (
@@ -41,14 +42,14 @@ _WIDE_HEAD: Final = (
 # Shown instead of a driver's name for work without a driver.
 _SYSTEM: Final = "-"
 _NUMBERS_FROM: Final = 2
-# Order of the rows: states that need action come first.
+# The order of the rows: states that need action come first.
 _ORDER: Final = ("not served", "disconnected", "failing", "paused", "lease elsewhere", "ok")
 # If several of these apply, the last one is shown.
 _PAUSES: Final = (("lease", "lease elsewhere"), ("driver", "disconnected"), ("operator", "paused"))
 
 
 def run(tools: Tools) -> int:
-    """Run the command; 0 if all is well, 1 if something needs attention."""
+    """Run the command; return 0 if all is well, 1 if something needs attention."""
     if driver := tools.settings.tool.driver:
         knowndrivers.served(tools, driver)  # raises if the name is unknown
     while True:
@@ -72,11 +73,11 @@ def run(tools: Tools) -> int:
 
 
 def gather(tools: Tools, only: str = "") -> dict[str, Any]:
-    """Everything that `status` shows, also for `-o json`; ages in seconds.
+    """Return everything that `status` shows, also for `-o json`; ages are in seconds.
 
     Args:
         tools: the connections.
-        only: the driver to show, "" for all.
+        only: the driver to show; "" for all.
     """
     records, stats = tools.registry.alive(), read_stats(tools.redis)
     classes = tools.pauses.classes()
@@ -110,7 +111,7 @@ def gather(tools: Tools, only: str = "") -> dict[str, Any]:
 
 
 def problems(report: dict[str, Any]) -> list[str]:
-    """What needs action, one line each."""
+    """Return what needs action, one line for each problem."""
     found = []
     if not (report["watchers"] or is_new(report)):
         found.append("no watcher is alive: new claims are not seen")
@@ -134,7 +135,7 @@ def problems(report: dict[str, Any]) -> list[str]:
 
 
 def is_new(report: dict[str, Any]) -> bool:
-    """Return True if Redis lost its data recently and does not know all processes yet."""
+    """Return True if Redis lost its data recently and does not know all processes again yet."""
     return bool(report["redis_age"] < _BACK_SECONDS)
 
 
@@ -142,7 +143,7 @@ def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[
     work: dict[str, Any] = {}
     pauses: dict[str, str] = {}
     ends: dict[str, float] = {}
-    # Only kinds of key about an object, which users know.
+    # Include only kinds of key that concern an object, because users know objects.
     for kind in (one.name for one in catalogue.kinds().values() if one.noun):
         figures = stats.get(lane_name(kind, "" if name == _SYSTEM else name))
         if figures is None:
@@ -166,7 +167,7 @@ def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[
 
 
 def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
-    """Print problems, pauses, a line per driver, and the state of the system."""
+    """Print the problems, the pauses, a line for each driver, and the state of the system."""
     terminal.write_lines((f"! {line}" for line in report["problems"]), style="bold yellow")
     held = list(_held(report))
     terminal.write_lines(held)
@@ -199,7 +200,7 @@ def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
 
 
 def _held(report: dict[str, Any]) -> Iterator[str]:
-    """What an operator or a Lease pauses, one line each; a driver's nodes share a line."""
+    """Yield what an operator or a Lease pauses, one line each; a driver's nodes share a line."""
     lines: dict[tuple[str, str], int] = {}
     for name, driver in report["drivers"].items():
         if driver["state"].startswith(("paused", "lease elsewhere")):
@@ -213,7 +214,7 @@ def _held(report: dict[str, Any]) -> Iterator[str]:
 
 
 def beat_words(*, has_beat: bool) -> str:
-    """Return what is known of beat, for people."""
+    """Return what is known about beat, for people."""
     return "ticks" if has_beat else "no tick for 15 s"
 
 
@@ -222,10 +223,10 @@ class DriverLine:
     """The line of one driver in `status`.
 
     Attributes:
-        name: name of the driver.
-        nodes: number of nodes that serve it, 1 for a driver without node deployment.
-        state: its state in one or two words.
-        why: the reason for the state, "" if none.
+        name: the name of the driver.
+        nodes: the number of nodes that serve the driver; 1 for a driver without node deployment.
+        state: the driver's state in one or two words.
+        why: the reason for the state; "" if there is none.
         oldest: how long the first of the `ready` keys has waited, in seconds.
     """
 
@@ -247,7 +248,7 @@ class DriverLine:
 
 
 def driver_lines(report: dict[str, Any]) -> list[DriverLine]:
-    """One line per driver, all its nodes together; states that need action come first."""
+    """Return one line per driver, for all its nodes; states that need action come first."""
     parts: dict[str, list[dict[str, Any]]] = {}
     for name, driver in report["drivers"].items():
         parts.setdefault(name.partition("@")[0], []).append(driver)
@@ -264,14 +265,14 @@ def driver_lines(report: dict[str, Any]) -> list[DriverLine]:
         why = worst["state"].partition(": ")[2]
         line = DriverLine(name, len(nodes), word, why, ready, running, failing, oldest)
         is_idle = not (ready or running or failing)
-        # An unserved driver that no key waits for is no problem.
+        # An unserved driver is not a problem if no key waits for it.
         place = len(_ORDER) if state == "not served" and is_idle else _ORDER.index(state)
         rows.append(((place, is_idle, -oldest, name), line))
     return [line for _, line in sorted(rows, key=lambda one: one[0])]
 
 
 def _word(driver: dict[str, Any]) -> str:
-    """A driver's state in one or two words."""
+    """Return a driver's state in one or two words."""
     state = next((one for one in _ORDER if driver["state"].startswith(one)), "ok")
     return "failing" if state == "ok" and driver["failing"] else state
 

@@ -1,8 +1,8 @@
-"""`csi-fleet support-bundle`: prints a document that helps to find a fault and can be sent away.
+"""`csi-fleet support-bundle`: prints a document for troubleshooting that can be sent to others.
 
-It is text, so its sender can read it first. It consists of other commands' output; it contains no
-whole objects, and no Secret is read. `scrubbed` replaces everything that looks like a credential in
-texts written by drivers and people.
+The document is text, so its sender can read it first. It consists of other commands' output; it
+contains no whole objects, and no Secret is read. `scrubbed` replaces everything that looks like a
+credential in texts written by drivers and people.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
 
 KIND: Final = "SupportBundle"
-# Number of causes for which one object is explained with its history.
+# The number of causes for which one object is explained with its history.
 EXPLAINED: Final = 20
 FAILED: Final = 500
 HIDDEN: Final = "[hidden]"
-# A text of a driver, cut before it is searched: every pattern is bounded, and so is what it reads.
+# A driver's text is cut to this length before it is searched. Every pattern is bounded too, so the
+# time for a search is limited.
 LONGEST: Final = 8_000
 _WORDS: Final = (
     r"(?:pass(?:word|wd|phrase)?|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|"
     r"credentials?|login|pwd|key)"
 )
 _NAME: Final = rf"[\w.-]{{0,80}}?{_WORDS}[\w.-]{{0,80}}"
-# Go's %q escapes the quotes of a text within a text.
+# Go's %q escapes the quotes of a text that is part of another text.
 _QUOTED: Final = r"\\+\".*?\\+\"|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
 _PATTERNS: Final = (
-    # A private key or certificate, up to its end or to the end of the text.
+    # A private key or certificate, up to its end marker or to the end of the text.
     (re.compile(r"-----BEGIN [\s\S]*?(?:-----END [A-Z0-9 ]+-----|\Z)"), HIDDEN),
-    # The login of an address, with a scheme or without one.
+    # The credentials in a URL, with or without a scheme.
     (re.compile(r"(?<=://)\S{1,256}@"), f"{HIDDEN}@"),
     (re.compile(r"(?<![\w./-])[\w.-]{1,128}:[^\s/@:]{1,256}@(?=[\w.-])"), f"{HIDDEN}@"),
     (re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
@@ -59,7 +60,7 @@ _PATTERNS: Final = (
         ),
         rf"\1{HIDDEN}",
     ),
-    # JSON web tokens, and strings as long and random as a key.
+    # JSON web tokens, and strings that are as long and random as a key.
     (re.compile(r"\beyJ[\w-]{4,}\.[\w-]{4,}\.[\w-]*"), HIDDEN),
     (
         re.compile(r"(?<![\w/+])(?=[\w/+]*\d)(?=[\w/+]*[A-Z])(?=[\w/+]*[a-z])[\w/+]{32,}={0,2}"),
@@ -69,7 +70,7 @@ _PATTERNS: Final = (
 
 
 def run(tools: Tools) -> int:
-    """Run the command; 0 even if a part could not be read: the document says so.
+    """Run the command; return 0 even if a part could not be read, which the document reports.
 
     Raises:
         ConfigError: an argument was given.
@@ -86,7 +87,7 @@ def run(tools: Tools) -> int:
 
 
 def gather(tools: Tools) -> dict[str, Any]:
-    """Every part of the document, by its name."""
+    """Return every part of the document, by its name."""
     groups: list[Group] = []
 
     def waiting() -> Any:
@@ -113,7 +114,7 @@ def gather(tools: Tools) -> dict[str, Any]:
 
 
 def secrets_of(tools: Tools) -> list[str]:
-    """The credentials that this command itself was given."""
+    """Return the credentials that were given to this command itself."""
     redis = tools.settings.redis
     keys = (part for line in redis.record_keys for part in (line, *line.split()))
     return [one for one in (redis.password, redis.sentinel_password, *keys) if one]
@@ -123,7 +124,7 @@ def scrubbed(value: Any, secrets: Iterable[str] = ()) -> Any:
     """Replace everything in a value's texts that looks like a credential.
 
     Args:
-        value: part of a document.
+        value: a part of a document.
         secrets: texts that are replaced wherever they occur.
     """
     known = sorted(secrets, key=len, reverse=True)
@@ -152,7 +153,7 @@ def _tried(part: Callable[[], Any]) -> Any:
 
 
 def _checked(tools: Tools) -> list[dict[str, str]]:
-    """The findings of `doctor`, up to a check that raises."""
+    """Return the findings of `doctor`, up to a check that raises an error."""
     found = []
     try:
         for one in doctor.findings(tools):
@@ -164,7 +165,7 @@ def _checked(tools: Tools) -> list[dict[str, str]]:
 
 
 def _explained(tools: Tools, groups: list[Group]) -> Iterable[dict[str, Any]]:
-    """The longest waiting object of each cause, explained with its history."""
+    """Yield the longest waiting object of each cause, explained with its history."""
     for group in groups[:EXPLAINED]:
         one = group.oldest
         if one.word not in nouns.nouns():
@@ -176,7 +177,7 @@ def _explained(tools: Tools, groups: list[Group]) -> Iterable[dict[str, Any]]:
 
 
 def _class(storage_class: Mapping[str, Any]) -> dict[str, Any]:
-    """A class without the values of its parameters, which may contain credentials."""
+    """Return a class without the values of its parameters, which may contain credentials."""
     return {
         "name": storage_class["metadata"]["name"],
         "provisioner": storage_class.get("provisioner"),

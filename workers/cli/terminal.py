@@ -1,8 +1,8 @@
 """Output: colours and tables on a terminal, plain lines in a pipe, JSON or YAML for programs.
 
 Programs get a document: `apiVersion` (the schema's version), `kind`, and the command's fields.
-Within a version fields are added but never removed. Times are RFC 3339 in UTC, `null` for no time;
-durations are in seconds.
+Within a version, fields are added but never removed. Times are RFC 3339 in UTC, with `null` for no
+time; durations are in seconds.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def write_json(value: Any) -> None:
 
 
 def document(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the document for programs: a command's fields with version and kind."""
+    """Build the document for programs: a command's fields with the version and kind."""
     return {"apiVersion": API_VERSION, "kind": kind, **fields}
 
 
 def write_document(output: str, kind: str, fields: Mapping[str, Any]) -> None:
-    """Write a document to standard output as YAML if `output` is yaml, else as JSON."""
+    """Write a document to standard output, as YAML if `output` is yaml, else as JSON."""
     if output != "yaml":
         write_json(document(kind, fields))
         return
@@ -80,7 +80,10 @@ def write_lines(lines: Iterable[str], *, style: str = "") -> None:
 
 
 def write_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write a table: boxed on a terminal, else in columns separated by spaces (for grep, awk)."""
+    """Write a table: boxed on a terminal, else in columns separated by spaces.
+
+    The columns suit grep and awk.
+    """
     texts = [[plain(str(cell)).replace("\n", " ") for cell in row] for row in rows]
     if is_terminal():
         from rich.console import Console  # noqa: PLC0415
@@ -101,12 +104,12 @@ def write_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]
 
 
 def write_rows(head: Sequence[str], rows: Sequence[Sequence[object]], *, numbers_from: int) -> None:
-    """Write each row in one line; on a narrow terminal the first cell is cut in its middle.
+    """Write each row in one line; on a narrow terminal, the first cell is shortened in its middle.
 
     Args:
-        head: names of the columns.
-        rows: cells of the rows.
-        numbers_from: columns from this index on are numbers and right-aligned.
+        head: the names of the columns.
+        rows: the cells of the rows.
+        numbers_from: the columns from this index on are numbers and are right-aligned.
     """
     texts = [[plain(str(cell)).replace("\n", " ") for cell in row] for row in (head, *rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(head))]
@@ -131,7 +134,7 @@ def _shortened(text: str, width: int) -> str:
 
 
 def _coloured(cell: str) -> Text:
-    """A cell in the colour of the state that it shows, if any."""
+    """Return a cell in the colour of the state that it shows, if any."""
     from rich.text import Text  # noqa: PLC0415
 
     style = _STYLES.get(cell.partition(":")[0].lower(), "")
@@ -149,7 +152,7 @@ def can_ask() -> bool:
 
 
 def ask(question: str) -> str:
-    """Ask the user at the terminal; returns "" if there is no terminal."""
+    """Ask the user at the terminal; return "" if there is no terminal."""
     if not can_ask():
         return ""
     sys.stdout.write(question)

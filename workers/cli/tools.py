@@ -59,7 +59,7 @@ OUTPUTS: Final = frozenset({"", "text", "wide", *(DATA := ("json", "yaml"))})
 
 
 def run(command: Command, settings: Settings) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; return the exit code."""
     if settings.tool.output not in OUTPUTS:
         raise ConfigError(f"-o {settings.tool.output}: give wide, json or yaml, or leave it out")
     module = import_module(f"workers.cli.{_MODULES[command]}")
@@ -68,7 +68,7 @@ def run(command: Command, settings: Settings) -> int:
             code = int(module.run(Tools(with_redis(settings))))
         sys.stdout.flush()
     except OSError as error:
-        # At exit Python would flush the rest and print the same error again.
+        # At exit, Python would flush the rest of the output and print the same error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # the reader (head, less) has seen enough
             return 0
@@ -77,13 +77,13 @@ def run(command: Command, settings: Settings) -> int:
 
 
 def with_redis(settings: Settings) -> Settings:
-    """Add the Redis of a `csi-fleet run` on this machine, if no URL was given."""
+    """Add the Redis of a `csi-fleet run` on this machine if no URL was given."""
     if settings.redis.url:
         return settings
     directory, is_safe = Path(settings.process.state_dir), True
     if "state-dir" not in settings.explicit or is_unwritable(directory):
         directory = default_state_dir(os.environ)
-        # Another user may have created a folder of that name.
+        # A different user may have created a folder of that name.
         is_safe = is_private(directory)
     if is_safe and (directory / SOCKET).exists():
         return replace(settings, redis=RedisSettings(url=url_of(directory)))
@@ -92,22 +92,22 @@ def with_redis(settings: Settings) -> Settings:
 
 @dataclass
 class Tools:
-    """Connections of one command, opened on first use.
+    """The connections of one command, which are opened on first use.
 
     Attributes:
-        settings: settings of the command.
+        settings: the settings of the command.
     """
 
     settings: Settings
 
     @property
     def is_data(self) -> bool:
-        """True if the output is for programs."""
+        """Whether the output is for programs."""
         return self.settings.tool.output in DATA
 
     @property
     def is_wide(self) -> bool:
-        """True if more columns were requested."""
+        """Whether more columns were requested."""
         return self.settings.tool.wide or self.settings.tool.output == "wide"
 
     def write(self, kind: str, fields: Mapping[str, Any]) -> None:
@@ -116,7 +116,7 @@ class Tools:
 
     @cached_property
     def kube(self) -> KubeResources:
-        """Client of the API server.
+        """The client of the API server.
 
         Raises:
             ConfigError: there is no usable client configuration.
@@ -132,7 +132,7 @@ class Tools:
 
     @cached_property
     def redis(self) -> RedisClient:
-        """Client of the queue's Redis.
+        """The client of the queue's Redis.
 
         Raises:
             ConfigError: no URL is given.
@@ -148,38 +148,43 @@ class Tools:
             url,
             password_file=self.settings.redis.password_file,
             socket_timeout_seconds=QUICK_SECONDS if is_quick else TIMEOUT_SECONDS,
-            # Users repeat a command; with retries it would be silent for three timeouts.
+            # Users repeat a command themselves; with retries, it would be silent for three
+            # timeouts.
             retries=0,
         )
 
     def publish(self, lists: Iterable[str]) -> None:
-        """Wake workers. Most commands wake none and need no Celery, which slows their start."""
+        """Wake workers.
+
+        Most commands wake none, so they do not import Celery, which would slow their start.
+        """
         from workers.app import make_app, publisher  # noqa: PLC0415
 
         publisher(make_app(self.settings))(lists)
 
     @cached_property
     def queue(self) -> WorkQueue:
-        """The queue, able to wake workers."""
+        """The queue, which is able to wake workers."""
         return WorkQueue(self.redis, publish=self.publish)
 
     @cached_property
     def registry(self) -> DriverRegistry:
-        """Registered drivers.
+        """The registered drivers.
 
-        It reads Redis' clock instead of the queue's. Only scripts advance the queue's clock, so
-        it stands still while all processes are dead, and a first look would find all drivers alive.
+        The registry reads Redis's clock instead of the queue's. Only scripts advance the queue's
+        clock, so it does not advance while all processes are dead, and a first read would find all
+        drivers alive.
         """
         return DriverRegistry(self.redis, now_ms=lambda: read_clock(self.redis).now_ms)
 
     @cached_property
     def pauses(self) -> Pauses:
-        """Pauses by operators."""
+        """The pauses set by operators."""
         return Pauses(self.redis, self.queue)
 
     @cached_property
     def presence(self) -> Presence:
-        """Living processes."""
+        """The processes that are alive."""
         return Presence(self.redis)
 
 
@@ -192,15 +197,15 @@ def named_object(
     given: str = "",
     further: tuple[str, ...] = (),
 ) -> tuple[str, str, str]:
-    """Noun (`pvc`, `va`, ...), namespace and name from the arguments and `-n`.
+    """Return noun (`pvc`, `va`, ...), namespace and name from the arguments and `-n`.
 
     Args:
-        arguments: arguments of the command.
-        command: its name, for the examples.
-        only: the nouns that the command takes; empty for all.
-        also: an example of another argument that the command takes.
-        given: the namespace of `-n`.
-        further: words that the command takes besides nouns.
+        arguments: the arguments of the command.
+        command: the command's name, for the examples.
+        only: the nouns that the command accepts; empty for all.
+        also: an example of another argument that the command accepts.
+        given: the namespace given with `-n`.
+        further: words that the command accepts besides nouns.
 
     Raises:
         ConfigError: the arguments name no object; the message contains an example.
@@ -231,7 +236,7 @@ def named_object(
 def _no_object(
     words: list[str], command: str, only: frozenset[str], also: str, further: tuple[str, ...]
 ) -> str:
-    """The error message: what is wrong with the words, and what is expected."""
+    """Return the error message: what is wrong with the words, and what is expected."""
     wrong = ""
     if len(words) > 2 and nouns.find(words[0]):
         wrong = f"{command} takes one object, not {' '.join(words[1:])!r}: "

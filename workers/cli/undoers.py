@@ -1,6 +1,6 @@
-"""Finds who would undo a change of a workload, from the workload's metadata.
+"""Finds who would undo a change to a workload, from the workload's metadata.
 
-Pure. Some owners restore their version at once, others when a user applies it the next time.
+Pure. Some owners restore their version at once, others when a user applies their version again.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Undoer:
-    """One owner.
+    """An owner that would undo a change.
 
     Attributes:
-        who: its name for messages.
-        is_at_once: whether it undoes changes without a user.
-        remedy: how to make the change in its own version.
+        who: the owner's name for messages.
+        is_at_once: whether the owner undoes changes without a user's action.
+        remedy: how to make the change in the owner's own version.
     """
 
     who: str
@@ -32,7 +32,8 @@ class Undoer:
 _RENDERED: Final = "put the printed patch into its kustomization"
 _POSTED: Final = "give `helm upgrade` the printed kustomization by --post-renderer"
 
-# Label or annotation, its required value ("" for any), owner, whether at once, remedy.
+# A label or annotation, its required value ("" for any), the owner, whether it acts at once, and
+# the remedy.
 _SIGNS: Final = (
     ("argocd.argoproj.io/instance", "", "Argo CD application", True, _RENDERED),
     ("argocd.argoproj.io/tracking-id", "", "Argo CD application", True, _RENDERED),
@@ -59,7 +60,7 @@ _SIGNS: Final = (
         "apply the printed kustomization in place of the manifest",
     ),
 )
-# Field managers that reconcile, even if they are configured to leave no label.
+# Field managers that reconcile, even if they are configured to set no label.
 _MANAGERS: Final = {
     "argocd-controller": ("Argo CD", _RENDERED),
     "kustomize-controller": ("Flux", _RENDERED),
@@ -69,7 +70,7 @@ _MANAGERS: Final = {
 
 
 def undoers(workload: JsonObject) -> list[Undoer]:
-    """Everyone who would undo a change, without duplicates."""
+    """Return every owner that would undo a change, without duplicates."""
     return list(dict.fromkeys(_found(workload)))
 
 

@@ -1,8 +1,8 @@
-"""A signal ends a wait at once.
+"""Makes a signal end a wait at once.
 
-After a signal's handler Python goes on with the wait that it interrupted, in Celery's event loop up
-to a second: that long each worker would take to notice SIGTERM. A wait for a lock may not even be
-interrupted, if the signal was given to another thread.
+After a signal handler has run, Python resumes the wait that the signal interrupted. In Celery's
+event loop that wait takes up to a second, so each worker would take that long to notice SIGTERM. A
+wait for a lock may not be interrupted at all if the signal was delivered to another thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class SignalWaker:
-    """A socket that can be read after each signal; make it in the main thread, once."""
+    """A socket that becomes readable after each signal; create one, in the main thread."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -26,16 +26,16 @@ class SignalWaker:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 
     def attach(self, hub: Any) -> None:
-        """Let this event loop wait for it too; safe to call again."""
+        """Let this event loop wait for the socket too; it is safe to call this again."""
         hub.add_reader(self._reader, self._drain)
 
     def wait(self) -> None:
-        """Until a signal came that has a handler."""
+        """Wait until a signal arrives that has a handler."""
         self._wait.poll()
         self._drain()
 
     def close(self) -> None:
-        """Signals are told nobody any more."""
+        """Stop receiving signals."""
         signal.set_wakeup_fd(-1)
         self._reader.close()
         self._writer.close()

@@ -1,7 +1,8 @@
 """`csi-fleet explain driver|class|namespace NAME`: explains what blocks it, and what waits.
 
-The cause is one that blocks all of it (no worker serves the driver, the class is paused), else the
-cause for which most of its objects wait. All its waiting objects follow, grouped as in `pending`.
+The cause is one that blocks all of it (no worker serves the driver, the class is paused), or else
+the cause for which most of its objects wait. All its waiting objects follow, grouped as in
+`pending`.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class Whole:
     """The state of a driver, a class or a namespace.
 
     Attributes:
-        held: the cause that blocks all of it, None if there is none.
-        facts: what it is, one sentence each.
+        held: the cause that blocks all of it; None if there is none.
+        facts: what it is, one sentence for each fact.
         groups: all its waiting objects.
-        missed: kinds that could not be listed, with the reason.
+        missed: the kinds that could not be listed, with the reason.
         is_there: False if there is no such object.
     """
 
@@ -55,7 +56,7 @@ class Whole:
     is_there: bool = True
 
     def cause(self) -> Cause:
-        """The first cause."""
+        """The cause that is shown first."""
         if self.held is not None:
             return self.held
         count = sum(len(one.members) for one in self.groups)
@@ -70,7 +71,7 @@ class Whole:
 
 
 def run(tools: Tools, word: str, name: str) -> int:
-    """Run the command; 1 if there is no such object, else 0."""
+    """Run the command; return 1 if there is no such object, else 0."""
     whole = WHOLES[word](tools, name)
     cause = unseen(tools, whole.cause())
     groups = whole.groups
@@ -93,7 +94,7 @@ def run(tools: Tools, word: str, name: str) -> int:
 
 
 def named(arguments: tuple[str, ...]) -> tuple[str, str] | None:
-    """Word and name from the arguments, None if they name something else.
+    """Return the word and name from the arguments, or None if they name something else.
 
     Raises:
         ConfigError: the name is missing.
@@ -121,7 +122,7 @@ def of_driver(tools: Tools, name: str) -> Whole:
 
 
 def of_class(tools: Tools, name: str) -> Whole:
-    """Explain what blocks a class's claims, and which of them wait."""
+    """Explain what blocks a class's claims, and which of the claims wait."""
     try:
         storage_class = tools.kube.get_class(name)
     except NotFoundError:
@@ -186,7 +187,7 @@ def of_namespace(tools: Tools, name: str) -> Whole:
 
 
 def _no_namespace(tools: Tools, name: str, groups: list[Group]) -> Cause | None:
-    """The cause if the namespace does not exist; None if it left work, which has causes."""
+    """Return the cause for a missing namespace; None if it left work, which has its own causes."""
     if groups:
         return None
     try:
@@ -225,7 +226,7 @@ def _namespace_held(tools: Tools, name: str, found: JsonObject) -> Cause | None:
 
 
 def _held(tools: Tools, driver: str, controller: str = "") -> Cause | None:
-    """The cause that blocks all work for a driver, or all work of one controller for it."""
+    """Return the cause that blocks all work for a driver, or all work of one controller for it."""
     records = tools.registry.alive()
     own = {name: one for name, one in records.items() if one.get("name") == driver}
     if not any(not controller or runs(one, controller) for one in own.values()):

@@ -1,8 +1,8 @@
-"""`csi-fleet worker`: one worker process, from flags to a clean end.
+"""`csi-fleet worker`: one worker process, from its flags to a clean end.
 
 The start order is that of the Go sidecars (F-010): the driver first, so that a wrong socket is
-reported before anything else, then API server and Redis, then Celery. On SIGTERM running reconciles
-finish, then all leases are released at once.
+reported before anything else, then the API server and Redis, then Celery. On SIGTERM, running
+reconciles finish, then all leases are released at once.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 READY_FILE: Final = "worker.ready"
-# How often a worker checks if its limits are declared in Redis' current epoch.
+# How often a worker checks whether its limits are declared in Redis's current epoch.
 LIMITS_SECONDS: Final = 0.25
 CONSUMER: Final = "consumer"
-# Longer than Celery's pauses before it reconnects, 2 to 30 s.
+# This is longer than the pauses of 2 to 30 s that Celery makes before it reconnects.
 CONSUMER_SECONDS: Final = 120.0
 
 
@@ -110,7 +110,7 @@ class WorkerProcess:
         self._kinds = [kind.name for spec in specs for kind in spec.kinds if kind.has_driver]
 
     def connect(self) -> None:
-        """Connect to API server, Redis and drivers; a failure is reported in one line (P-001)."""
+        """Connect to the API server, Redis and drivers; report a failure in one line (P-001)."""
         settings = self.settings
         client = kube_client(settings, metrics=self.metrics, guard=guard_of_lease)
         self.client = client
@@ -159,11 +159,12 @@ class WorkerProcess:
         self.context = self.make_context(means, lasting)
         by_kind = {kind.name: one for one in self.controllers for kind in one.spec.kinds}
         register(self.app, self.context, by_kind, self.periodic)
-        # Last: work that waits for a driver must not also wait for the rest of the start.
+        # Connect the drivers last: work that waits for a driver must not also wait for the rest of
+        # the startup.
         self.connect_drivers()
 
     def make_parts(self, means: Means) -> dict[str, Any]:
-        """Build what the controllers keep in this process."""
+        """Build the objects that the controllers keep for the lifetime of this process."""
         parts: dict[str, Any] = {}
         for controller in self.controllers:
             if isinstance(controller, KeepsParts):
@@ -171,7 +172,7 @@ class WorkerProcess:
         return parts
 
     def make_context(self, means: Means, lasting: Lasting) -> Context:
-        """Build the context that every reconcile gets."""
+        """Build the context that is passed to every reconcile."""
         settings = self.settings
         return Context(
             settings=settings,
@@ -193,11 +194,11 @@ class WorkerProcess:
         )
 
     def goes_on(self, key: Key) -> bool:
-        """Whether a thread may take another key of the list it works for."""
+        """Return True if a thread may take another key from the list that it works on."""
         return self.seats.has_room(key.driver) and self.consumers.fetches(key)
 
     def connect_drivers(self) -> None:
-        """Connect drivers on the same host, plug-ins, and drivers of the drivers file."""
+        """Connect drivers on the same host, plug-ins, and the drivers of the drivers file."""
         self.fleet.connect_all()
         self.refuse_unserved()
         if plugins_wanted := self.settings.driver.provisioners:
@@ -208,14 +209,14 @@ class WorkerProcess:
             self.central.start()
 
     def refuse_unserved(self) -> None:
-        """End a worker whose controllers do not support its driver, with a message (R-004)."""
+        """End the worker with a message if none of its controllers supports its driver (R-004)."""
         for driver in self.fleet.drivers():
             if self.controllers and not any(one.serves(driver) for one in self.controllers):
                 spec = self.controllers[0].spec
                 raise ConfigError(spec.unserved, exit_code=spec.unserved_code)
 
     def make_events(self, client: KubeClient, redis: RedisClient, periods: Periods) -> Lasting:
-        """Create the event recorder, and the check for claims that are blocked for long."""
+        """Create the event recorder, and the check for claims that have been blocked for long."""
         self.events = EventRecorder(
             client,
             on_drop=lambda reason: self.metrics.events_dropped.labels(reason).inc(),
@@ -229,7 +230,7 @@ class WorkerProcess:
         )
 
     def make_fleet(self, shared: Links) -> None:
-        """Create the fleet of drivers and, in central mode, the reader of their file."""
+        """Create the fleet of drivers and, in central mode, the reader of the drivers file."""
         settings = self.settings
         self.fleet = Fleet(
             settings,
@@ -257,11 +258,11 @@ class WorkerProcess:
         )
 
     def wake_heartbeat(self) -> None:
-        """Wake the heartbeat, after the queue noticed that our leases are gone."""
+        """Wake the heartbeat after the queue has noticed that our leases are gone."""
         self.heartbeat.wake()
 
     def announce(self) -> None:
-        """Register process and drivers; wait while Redis does not answer."""
+        """Register the process and its drivers; wait until Redis answers."""
         delay = 0.2
         while not self._stopped.is_set():
             try:
@@ -279,10 +280,9 @@ class WorkerProcess:
     def loops(self) -> list[Loop]:
         """The background loops of every worker."""
         found = [
-            # If Redis' host drops packets, this takes 21 s for the sweep
-            # (`workers.queue.connection`), 31 s to send messages (`workers.app.TRANSPORT`: a
-            # timeout, then three connections) and 21 s for a stuck reconcile; with dead sentinels
-            # about 3 s more for each connection.
+            # If Redis's host drops packets, the sweep takes 21 s (`workers.queue.connection`),
+            # sending messages 31 s (`workers.app.TRANSPORT`: a timeout, then three connections) and
+            # a stuck reconcile 21 s; dead sentinels add about 3 s for each connection.
             Loop("pump", self.pump),
             Loop("limits", self.declare_limits),
             Loop("drivers", self.follow_drivers),
@@ -294,7 +294,7 @@ class WorkerProcess:
         return found
 
     def start_threads(self) -> None:
-        """Start heartbeat, events, Leases and the loops."""
+        """Start the heartbeat, the events, the Leases and the loops."""
         self.heartbeat.start()
         self.events.start()
         if self.leadership is not None:
@@ -304,7 +304,7 @@ class WorkerProcess:
             loop.start()
 
     def pump(self) -> float:
-        """Run queue maintenance; of all processes one does so per period.
+        """Run queue maintenance; in each period, only one of all processes does so.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -335,7 +335,7 @@ class WorkerProcess:
         return "; ".join(filter(None, (HEARTBEATS.check(), links)))
 
     def declare_limits(self) -> float:
-        """Declare pauses, then limits, after Redis lost its data; a separate loop, as it may wait.
+        """Declare pauses, then limits, after Redis has lost its data; this may wait.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -365,7 +365,7 @@ class WorkerProcess:
         tell_liveness(self.settings, self.check_live)
 
     def consume(self) -> int:
-        """Run Celery until a signal; returns its exit code."""
+        """Run Celery until a signal arrives; return its exit code."""
         self.consumers.start()
         worker = self.app.Worker(
             hostname=f"worker-{threading.get_native_id()}@{socket.gethostname()}",
@@ -383,21 +383,21 @@ class WorkerProcess:
         return int(worker.exitcode or 0)
 
     def consumer_lives(self) -> None:
-        """Record that messages are being fetched, or that Redis is away and none can be."""
+        """Record that messages are being fetched, or that Redis is unavailable."""
         if self.consumer_heart is not None:
             self.consumer_heart.beat()
 
     def go_round(self) -> None:
-        """Record a round of Celery's loop, which fetches messages, and recheck the driver slots."""
+        """Record a round of Celery's loop, which fetches messages; recheck the drivers' slots."""
         self.consumer_lives()
         self.seats.look_again()
 
     def mark_ready(self) -> None:
-        """Report that the start is complete."""
+        """Report that startup is complete."""
         mark_ready(self.settings, READY_FILE)
 
     def stop(self) -> None:
-        """Release everything; can be called twice."""
+        """Release everything; this can be called twice."""
         self._stopped.set()
         for loop in self.running:
             loop.stop()
@@ -423,8 +423,9 @@ def has_only_sockets(settings: Settings) -> bool:
 
 
 def run(settings: Settings) -> int:
-    """Run the command; returns the exit code."""
-    # These warn of pickles run by root and of late acknowledgement; csi-fleet uses neither.
+    """Run the command; return the exit code."""
+    # These warn about pickles that root runs and about late acknowledgement; csi-fleet uses
+    # neither.
     for one in (SecurityWarning, CPendingDeprecationWarning):
         warnings.filterwarnings("ignore", category=one)
     process = WorkerProcess(settings)
