@@ -1,11 +1,12 @@
-"""Finds a driver's volumes without a PV, and PVs without a volume. Pure: compares two looks.
+"""Finds a driver's volumes without a PV, and PVs without a volume. Pure: compares two passes.
 
 Snapshots and their contents are compared in the same way.
 
-One look reads the driver's list first, then the intents, then the PVs. A volume that is created or
-deleted meanwhile therefore appears in one of the later reads. Only what two looks, a grace time
-apart, agree on is reported. While an attempt that began before the first look is open, no volume
-is reported as an orphan: the name of a volume does not tell for every driver which attempt made it.
+Each pass reads the driver's list first, then the intents, then the PVs. A volume that is created or
+deleted during a pass therefore appears in one of the later reads. Only findings of both passes,
+which are a grace time apart, are reported. While an attempt that began before the first pass is
+open, no volume is reported as an orphan: not every driver's volume names show which attempt created
+the volume.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ class Look:
     """What existed at one moment.
 
     Attributes:
-        at: when the look began, Unix time.
+        at: the Unix time at which the pass began.
         listed: volume id -> bytes, as listed by the driver.
-        in_flight: volume name -> when its attempt began.
-        unsaved: ids of volumes whose PV is not saved yet.
-        volumes: volume id -> (PV name, UID), for PVs of this driver.
-        deleting: volume ids of PVs that are being deleted.
+        in_flight: volume name -> the time at which its attempt began.
+        unsaved: the ids of volumes whose PV is not saved yet.
+        volumes: volume id -> (PV name, UID), for the PVs of this driver.
+        deleting: the volume ids of PVs that are being deleted.
         stranded: volume name -> claim and problem, for attempts that no worker continues.
-        elsewhere: names of PVs whose volumes belong to another node's driver.
+        elsewhere: the names of PVs whose volumes belong to another node's driver.
     """
 
     at: float
@@ -44,12 +45,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result.
+    """The result of an audit.
 
     Attributes:
-        orphans: volume id -> bytes; volumes with neither PV nor attempt.
+        orphans: volume id -> bytes; volumes with neither a PV nor an attempt.
         missing: PV name -> volume id; volumes that the driver does not list.
-        undecided: number of volumes without a PV that an open attempt may own.
+        undecided: the number of volumes without a PV that an open attempt may own.
         stranded: volume name -> claim and problem; the volume may be among the orphans.
     """
 
@@ -60,14 +61,15 @@ class Report:
 
 
 def compare(first: Look, second: Look) -> Report:
-    """Report what both looks agree on."""
+    """Return a report of what both passes agree on."""
     unknown = {
         volume_id: size
         for volume_id, size in second.listed.items()
         if volume_id in first.listed and not (_has_owner(volume_id, first, second))
     }
-    # An attempt of the first look may have created any of these volumes, whatever its worker's
-    # clock says. So may an attempt that only the second look shows, if it began before the first.
+    # An attempt that the first pass found may have created any of these volumes, whatever the clock
+    # of its worker says. The same is true of an attempt that only the second pass found, if it
+    # began before the first pass.
     old = set(first.in_flight)
     old |= {name for name, since in second.in_flight.items() if since <= first.at}
     orphans = {} if old else unknown

@@ -1,4 +1,4 @@
-"""Explains an object while Redis is unavailable, from the API server alone."""
+"""Explains an object from the API server alone, while Redis is unavailable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ADVICE: Final = (
 
 
 class WithoutQueue:
-    """Tools that never query Redis; no driver, worker or pause is known."""
+    """Replaces `Tools` and never queries Redis; it knows no driver, worker or pause."""
 
     def __init__(self, tools: Tools) -> None:
         self.kube = tools.kube
@@ -43,7 +43,7 @@ class WithoutQueue:
 
 
 def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained:
-    """Explain an object from the API server's objects; the queue's state is unknown.
+    """Explain an object from the API server's objects; the state of the queue is unknown.
 
     Raises:
         ApiError: the API server does not answer either, or refuses to show an object.
@@ -62,7 +62,7 @@ def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained:
 
 
 def _error_of(item: JsonObject) -> str:
-    """The error message in an object's status, "" if there is none."""
+    """Return the error message in an object's status, or "" if there is none."""
     status = item.get("status") or {}
     errors = (status.get(name) for name in _ERRORS)
     return next((str(one.get("message") or "") for one in errors if one), "")

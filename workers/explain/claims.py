@@ -1,7 +1,7 @@
 """Finds the first cause that keeps a claim from being bound, from facts alone.
 
 The causes are checked in the order of the work: first what must exist before the driver is called,
-then what delays the claim in the queue, then the answers of the driver and the API server.
+then what delays the claim in the queue, then the responses of the driver and the API server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READ_ADVICE: Final = (
 
 
 def claim_cause(facts: ClaimFacts) -> Cause:
-    """Return the first cause."""
+    """Return the first cause that applies to the claim."""
     for look in _LOOKS:
         cause = look(facts)
         if cause is not None:
@@ -43,7 +43,7 @@ def claim_cause(facts: ClaimFacts) -> Cause:
 
 
 def cause_of_objects(facts: ClaimFacts) -> Cause | None:
-    """The first cause that the objects show without Redis; None if they show none."""
+    """Return the first cause that the objects show without Redis; None if they show no cause."""
     return next((found for look in _OF_OBJECTS if (found := look(facts))), None)
 
 
@@ -110,7 +110,7 @@ def _bound(facts: ClaimFacts) -> Cause | None:
 
 
 def _of_another(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> Cause | None:
-    """The cause if the volume is bound to another claim, even one of the same name."""
+    """Return the cause if the volume is bound to another claim, even to one of the same name."""
     owner, metadata = (volume.get("spec") or {}).get("claimRef") or {}, claim["metadata"]
     names = [(one.get("namespace"), one.get("name")) for one in (owner, metadata)]
     is_other = bool(owner) and names[0] != names[1]
@@ -278,7 +278,7 @@ def _running(facts: ClaimFacts) -> Cause | None:
 
 
 def _unsaved(facts: ClaimFacts) -> Cause | None:
-    """The cause if the volume exists in the storage, but its PV is not saved."""
+    """Return the cause if the volume exists in the storage backend, but its PV is not saved."""
     state = facts.state
     if state is None or state.unsaved is None:
         return None
@@ -344,7 +344,7 @@ def _queued(facts: ClaimFacts) -> Cause | None:
 
 
 def _failed(facts: ClaimFacts) -> Cause | None:
-    """The cause if the last attempt failed: its error, and the time of the next attempt."""
+    """Return the cause if the last attempt failed: its error, and the time of the next attempt."""
     state = facts.state
     if state is None or not (state.fails or state.abandoned_at or state.due):
         return None
@@ -469,7 +469,7 @@ _LOOKS: Final[tuple[Callable[[ClaimFacts], Cause | None], ...]] = (
     _failed,
     _retry_queued,
 )
-# These checks need neither the queue nor the registrations of drivers.
+# These checks need neither the queue nor the drivers' registrations.
 _OF_OBJECTS: Final = (
     _absent,
     _deleted,

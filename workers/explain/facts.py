@@ -1,4 +1,4 @@
-"""Facts about one claim or volume at one moment, and the causes concluded from them."""
+"""The facts about one claim or volume at one moment, and the causes concluded from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.queue.inspect import KeyState
 
-# With these causes the object gives no reason, so the queue's and the watchers' causes count.
+# For these causes the object itself gives no reason, so what blocks the queue or the watchers is
+# shown too.
 NO_REASON: Final = frozenset(
     {
         "no-content",
@@ -29,7 +30,7 @@ NO_REASON: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """One exhausted limit of a ResourceQuota."""
+    """One limit of a ResourceQuota that is exhausted."""
 
     name: str
     resource: str
@@ -43,8 +44,9 @@ class NodeFacts:
 
     Attributes:
         exists: whether a Node of that name exists.
-        csi_drivers: topology keys by driver, from its CSINode; None if there is no CSINode.
-        labels: labels of the Node.
+        csi_drivers: the topology keys of each driver, from the CSINode; None if there is no
+            CSINode.
+        labels: the labels of the Node.
     """
 
     name: str
@@ -55,7 +57,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class SecretFacts:
-    """The provisioner secret of the class; `problem` is "" if it can be used."""
+    """The provisioner secret of the class; `problem` is "" if the secret can be used."""
 
     namespace: str
     name: str
@@ -67,22 +69,22 @@ class ClaimFacts:
     """Everything that `explain` knows about a claim.
 
     Attributes:
-        claim: read live; None if it does not exist.
-        hint: a similar name, as a sentence with a leading space, or "".
-        class_name: name of its class, "" if none.
+        claim: the claim, read live; None if it does not exist.
+        hint: a similar name, as a sentence with a leading space; "" if there is none.
+        class_name: the name of the claim's class; "" if it has none.
         names_class: whether the claim sets a class name (an empty name means no class).
-        driver: registration of its driver, None if no worker serves it.
+        driver: the registration of the claim's driver; None if no worker serves the driver.
         driver_name: the CSI driver of the class's provisioner.
-        served: which drivers' workers run the provisioner, and which do not.
-        csi_driver_exists: whether its CSIDriver object exists, None if unknown.
-        state: state of its key, None if no queue name is known.
-        volume: its PV, None if there is none.
-        pods: names of pods that use it; `pod_problem`: why the first is not scheduled.
-        last_error: our newest warning event on it: (message, Unix time).
-        source: `KIND.GROUP NAME` from which a populator must fill it, "" for none.
-        populator: the VolumePopulator of that kind, "" for none, None if unreadable.
-        missing_source: the claim or snapshot that it is a copy of, if that does not exist.
-        watchers: number of living watchers; workers: number of living worker processes.
+        served: which drivers' workers run the provisioner, and which drivers' workers do not.
+        csi_driver_exists: whether the driver's CSIDriver object exists; None if unknown.
+        state: the state of the claim's key; None if no queue name is known.
+        volume: the claim's PV; None if there is none.
+        pods: the names of pods that use the claim; `pod_problem`: why the first is not scheduled.
+        last_error: our newest warning event about the claim: (message, Unix time).
+        source: `KIND.GROUP NAME` from which a populator must fill the claim; "" for none.
+        populator: the VolumePopulator of that kind; "" for none, None if unreadable.
+        missing_source: the claim or snapshot that the claim is a copy of, if that does not exist.
+        watchers: the number of watchers that are alive; workers: the number of worker processes.
     """
 
     namespace: str
@@ -116,11 +118,11 @@ class ClaimFacts:
 
 @dataclass(frozen=True, slots=True)
 class VolumeFacts:
-    """Everything that `explain` knows about a volume; fields as in ClaimFacts.
+    """Everything that `explain` knows about a volume; the other fields are as in ClaimFacts.
 
     Attributes:
         attachments: attachment name -> node.
-        owner: the driver that provisioned it, "" if none.
+        owner: the driver that provisioned the volume; "" if there is none.
     """
 
     name: str
@@ -146,8 +148,8 @@ class Cause:
     Attributes:
         code: one word, stable for scripts.
         text: the problem, in one sentence.
-        advice: the remedy, "" if there is nothing to do.
-        until: when it ends without help, Unix time; 0 if it does not or if unknown.
+        advice: the remedy; "" if there is nothing to do.
+        until: the Unix time at which it ends without help; 0 if it does not, or if unknown.
         is_problem: False for a state that needs no action.
     """
 

@@ -1,7 +1,7 @@
 """Reads the facts for `explain` from the API server and Redis, with at most a dozen requests.
 
-If the caller lacks a permission, only the facts behind it are missing. If the API server does not
-answer, reading fails.
+If the caller does not have a permission, only the facts that need it are missing. If the API server
+does not answer, reading fails.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ T = TypeVar("T")
 
 QUOTAS: Final = paths.Resource("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
-# Namespaces named in a hint, at most.
+# The maximum number of namespaces that a hint names.
 _OTHERS: Final = 3
-# Longest part of a kind that is shown: a claim can name any kind.
+# The maximum length at which a kind is shown, because a claim can name any kind.
 _SHOWN: Final = 100
 _CLUSTER_SOURCES: Final = frozenset({"persistentvolume-controller"})
 
 
 class Gatherer:
-    """Reads facts.
+    """Reads the facts about claims and volumes.
 
     Args:
         tools: connections to the API server (read permission is enough) and to the queue's Redis.
@@ -61,7 +61,7 @@ class Gatherer:
         self._kube = tools.kube
 
     def claim(self, namespace: str, name: str) -> ClaimFacts:
-        """Facts about one claim.
+        """Return the facts about one claim.
 
         Raises:
             ApiError: the API server does not answer, or refuses to show the claim.
@@ -122,7 +122,10 @@ class Gatherer:
         )
 
     def _source(self, claim: JsonObject) -> dict[str, Any]:
-        """The source that must fill the claim, and its populator; or that the source is missing."""
+        """Return the source that must fill the claim, with its populator.
+
+        If the source is missing, that is returned instead.
+        """
         kind = wanted_kind(claim)
         if kind is None:
             return {"missing_source": _quietly(lambda: self._missing_source(claim), "")}
@@ -148,7 +151,7 @@ class Gatherer:
         return ""
 
     def volume(self, name: str) -> VolumeFacts:
-        """Facts about one volume; raises the same errors as `claim`."""
+        """Return the facts about one volume; raises the same errors as `claim`."""
         volume = self._volume(name)
         records = self._tools.registry.alive()
         owner, queue_name, record = find_owner(records, volume or {})
@@ -209,7 +212,7 @@ class Gatherer:
         return True
 
     def quotas(self, namespace: str) -> tuple[Quota, ...]:
-        """The exhausted limits of the namespace's quotas on claims; empty if unreadable."""
+        """Return the exhausted limits of the namespace's quotas on claims; empty if unreadable."""
         nothing: list[JsonObject] = []
         found = []
         for quota in _quietly(lambda: list(self._kube.list(QUOTAS, namespace=namespace)), nothing):
@@ -251,7 +254,7 @@ class Gatherer:
     def _secret(
         self, storage_class: JsonObject | None, claim: JsonObject, pv_name: str
     ) -> SecretFacts | None:
-        """Check whether the provisioner secret exists, without looking at its data."""
+        """Check whether the provisioner secret exists, without reading its data."""
         if storage_class is None:
             return None
         kind = secret_rules.SecretKind.PROVISIONER
@@ -279,7 +282,7 @@ class Gatherer:
         }
 
     def _last_error(self, namespace: str, uid: str) -> tuple[str, float] | None:
-        """The newest warning event that does not come from Kubernetes itself."""
+        """Return the newest warning event that does not come from Kubernetes itself."""
         nothing: list[JsonObject] = []
         events = _quietly(lambda: list(self._kube.list_warnings(namespace, uid)), nothing)
         found = [
@@ -291,7 +294,7 @@ class Gatherer:
 
 
 def _holds(tools: Tools, class_name: str) -> dict[str, Any]:
-    """The pause of the class, if any."""
+    """Return the pause of the class, if there is one."""
     pause = tools.pauses.of_class(class_name) if class_name else None
     return {
         "class_pause": None if pause is None else pause.reason,
@@ -300,7 +303,11 @@ def _holds(tools: Tools, class_name: str) -> dict[str, Any]:
 
 
 def elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
-    """A hint: where a claim of this name exists, or a similar name in this namespace; else ""."""
+    """Return a hint about where the claim might be, or "" if there is none.
+
+    The hint names another namespace that has a claim of this name, or a claim in this namespace
+    that has a similar name.
+    """
     return _quietly(lambda: _elsewhere(kube, namespace, name), "")
 
 
@@ -314,7 +321,7 @@ def _elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
 
 
 def driver_of(records: Mapping[str, Mapping[str, Any]], name: str) -> str:
-    """The CSI driver of a provisioner name, which may be an in-tree or an additional name."""
+    """Return the CSI driver of a provisioner name, which may be an in-tree or additional name."""
     owners = kept(records, "owners", lambda: _owners(records))
     plugin = plugins.of_in_tree(name)
     return owners.get(name) or (plugin.driver_name if plugin else name)
@@ -328,9 +335,10 @@ def _owners(records: Mapping[str, Mapping[str, Any]]) -> Mapping[str, str]:
 def find_driver(
     records: Mapping[str, Mapping[str, Any]], provisioner: str, node: str
 ) -> tuple[str, Mapping[str, Any] | None]:
-    """Queue name and registration of the driver that serves a provisioner; ("", None) if none.
+    """Return the queue name and registration of the driver that serves a provisioner.
 
-    `node`: the node that the scheduler chose, "" for none. Drivers of other nodes are ignored.
+    The result is ("", None) if there is no such driver. `node` is the node that the scheduler
+    chose, "" for none. Drivers of other nodes are ignored.
     """
     driver = driver_of(records, provisioner)
     own = kept(records, "by name", lambda: _by_name(records)).get(driver, ()) if driver else ()
@@ -343,7 +351,10 @@ def find_driver(
 def _by_name(
     records: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
-    """Queue names and registrations of the drivers that workers provision for, by driver name."""
+    """Return the queue names and registrations of drivers, by driver name.
+
+    Drivers are left out if no worker provisions for them.
+    """
     found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for name, record in sorted(of_controller(records, PROVISIONER).items()):
         found.setdefault(str(record.get("name")), []).append((name, record))
@@ -351,7 +362,7 @@ def _by_name(
 
 
 def domain_of(record: Mapping[str, Any] | None, uid: str) -> str:
-    """The name of the claim's PV under its driver's settings (P-121)."""
+    """Return the name of the claim's PV under its driver's settings (P-121)."""
     rules = (record or {}).get("rules") or {}
     try:
         return volume_name(
@@ -364,9 +375,10 @@ def domain_of(record: Mapping[str, Any] | None, uid: str) -> str:
 def find_owner(
     records: Mapping[str, Mapping[str, Any]], volume: Mapping[str, Any]
 ) -> tuple[str, str, Mapping[str, Any] | None]:
-    """Name, queue name and registration of the driver that owns a volume (L-071).
+    """Return the name, queue name and registration of the driver that owns a volume (L-071).
 
-    If no worker provisions for it: its expected name ("" if unknown), "" and None.
+    If no worker provisions for that driver, the result is its expected name ("" if unknown), "" and
+    None.
     """
     found = of_controller(records, PROVISIONER)
     served = [complete(place, record) for place, record in sorted(found.items())]
@@ -379,7 +391,10 @@ def find_owner(
 
 
 def claim_namespace(volume: Mapping[str, Any]) -> str:
-    """The namespace of the claim bound to a volume, "" if none; part of the volume's key."""
+    """Return the namespace of the claim that a volume is bound to; "" if there is none.
+
+    The namespace is part of the volume's key.
+    """
     return str(((volume.get("spec") or {}).get("claimRef") or {}).get("namespace") or "")
 
 
@@ -395,7 +410,7 @@ def _reached(used: str, hard: str) -> bool:
 
 
 def _quietly(read: Callable[[], T], default: T) -> T:
-    """Return `read()`, or `default` if the API server refuses, as without permission."""
+    """Return `read()`, or `default` if the API server refuses (for lack of permission, say)."""
     try:
         return read()
     except Unreachable:

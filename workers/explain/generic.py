@@ -1,4 +1,4 @@
-"""Explains any object from the queue, for kinds without an explanation of their own.
+"""Explains any object from the queue, for kinds that have no explanation of their own.
 
 A key consists of kind, queue name, object and UID. All drivers whose workers run the controller are
 tried, so the object's fields need not be understood.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workers.spec import Kind, Spec
 
 NOTHING = Cause("nothing-to-do", "No work is pending for this object.", is_problem=False)
-# Causes from the queue that outweigh anything that the object's fields show.
+# Causes from the queue that take precedence over anything that the object's fields show.
 QUEUE_FIRST = frozenset(
     {
         "not-found",
@@ -47,9 +47,9 @@ class Explained:
     """One controller's answer.
 
     Attributes:
-        cause: why the object waits, or that it does not.
-        state: state of its key, None if the queue does not know the key.
-        claim: the claim in question; `volume`: the PV; both are for the history.
+        cause: why the object waits, or that it does not wait.
+        state: the state of the object's key; None if the queue does not know the key.
+        claim: the claim in question; used for the history, like `volume`, the PV.
     """
 
     cause: Cause
@@ -96,7 +96,7 @@ def known_states(
     noun: Noun,
     found: JsonObject,
 ) -> list[KeyState]:
-    """The states of its keys that wait, run, have failed or have a history.
+    """Return the states of the object's keys that wait, run, have failed or have a history.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -112,7 +112,7 @@ def known_states(
 def candidates(
     records: Mapping[str, Mapping[str, Any]], spec: Spec, kind: Kind, found: JsonObject
 ) -> Iterator[Key]:
-    """The keys of one kind that the object may have."""
+    """Yield the keys of one kind that the object may have."""
     metadata = found["metadata"]
     namespace = metadata.get("namespace") or ""
     group: Any = found
@@ -134,7 +134,7 @@ def _serves(record: Mapping[str, Any], spec: Spec) -> bool:
 
 
 def _failed(state: KeyState) -> Cause | None:
-    """The cause if the last attempt failed: its error."""
+    """Return the cause if the last attempt failed, which is its error."""
     error = queueing.last_error(state, None)
     again = queueing.next_try(state)
     if error is None or not (state.fails or state.due):

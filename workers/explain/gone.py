@@ -1,7 +1,7 @@
-"""Explains what Redis still knows of an object that is gone.
+"""Explains what Redis still knows about an object that no longer exists.
 
 Work on a deleted claim continues until its volume is deleted or saved. Finished work leaves a
-history for an hour. Keys are found by the object's name, because its uid is no longer known.
+history for an hour. Keys are found by the object's name, because its UID is no longer known.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained | 
 
 
 def last_state(tools: Tools, noun: Noun, namespace: str, name: str) -> KeyState | None:
-    """The latest work on an object, whether it exists or not; None where Redis knows of none.
+    """Return the latest work on an object, whether it exists or not; None if Redis knows of none.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -77,12 +77,12 @@ def last_state(tools: Tools, noun: Noun, namespace: str, name: str) -> KeyState 
 
 
 def is_open(state: KeyState) -> bool:
-    """Whether something is still to be done for the key."""
+    """Return True if work on the key is still to be done."""
     return bool(state.is_known or state.fails or state.intent or state.unsaved)
 
 
 def still_open(tools: Tools, noun: Noun, state: KeyState) -> Cause:
-    """Why the work on the key is not at its end."""
+    """Return the reason why the work on the key has not ended."""
     spec = next(spec for spec, kind in noun.kinds if kind.name == state.key.kind)
     if state.intent is not None and is_stranded(state.intent):
         volume = state.intent.get("volume") or state.key.record_name

@@ -1,8 +1,8 @@
-"""Writes an event on a claim that is blocked for long, for readers of `kubectl describe`.
+"""Writes an event on a claim that has been blocked for long, for readers of `kubectl describe`.
 
-It covers blocks during which no attempt is made and so no event is written: pauses, a lost
+It covers blocks during which no attempt is made, so that no other event is written: pauses, a lost
 connection, a driver without a worker, an exhausted limit. Kubernetes itself writes events for a
-claim without class or driver. A record in Redis limits this to one event per key, cause and hour.
+claim without a class or driver. A record in Redis limits this to one event per key, cause and hour.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
     from workers.queue.workqueue import WorkQueue
 
 COMPONENT: Final = "csi-fleet"
-# A shorter block needs no event.
+# A block that is shorter than this needs no event.
 LASTING_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 30.0
-# The API server keeps an event for an hour.
+# The API server keeps an event for an hour, so it is written again after that time.
 REPEAT_SECONDS: Final = 3600.0
-# Keys of one driver queue checked per round; the others get their events in later rounds.
+# The number of keys of one driver queue that are checked per round; the others get their events in
+# later rounds.
 KEYS_PER_LOOK: Final = 50
 
 
 class Lasting:
-    """Checks waiting claims periodically; in each period only one of all workers does so."""
+    """Checks waiting claims periodically; in each period, only one of all workers does so."""
 
     def __init__(
         self,

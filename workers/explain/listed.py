@@ -1,6 +1,6 @@
-"""Reads each object of the API server only once, for questions about thousands of objects.
+"""Reads each object from the API server only once, for questions about thousands of objects.
 
-Once a kind has been listed, its objects are looked up in the list. Objects of other kinds (a Node,
+Once a kind has been listed, its objects are looked up in that list. Objects of other kinds (a Node,
 a Secret) are read on first use and cached.
 """
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Listed(KubeReader):
-    """A caching reader. It never refreshes, so it is used for a single command.
+    """A caching reader. It never refreshes its cache, so it is used for a single command.
 
     Args:
         kube: reads live.
-        namespace: the only namespace to list, "" for all.
+        namespace: the only namespace to list; "" for all.
     """
 
     def __init__(self, kube: KubeResources, namespace: str = "") -> None:
@@ -40,7 +40,10 @@ class Listed(KubeReader):
         self.missed: dict[str, str] = {}
 
     def all(self, resource: Resource) -> Collection[JsonObject]:
-        """List a kind once; empty if it is not served or listing is forbidden (see `missed`)."""
+        """List a kind once; return nothing if that is impossible (see `missed`).
+
+        It is impossible if the kind is not served or the user is not allowed to list it.
+        """
         if (known := self._lists.get(resource)) is not None:
             return known.values()
         namespace = self._namespace if resource.namespaced else ""
@@ -77,7 +80,7 @@ class Listed(KubeReader):
     def list(
         self, resource: Resource, *, namespace: str = "", **query: str
     ) -> Iterator[JsonObject]:
-        """Yield objects; a whole kind is listed once and cached."""
+        """Yield objects; a whole kind is listed once and then cached."""
         path = resource.path()
         if query or namespace or (resource.namespaced and resource not in self._lists):
             return self._kube.list(resource, namespace=namespace, **query)
@@ -115,5 +118,5 @@ class Listed(KubeReader):
 
 
 def _by_name(items: Iterable[JsonObject]) -> dict[tuple[str, str], JsonObject]:
-    """Objects of one kind by namespace, "" for none, and name."""
+    """Return the objects of one kind by namespace ("" for none) and name."""
     return {(one["metadata"].get("namespace") or "", one["metadata"]["name"]): one for one in items}

@@ -1,4 +1,4 @@
-"""Names for each cause of `explain` the person or program that can resolve it."""
+"""Names the person or program that can resolve each cause of `explain`."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _MOVES: Final = {
     ),
 }
 _BY_CODE: Final = {code: who for who, codes in _MOVES.items() for code in codes}
-# Causes of objects that wait for nothing: `pending` leaves them out.
+# Causes of objects that wait for nothing; `pending` leaves these objects out.
 SETTLED: Final = frozenset(_MOVES[NOBODY]) | {"kept", "not-found", "quota"}
 
 
 def move_of(code: str) -> str:
-    """Who can resolve this cause."""
+    """Return who can resolve this cause."""
     return _BY_CODE.get(code, FLEET)

@@ -1,7 +1,7 @@
-"""The kinds of objects that commands take, and their names; derived from the kinds of key.
+"""The kinds of objects that commands accept, and their names; derived from the kinds of key.
 
 `explain` and `retry` accept kubectl's short name (`pvc`, `va`), the kind or its plural. Several
-controllers may have kinds for one object: one provisions a claim and another resizes it.
+controllers may have kinds of key for one object: one provisions a claim and another resizes it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """One kind of object that commands take.
+    """One kind of object that commands accept.
 
     Attributes:
         word: its name in the output of `explain`.
         resource: its resource in the API.
-        kinds: the kinds of key for it, with their controllers.
+        kinds: the kinds of key for such an object, with their controllers.
     """
 
     word: str
@@ -35,13 +35,13 @@ class Noun:
 
     @property
     def example(self) -> str:
-        """How it is written on the command line."""
+        """How such an object is written on the command line."""
         return f"{self.word} {'NAMESPACE/NAME' if self.resource.namespaced else 'NAME'}"
 
 
 @cache
 def nouns() -> Mapping[str, Noun]:
-    """Every noun by its word, in the order of the controllers."""
+    """Return every noun by its word, in the order of the controllers."""
     found: dict[str, list[tuple[Spec, Kind]]] = {}
     for spec in catalogue.SPECS:
         for kind in spec.kinds:
@@ -55,7 +55,7 @@ def nouns() -> Mapping[str, Noun]:
 
 
 def find(word: str) -> Noun | None:
-    """The noun for a word that a user typed; None if unknown."""
+    """Return the noun for a word that a user typed, or None if it is unknown."""
     known = nouns()
     if word in known:
         return known[word]
@@ -70,4 +70,4 @@ def find(word: str) -> Noun | None:
 
 
 _SHORT = {"pvc": ("claim",), "pv": ("volume",), "va": ("attachment",)}
-"""Accepted words that kubectl does not know."""
+"""Short words that commands accept in addition to kubectl's names."""

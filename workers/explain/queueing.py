@@ -1,4 +1,4 @@
-"""Causes that the queue's state of a key shows, shared by all kinds of object."""
+"""Causes that can be found in a key's queue state; they apply to all kinds of object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from workers.explain.serving import Served
     from workers.queue.inspect import KeyState, Note
 
-# If no worker took a key within this time although its limits allow it, no thread is free.
+# If no worker has taken a key within this time although its limits allow it, no thread is free.
 UNTAKEN_SECONDS: Final = 3.0
 # A call that has run longer than this is reported as slow.
 LONG_SECONDS: Final = 2.0
@@ -27,7 +27,10 @@ _FOLLOW_UP: Final = "Nothing; ask again in a moment."
 
 
 def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) -> Cause:
-    """The cause if no worker does this for the driver; `is_driver` False: it may not exist."""
+    """Return the cause if no worker runs the controller in question for the driver.
+
+    `is_driver` is False if the driver itself may not exist.
+    """
     served = ", ".join(named(known.names)) or "none"
     if workers == 0:
         return Cause(
@@ -67,7 +70,10 @@ def paused(
     *,
     paused_class: str = "",
 ) -> Cause | None:
-    """The cause if an operator, a lost driver, a Lease or the pause of a class stops the key."""
+    """Return the cause if the key is paused.
+
+    A key is paused by an operator, a lost driver, a Lease, or the pause of its class.
+    """
     driver = state.key.driver_name  # pauses do not depend on nodes or in-tree names
     for one in state.pauses:
         end = f" until {moment(one.until)}" if one.until else ""
@@ -105,7 +111,7 @@ def paused(
 
 
 def running(state: KeyState) -> Cause | None:
-    """The cause if a worker is reconciling the key."""
+    """Return the cause if a worker is reconciling the key."""
     if state.lease is None:
         return None
     process, started = state.lease
@@ -113,7 +119,7 @@ def running(state: KeyState) -> Cause | None:
     seconds = state.now - started
     call = _call_of(state.key.kind)
     is_calling = bool(state.trail) and state.trail[-1].event == "intent"
-    # Only CreateVolume is recorded when it begins.
+    # CreateVolume is the only call whose start is recorded.
     if seconds > LONG_SECONDS and (is_calling or (call and state.key.kind != KIND_CLAIMS)):
         return Cause(
             "driver-slow",
@@ -133,14 +139,14 @@ def running(state: KeyState) -> Cause | None:
 
 
 def _call_of(kind: str) -> str:
-    """The first CSI call for a kind of key, "" if there is none."""
+    """Return the first CSI call for a kind of key, or "" if there is none."""
     known = catalogue.kinds().get(kind)
     operations = known.operations if known is not None else ()
     return RPCS[operations[0]].rpartition("/")[2] if operations else ""
 
 
 def queued(state: KeyState) -> Cause | None:
-    """The cause if the key waits for its turn, a worker or another key of its volume."""
+    """Return the cause if the key waits for its turn, a worker or another key of its volume."""
     if state.blocked_by:
         return Cause(
             "volume-busy",
@@ -187,7 +193,7 @@ def _place(state: KeyState) -> str:
 
 
 def memo_of(state: KeyState | None) -> Mapping[str, Any]:
-    """The reconcile state that the last failure stored; {} if absent or unreadable."""
+    """Return the reconcile state that the last failure stored; {} if there is none to read."""
     try:
         found = msgspec.json.decode(state.memo) if state is not None and state.memo else {}
     except msgspec.DecodeError:
@@ -196,7 +202,7 @@ def memo_of(state: KeyState | None) -> Mapping[str, Any]:
 
 
 def last_error(state: KeyState | None, event: tuple[str, float] | None) -> tuple[str, float] | None:
-    """The newest error, from the history if it is newer, else from the events."""
+    """Return the newest error: from the history if that is newer, else from the events."""
     note = _standing_error(state.trail if state else ())
     if note is not None and (event is None or note.at >= event[1] - 1):
         return note.detail, note.at
@@ -204,13 +210,14 @@ def last_error(state: KeyState | None, event: tuple[str, float] | None) -> tuple
 
 
 def _standing_error(trail: Iterable[Note]) -> Note | None:
-    """The newest error that no later reconcile has resolved."""
+    """Return the newest error that no later reconcile has resolved."""
     found, is_held, is_refused = None, False, False
     for note in trail:
         if note.event == "taken":
             is_held = is_refused = False
         elif note.event == "error":
-            # Within one reconcile, the API server's own message says more than errors that wrap it.
+            # Within one reconcile, the API server's own message explains more than the errors that
+            # wrap it.
             if note.detail.startswith(REFUSED) or not is_refused:
                 found = note
             is_held, is_refused = True, is_refused or note.detail.startswith(REFUSED)
@@ -222,7 +229,7 @@ def _standing_error(trail: Iterable[Note]) -> Note | None:
 
 
 def defect(state: KeyState, message: str, again: str) -> Cause | None:
-    """The cause if it is neither the user's nor the driver's: a bug or a missing permission."""
+    """Return the cause if neither user nor driver caused it: a bug or a missing permission."""
     if message.startswith(REFUSED):
         return Cause(
             "refused",
@@ -242,7 +249,7 @@ def defect(state: KeyState, message: str, again: str) -> Cause | None:
 
 
 def next_try(state: KeyState) -> str:
-    """A sentence about the next attempt, "" if unknown."""
+    """Return a sentence about the next attempt, or "" if it is unknown."""
     if state.abandoned_at:
         return "It was given up and is not tried again by itself."
     if state.due:

@@ -1,7 +1,7 @@
 """Finds the drivers whose workers run a given controller.
 
-Workers register each driver with the controllers that they run for it. During a migration a driver
-can have workers, but none for the controller in question.
+Workers register each driver with the controllers that they run for it. During a migration, a driver
+can have workers of which none runs the controller in question.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ PROVISIONER: Final = "provisioner"
 
 
 class Records(dict[str, "Mapping[str, Any]"]):
-    """Registrations of drivers at one moment, never modified; derived values are cached in `known`.
+    """The registrations of drivers at one moment, which are never modified.
 
-    Questions about thousands of objects need the same values for each of them.
+    Questions about thousands of objects need the same derived values for each object, so these are
+    cached in `known`.
     """
 
     def __init__(self, records: Mapping[str, Mapping[str, Any]]) -> None:
@@ -28,7 +29,7 @@ class Records(dict[str, "Mapping[str, Any]"]):
 
 
 def kept(records: Mapping[str, Mapping[str, Any]], what: Any, work_out: Callable[[], T]) -> T:
-    """Return `work_out()`, cached if `records` is a `Records`."""
+    """Return `work_out()`, which is cached if `records` is a `Records`."""
     if not isinstance(records, Records):
         return work_out()
     if what not in records.known:
@@ -38,14 +39,14 @@ def kept(records: Mapping[str, Mapping[str, Any]], what: Any, work_out: Callable
 
 
 def runs(record: Mapping[str, Any], *controllers: str) -> bool:
-    """Return True if workers of the driver run one of these controllers."""
+    """Return True if the driver's workers run one of these controllers."""
     return not set(controllers).isdisjoint(record.get("controllers") or ())
 
 
 def of_controller(
     records: Mapping[str, Mapping[str, Any]], controller: str
 ) -> dict[str, Mapping[str, Any]]:
-    """The registrations, by queue name, of drivers whose workers run the controller."""
+    """Return the registrations, by queue name, of drivers whose workers run the controller."""
     return kept(
         records,
         ("of", controller),
@@ -55,12 +56,12 @@ def of_controller(
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The drivers that one controller's workers serve.
+    """The drivers that the workers of one controller serve.
 
     Attributes:
-        controller: name of the controller.
-        names: drivers whose workers run it.
-        others: drivers whose workers only run other controllers.
+        controller: the name of the controller.
+        names: the drivers whose workers run the controller.
+        others: the drivers whose workers run only other controllers.
     """
 
     controller: str
@@ -69,7 +70,7 @@ class Served:
 
     @classmethod
     def by(cls, records: Mapping[str, Mapping[str, Any]], controller: str) -> Self:
-        """Derive it from the registrations of all drivers."""
+        """Build the result for one controller from the registrations of all drivers."""
         return kept(records, ("served", controller), lambda: cls._read(records, controller))
 
     @classmethod

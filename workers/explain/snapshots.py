@@ -1,4 +1,4 @@
-"""Finds the first cause why a snapshot, a group snapshot or a content waits."""
+"""Finds the first reason why a snapshot, a group snapshot or a snapshot content waits."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Shape:
     Attributes:
         snapshots, contents: the resources.
         content_word: the noun of the contents.
-        ref_field: field of a content's spec that names its snapshot.
-        handle_field: field of a content's status with the driver's id.
-        being_created, being_deleted, finalizer: annotations and finalizer of a content.
+        ref_field: the field in a content's spec that names its snapshot.
+        handle_field: the field in a content's status that holds the driver's id.
+        being_created, being_deleted, finalizer: the annotations and the finalizer of a content.
     """
 
     snapshots: Resource
@@ -75,7 +75,7 @@ _OURS: Final = (
 
 
 def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
-    """Explain a content from the queue and from its fields.
+    """Explain a snapshot content from the queue and from its fields.
 
     Raises:
         ApiError: the API server does not answer, or refuses to show the content.
@@ -96,7 +96,7 @@ def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
 
 
 def with_object(found: Explained, own: Cause) -> Explained:
-    """Choose between the queue's cause and the object's own, which usually says more."""
+    """Choose between the queue's cause and the object's own cause, which usually explains more."""
     queued = found.cause
     if own.code in NO_REASON and queued.code != "nothing-to-do":
         return found
@@ -105,7 +105,7 @@ def with_object(found: Explained, own: Cause) -> Explained:
 
 
 def _unserved(tools: Tools, driver: str) -> Cause | None:
-    """The cause if no worker runs the snapshotter for this driver."""
+    """Return the cause if no worker runs the snapshotter for this driver."""
     served = Served.by(tools.registry.alive(), "snapshotter")
     if driver in served.names:
         return None
@@ -122,11 +122,11 @@ def snapshot_cause(
     """Explain what a VolumeSnapshot or VolumeGroupSnapshot waits for.
 
     Args:
-        snapshot: read live.
+        snapshot: the snapshot or group snapshot, read live.
         content: the content that it is or will be bound to; None if there is none.
         held: what that content waits for.
         group: the group snapshot that a member names; None if there is none.
-        shape: snapshot or group snapshot.
+        shape: the differences between a snapshot and a group snapshot.
     """
     error = objects.error_message(snapshot)
     if is_deleting(snapshot):
@@ -182,7 +182,7 @@ def _deletion_cause(
 
 
 def content_cause(content: Json, shape: Shape = SNAPSHOT) -> Cause:
-    """Explain what a content waits for, from its fields."""
+    """Explain what a snapshot content waits for, from its fields."""
     driver, error = text(content, "spec", "driver"), objects.error_message(content)
     annotations = annotations_of(content)
     if is_deleting(content):

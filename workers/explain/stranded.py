@@ -1,7 +1,7 @@
 """Finds the attempts that only an operator can finish.
 
 Their claim is gone, and so is something that the driver's request needs, such as a secret. A volume
-may exist in the storage, so the intent stays until it is retried or dropped by hand.
+may exist in the storage backend, so the intent is kept until an operator retries or drops it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from workers.queue.keys import Key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Set by workers.controllers.provisioner.intent, which is not imported because it loads far more.
+# Set by workers.controllers.provisioner.intent, which is not imported because it loads far more
+# than this module needs.
 STAGE_STRANDED: Final = "stranded"
 
 
@@ -23,8 +24,8 @@ class Stranded:
     """One stranded attempt.
 
     Attributes:
-        volume: name of the PV of the attempt.
-        key: finishes the attempt once the problem is solved.
+        volume: the name of the attempt's PV.
+        key: the key that finishes the attempt once the problem is solved.
         problem: what is missing, in the words of the error.
     """
 
@@ -34,12 +35,12 @@ class Stranded:
 
 
 def is_stranded(record: Mapping[str, Any]) -> bool:
-    """Return True if no worker continues the attempt of this intent."""
+    """Return True if no worker continues the attempt that this intent records."""
     return record.get("stage") == STAGE_STRANDED
 
 
 def stranded(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Stranded]:
-    """The stranded attempts among the intents, by volume name; unreadable ones are left out."""
+    """Return the stranded attempts, sorted by volume name; unreadable intents are left out."""
     found = []
     for volume, record in records:
         if not is_stranded(record):

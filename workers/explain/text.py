@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from workers.explain.facts import Cause
     from workers.queue.inspect import KeyState
 
-# If more attempts failed alike, those in the middle are left out.
+# If more attempts than this failed with the same error, those in the middle are left out.
 SHOWN_ATTEMPTS: Final = 3
 
 
 def as_json(
     kind: str, name: str, cause: Cause, state: KeyState | None, entries: list[Entry]
 ) -> dict[str, Any]:
-    """The explanation for `-o json` and `-o yaml`."""
+    """Return the explanation for `-o json` and `-o yaml`."""
     queue: dict[str, Any] = {}
     if state is not None:
         queue = {
@@ -48,7 +48,7 @@ def as_json(
 
 
 def folded(entries: list[Entry]) -> list[Entry]:
-    """The history without the middle of many attempts that failed with the same error."""
+    """Return the history without the middle of a long series of attempts that failed alike."""
     starts = [at for at, entry in enumerate(entries) if entry.text.startswith("taken by worker")]
     parts = [entries[a:b] for a, b in pairwise([*starts, len(entries)])]
     kinds = [tuple(one.text for one in part if one.text.startswith("error: ")) for part in parts]
@@ -60,7 +60,7 @@ def folded(entries: list[Entry]) -> list[Entry]:
 
 
 def as_lines(title: str, cause: Cause, entries: list[Entry], now: float) -> list[str]:
-    """The explanation as lines of plain text."""
+    """Return the explanation as lines of plain text."""
     lines = [title, "", f"  {cause.text}"]
     if cause.advice:
         lines.append(f"  -> {cause.advice}")

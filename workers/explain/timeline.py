@@ -24,7 +24,7 @@ class Entry:
 def timeline(
     notes: Iterable[Note], claim: Mapping[str, Any] | None, volume: Mapping[str, Any] | None
 ) -> list[Entry]:
-    """Return the history, oldest first. Timestamps of objects are whole seconds."""
+    """Return the history, oldest first. Timestamps from objects are whole seconds."""
     entries = [Entry(note.at, text) for note in notes if (text := _words(note.event, note.detail))]
     if claim is not None:
         entries += _of_claim(claim)
@@ -35,7 +35,7 @@ def timeline(
             entries.append(Entry(at, f"PersistentVolume {metadata['name']} saved"))
         if at := stamp(metadata.get("deletionTimestamp") or ""):
             entries.append(Entry(at, "volume marked for deletion"))
-    # Timestamps of the API server are rounded down, so a cause sorts before its effects.
+    # The API server's timestamps are rounded down, so a cause is sorted before its effects.
     return sorted(entries, key=lambda entry: entry.at)
 
 
@@ -47,7 +47,7 @@ def _of_claim(claim: Mapping[str, Any]) -> list[Entry]:
     if at := stamp(metadata.get("deletionTimestamp") or ""):
         entries.append(Entry(at, "claim marked for deletion"))
     if (claim.get("status") or {}).get("phase") == "Bound" and (at := _status_time(metadata)):
-        # The end of that second, because binding comes last.
+        # Use the end of that second, because binding is the last step.
         entries.append(Entry(at + 0.999, "claim bound"))
     return entries
 

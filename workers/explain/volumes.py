@@ -1,4 +1,4 @@
-"""Finds the first cause why a volume waits, from facts alone."""
+"""Finds the first reason why a volume waits, from facts alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def volume_cause(facts: VolumeFacts) -> Cause:
-    """Return the first cause."""
+    """Return the first cause that applies to the volume."""
     if facts.volume is None:
         if facts.state is not None and facts.state.unsaved is not None:
             found = queueing.last_error(facts.state, facts.last_error)
@@ -34,7 +34,7 @@ def volume_cause(facts: VolumeFacts) -> Cause:
 
 
 def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
-    """The cause if csi-fleet has nothing to do for the volume now, else None."""
+    """Return the cause if csi-fleet has nothing to do for the volume now, else None."""
     spec, metadata = volume.get("spec") or {}, volume["metadata"]
     phase = (volume.get("status") or {}).get("phase") or ""
     policy = spec.get("persistentVolumeReclaimPolicy")
@@ -73,7 +73,7 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
 
 
 def _deletion(facts: VolumeFacts) -> Cause:
-    """The cause for a volume that should be deleted."""
+    """Return the cause for a volume that should be deleted."""
     if facts.driver is None:
         return queueing.unserved(facts.owner, facts.served, workers=facts.workers)
     if facts.attachments:

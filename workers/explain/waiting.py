@@ -1,4 +1,4 @@
-"""Selects the objects that may wait for something, by their fields; `explain` finds the reason.
+"""Selects the objects that may be waiting, by their fields; `explain` then finds the reason.
 
 There is one function for each noun of `explain`. It may select too many objects (`explain` then
 reports that all is well, and `pending` leaves them out), but never too few.
@@ -47,12 +47,12 @@ _WAITS: Final[dict[str, Callable[[Json], bool]]] = {
     "va": _attachment,
     **dict.fromkeys(("snapshot", "content", "group-snapshot", "group-content"), _snapshot),
 }
-# The object of another noun explains these, so they are never selected.
+# An object of another noun explains these, so they are never selected.
 _TWINS: Final = frozenset({"binding", "group-binding"})
 
 
 def waits(word: str, item: Json) -> bool:
-    """Return True if an object of that noun may wait for something."""
+    """Return True if an object of that noun may be waiting for something."""
     if word in _TWINS:
         return False
     look = _WAITS.get(word)

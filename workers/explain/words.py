@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(at: float) -> str:
-    """Format a time in UTC: `14:03:05Z` today, else with the date. Capped at the year 3000."""
+    """Format a time in UTC: `14:03:05Z` today, else with the date; at most the year 3000."""
     when = datetime.fromtimestamp(min(max(at, 0.0), _LATEST), UTC)
     if when.date() == datetime.now(UTC).date():
         return when.strftime("%H:%M:%SZ")
@@ -35,7 +35,7 @@ def moment(at: float) -> str:
 
 
 def rfc3339(at: float) -> str | None:
-    """Format for programs: `2026-03-01T14:03:05.123Z`; None for 0, which means no time."""
+    """Format a time for programs: `2026-03-01T14:03:05.123Z`; None for 0, which means no time."""
     if at <= 0:
         return None
     when = datetime.fromtimestamp(min(at, _LATEST), UTC)
@@ -43,12 +43,12 @@ def rfc3339(at: float) -> str | None:
 
 
 def named(names: Iterable[str]) -> list[str]:
-    """Sort the drivers' names and drop empty names: work without a driver has no name."""
+    """Sort the drivers' names and drop empty names, which stand for work without a driver."""
     return sorted({name for name in names if name})
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean "x"?` if a known name is similar, else ""."""
+    """Return ` Did you mean "x"?` if a known name is similar, else ""."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
     return f' Did you mean "{found[0]}"?' if found else ""
 
