@@ -1,1 +1,1 @@
-"""Pure functions that turn a claim into a driver's request, and the answer into a volume."""
+"""Pure functions that turn a claim into a driver's request, and the response into a volume."""

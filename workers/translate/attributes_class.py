@@ -1,4 +1,4 @@
-"""Reads the VolumeAttributesClass that a claim names, and its parameters (P-160)."""
+"""Reads the VolumeAttributesClass that a claim names, and the parameters of the class (P-160)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from workers.translate.fields import Json, text, text_map
 
 
 def attributes_class_name(claim: Json, *, is_enabled: bool) -> str:
-    """Return the name of the class to read, "" if the claim names none or the gate is off.
+    """Return the name of the class to read; "" if the claim names none or the gate is off.
 
     Args:
         claim: the claim.
-        is_enabled: feature gate VolumeAttributesClass; if it is off, the field is ignored.
+        is_enabled: the feature gate VolumeAttributesClass; if it is off, the field is ignored.
     """
     return text(claim, "spec", "volumeAttributesClassName") if is_enabled else ""
 
 
 def read_failed(error: object) -> AttemptError:
-    """Return the error for a class that could not be read: the API's own text, NoChange."""
+    """Return the NoChange error for a class that could not be read, with the API's own message."""
     return AttemptError(str(error), State.NO_CHANGE)
 
 

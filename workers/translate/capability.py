@@ -41,13 +41,13 @@ def check_driver(
     source: DataSource | None = None,
     needs_modify: bool = False,
 ) -> None:
-    """Check that the driver can do what the claim needs; the first failure wins (P-120, P-508).
+    """Check that the driver can do what the claim needs; raise the first failure (P-120, P-508).
 
     Args:
-        plugin: names of the plugin capabilities, as csi_client.capabilities spells them.
-        controller: names of the controller capabilities.
-        source: source of the volume's content; None for an empty volume and for a deletion.
-        needs_modify: the claim names a VolumeAttributesClass and the gate is on.
+        plugin: the names of the plugin capabilities, as csi_client.capabilities spells them.
+        controller: the names of the controller capabilities.
+        source: the source of the volume's content; None for an empty volume and for a deletion.
+        needs_modify: whether the claim names a VolumeAttributesClass and the gate is on.
 
     Raises:
         AttemptError: Finished; a capability is missing.
@@ -88,10 +88,10 @@ def volume_capabilities(
     """Return one capability per access mode, in the claim's order (P-140, P-141).
 
     Args:
-        claim: the claim; no access modes give an empty list.
-        storage_class: source of the mount options.
-        fs_type: result of `parameters.fstype`; not used for block volumes.
-        multi_writer: the driver reports SINGLE_NODE_MULTI_WRITER.
+        claim: the claim; a claim without access modes gives an empty list.
+        storage_class: the class, which contains the mount options.
+        fs_type: the result of `parameters.fstype`; not used for block volumes.
+        multi_writer: whether the driver reports SINGLE_NODE_MULTI_WRITER.
 
     Raises:
         AttemptError: Finished; an access mode is unknown.
@@ -116,7 +116,10 @@ def volume_capabilities(
 def is_read_only(
     capabilities: Sequence[csi.VolumeCapability], *, controller_publish_readonly: bool
 ) -> bool:
-    """Return True if the volume is published read-only: the flag and ROX as only mode (P-701)."""
+    """Return True if the volume is published read-only (P-701).
+
+    The flag must be set, and ROX must be the only access mode.
+    """
     return (
         controller_publish_readonly
         and len(capabilities) == 1

@@ -1,6 +1,6 @@
-"""Reads a claim's fields and decides whether this driver should provision it now.
+"""Reads a claim's fields and decides whether this driver should provision the claim now.
 
-Nothing here reads from the cluster; the class is passed in, None if it does not exist.
+Nothing here reads from the cluster; the class is passed in, or None if it does not exist.
 """
 
 from __future__ import annotations
@@ -38,42 +38,43 @@ WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
 
 
 class Decision(Enum):
-    """Result of the pre-check."""
+    """The result of the pre-check."""
 
     PROVISION = "provision"
     ALREADY_BOUND = "already-bound"
     NOT_OURS = "not-ours"
     CLASS_MISSING = "class-missing"
-    """Retried with back-off, counted as failure, no event (L-022 row 5)."""
+    """Retried with back-off, counted as a failure, no event (L-022 row 5)."""
     WAITS_FOR_NODE = "waits-for-node"
 
 
 def provisioner_of(annotations: Mapping[str, str]) -> str | None:
-    """Return the provisioner that a claim's annotations name; the GA key wins even when empty."""
+    """Return the provisioner that annotations name; the GA key takes precedence even when empty."""
     return annotations.get(ANN_STORAGE_PROVISIONER, annotations.get(ANN_STORAGE_PROVISIONER_BETA))
 
 
 def class_of(annotations: Mapping[str, str]) -> str | None:
-    """Return the class that the beta annotation names, which wins over the spec (L-023)."""
+    """Return the class that the beta annotation names, which overrides the spec (L-023)."""
     return annotations.get(ANN_STORAGE_CLASS_BETA)
 
 
 def claim_class_name(obj: Json) -> str:
-    """Return the class of a claim or volume: beta annotation if present, else the spec (L-023).
+    """Return the class of a claim or volume: the beta annotation if present, else the spec (L-023).
 
-    Returns "" for a claim with neither (D-012: csi-provisioner crashes on it in node mode).
+    Returns "" for a claim with neither (D-012: csi-provisioner crashes on such a claim in node
+    mode).
     """
     named = class_of(annotations_of(obj))
     return text(obj, "spec", "storageClassName") if named is None else named
 
 
 def provisioner_annotation(claim: Json) -> str | None:
-    """Return the provisioner the claim names; the GA key wins even when empty (P-100)."""
+    """Return the provisioner that the claim names; the GA key wins even when empty (P-100)."""
     return provisioner_of(annotations_of(claim))
 
 
 def qualifies(claim: Json, driver_name: str) -> bool:
-    """Return True if annotations name this driver or its in-tree plugin (P-100, L-025)."""
+    """Return True if the annotations name this driver or its in-tree plugin (P-100, L-025)."""
     if provisioner_annotation(claim) == driver_name:
         return True
     return annotations_of(claim).get(ANN_MIGRATED_TO) == driver_name
@@ -83,7 +84,7 @@ def check_qualifies(claim: Json, driver_name: str) -> None:
     """Check the annotations again at the start of an attempt (P-102).
 
     Raises:
-        IgnoredError: the claim names another provisioner.
+        IgnoredError: the claim names a different provisioner.
     """
     if not qualifies(claim, driver_name):
         raise IgnoredError(
@@ -100,13 +101,13 @@ def should_provision(
     known_names: Collection[str],
     is_qualified: bool = True,
 ) -> Decision:
-    """Decide whether an attempt is due; the first matching row of L-022 wins.
+    """Decide whether an attempt is due; the first matching row of L-022 decides.
 
     Args:
-        claim: the claim as last read.
-        storage_class: the class named by `claim_class_name(claim)`, None if it does not exist.
-        known_names: driver name and in-tree name (`names.known_names`).
-        is_qualified: result of `qualifies`, in node mode also of the node gate.
+        claim: the claim as it was last read.
+        storage_class: the class named by `claim_class_name(claim)`; None if it does not exist.
+        known_names: the driver name and the in-tree name (`names.known_names`).
+        is_qualified: the result of `qualifies`; in node mode, also of the node gate.
     """
     if text(claim, "spec", "volumeName"):
         return Decision.ALREADY_BOUND
@@ -121,7 +122,7 @@ def should_provision(
 
 
 def is_known_class(storage_class: Json, known_names: Collection[str]) -> bool:
-    """Return True if the class is ours; if not, the attempt stops silently (L-040 step 5)."""
+    """Return True if the class is ours; if it is not, the attempt stops silently (L-040 step 5)."""
     return text(storage_class, "provisioner") in known_names
 
 
@@ -136,16 +137,17 @@ def check_selector(claim: Json) -> None:
 
 
 def selected_node(claim: Json) -> str:
-    """Return the node that the scheduler chose, "" if none (P-301, L-040 step 6).
+    """Return the node that the scheduler chose, or "" if it chose none (P-301, L-040 step 6).
 
-    The current annotation wins over the alpha one; the binding mode does not matter (L-043).
+    The current annotation takes precedence over the alpha annotation; the binding mode does not
+    matter (L-043).
     """
     found = annotations_of(claim)
     return found.get(ANN_SELECTED_NODE, found.get(ANN_SELECTED_NODE_ALPHA, ""))
 
 
 def requested_bytes(claim: Json) -> int:
-    """Return the storage request in bytes, rounded up; 0 when there is none (P-138).
+    """Return the storage request in bytes, rounded up; 0 if there is none (P-138).
 
     Raises:
         AttemptError: NoChange; the request is malformed, negative or beyond 63 bits.
@@ -173,7 +175,7 @@ def access_modes(claim: Json) -> list[str]:
 
 
 def volume_mode(claim: Json) -> str | None:
-    """Return `Block`, `Filesystem` or None when the claim leaves it open."""
+    """Return `Block` or `Filesystem`, or None if the claim does not specify the mode."""
     return optional_text(claim, "spec", "volumeMode")
 
 
@@ -186,7 +188,8 @@ def claim_reference(claim: Json) -> dict[str, Any]:
     """Return the reference that ties the volume to the claim (P-190, L-040 step 2).
 
     Raises:
-        AttemptError: NoChange; namespace, name or UID is missing, so the volume could be bound to
+        AttemptError: NoChange; the namespace, name or UID is missing, so the volume could be
+            bound to
             another claim.
     """
     reference = {

@@ -1,7 +1,7 @@
 """Decides whether a claim may be cloned from another claim, and returns the source's handle.
 
-Checks the rows of P-220 in order, on objects that the caller read: `source_volume_name`, then
-`content_source`. Rows 8 to 13 share one event text, which users and dashboards know; the exact
+Checks the rows of P-220 in order, on objects that the caller has read: first `source_volume_name`,
+then `content_source`. Rows 8 to 13 share one event text, which users and dashboards know; the exact
 cause is in `SourceError.detail`, for the log.
 Source: external-provisioner, pkg/controller/controller.go getPVCSource.
 """
@@ -32,7 +32,8 @@ _MODE_MISMATCH: Final = (
 def read_failed(source: DataSource, error: object) -> SourceError:
     """Return the error for a source claim that could not be read (row 1).
 
-    The text names the searched namespace; csi-provisioner names the new claim's (D-034).
+    The text names the namespace that was searched; csi-provisioner names the namespace of the new
+    claim (D-034).
     """
     return SourceError(
         source,
@@ -86,7 +87,7 @@ def volume_read_failed(source: DataSource, error: object) -> SourceError:
 
 
 def _volume_problem(source_claim: Json, volume: Json, driver_name: str) -> str:
-    """Return what violates rows 9 to 13, "" if nothing."""
+    """Return what violates rows 9 to 13, or "" if nothing does."""
     name = text(volume, "metadata", "name")
     if optional_mapping(volume, "spec", "csi") is None:
         return f"volume {name} has no CSI source"
@@ -105,7 +106,7 @@ def _volume_problem(source_claim: Json, volume: Json, driver_name: str) -> str:
 
 
 def _mode_problem(volume: Json, claim: Json) -> str:
-    """Return what violates rows 14 and 15, "" if nothing."""
+    """Return what violates rows 14 and 15, or "" if nothing does."""
     source_mode = optional_text(volume, "spec", "volumeMode")
     if claims.is_block(claim):
         if source_mode != claims.BLOCK:
@@ -123,9 +124,10 @@ def content_source(
     Args:
         source: the normalised source.
         source_claim: the claim to clone.
-        source_volume: its volume; an in-tree volume already translated to CSI (D-004).
+        source_volume: the volume of the source claim; an in-tree volume is already translated
+            to CSI (D-004).
         claim: the new claim.
-        driver_name: the running driver.
+        driver_name: the name of the running driver.
 
     Raises:
         SourceError: NoChange; the first row that fails.
@@ -140,5 +142,5 @@ def content_source(
 
 
 def needs_finalizer(source_claim: Json) -> bool:
-    """Return True if our finalizer is missing on the source; the caller adds it first (P-226)."""
+    """Return True if the source lacks our finalizer, which the caller then adds first (P-226)."""
     return not has_finalizer(source_claim, FINALIZER_CLONE_SOURCE)

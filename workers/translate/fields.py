@@ -1,8 +1,8 @@
 """Reads fields of decoded Kubernetes objects without trusting their types.
 
-Objects are JSON as the API server sent it. Null counts as absent, as in Go. A field of a wrong type
-raises an error that names the field and ends the attempt, never a TypeError or KeyError. Nothing
-here changes an object.
+Objects are JSON as the API server sent it. Null counts as absent, as in Go. A field of the wrong
+type raises an error that names the field and ends the attempt, never a TypeError or KeyError.
+Nothing here changes an object.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _reject(obj: object, path: Sequence[str], value: object, expected: str) -> N
 
 
 def value_at(obj: Json, *path: str) -> Any:
-    """Return the value at `path`, None if it or one of its parents is absent or null.
+    """Return the value at `path`, or None if it or one of its parents is absent or null.
 
     Raises:
         FieldError: a parent is not an object.
@@ -58,7 +58,8 @@ def value_at(obj: Json, *path: str) -> Any:
     for depth, step in enumerate(path):
         if value is None:
             return None
-        # The quick test comes first: isinstance with the abstract class takes ten times as long.
+        # The quick test comes first, because isinstance with the abstract class takes ten times as
+        # long.
         if type(value) is not dict and not isinstance(value, Mapping):
             _reject(obj, path[:depth], value, "an object")
         value = value.get(step)
@@ -66,7 +67,7 @@ def value_at(obj: Json, *path: str) -> Any:
 
 
 def optional_text(obj: Json, *path: str) -> str | None:
-    """Return the string at `path`, None when absent or null."""
+    """Return the string at `path`, or None if it is absent or null."""
     value = value_at(obj, *path)
     if value is not None and not isinstance(value, str):
         _reject(obj, path, value, "a string")
@@ -74,12 +75,12 @@ def optional_text(obj: Json, *path: str) -> str | None:
 
 
 def text(obj: Json, *path: str) -> str:
-    """Return the string at `path`, empty when absent or null."""
+    """Return the string at `path`; "" if it is absent or null."""
     return optional_text(obj, *path) or ""
 
 
 def flag(obj: Json, *path: str) -> bool:
-    """Return the boolean at `path`, False when absent or null."""
+    """Return the boolean at `path`; False if it is absent or null."""
     value = value_at(obj, *path)
     if value is not None and not isinstance(value, bool):
         _reject(obj, path, value, "a boolean")
@@ -87,7 +88,7 @@ def flag(obj: Json, *path: str) -> bool:
 
 
 def optional_mapping(obj: Json, *path: str) -> Json | None:
-    """Return the object at `path`, None when absent or null; `{}` stays `{}`."""
+    """Return the object at `path`, or None if it is absent or null; `{}` is returned as `{}`."""
     value = value_at(obj, *path)
     if value is not None and type(value) is not dict and not isinstance(value, Mapping):
         _reject(obj, path, value, "an object")
@@ -95,7 +96,7 @@ def optional_mapping(obj: Json, *path: str) -> Json | None:
 
 
 def text_map(obj: Json, *path: str) -> dict[str, str]:
-    """Return a copy of the string map at `path`, sorted by key (P-908); empty when absent."""
+    """Return a copy of the string map at `path`, sorted by key (P-908); empty if it is absent."""
     found = optional_mapping(obj, *path) or {}
     for key, value in found.items():
         if value is not None and not isinstance(value, str):
@@ -113,7 +114,7 @@ def _items(obj: Json, path: Sequence[str]) -> Sequence[Any]:
 
 
 def text_list(obj: Json, *path: str) -> list[str]:
-    """Return a copy of the list of strings at `path`, empty when absent."""
+    """Return a copy of the list of strings at `path`; empty if it is absent."""
     found = _items(obj, path)
     for item in found:
         if not isinstance(item, str):
@@ -122,7 +123,7 @@ def text_list(obj: Json, *path: str) -> list[str]:
 
 
 def object_list(obj: Json, *path: str) -> list[Json]:
-    """Return a copy of the list of objects at `path`, empty when absent."""
+    """Return a copy of the list of objects at `path`; empty if it is absent."""
     found = _items(obj, path)
     for item in found:
         if not isinstance(item, Mapping):
@@ -136,12 +137,12 @@ def annotations_of(obj: Json) -> dict[str, str]:
 
 
 def has_finalizer(obj: Json, finalizer: str) -> bool:
-    """Return True if the object carries `finalizer`."""
+    """Return True if the object has the finalizer `finalizer`."""
     return finalizer in text_list(obj, "metadata", "finalizers")
 
 
 def version_of(obj: Json) -> str:
-    """Return the resourceVersion, "" for an answer without one (a Status)."""
+    """Return the resourceVersion, or "" for a response without one (a Status)."""
     return text(obj, "metadata", "resourceVersion")
 
 

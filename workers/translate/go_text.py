@@ -1,4 +1,4 @@
-"""Prints and parses values as Go does, so that messages read as users and dashboards know them."""
+"""Prints and parses values as Go does, so that messages have the form that users know."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parse_bool(text: str) -> bool:
     """Read a boolean as Go's strconv.ParseBool does (P-214).
 
     Raises:
-        ValueError: with Go's text, `strconv.ParseBool: parsing "x": invalid syntax`.
+        ValueError: Go's error message: `strconv.ParseBool: parsing "x": invalid syntax`.
     """
     if text in _TRUE:
         return True

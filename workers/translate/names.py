@@ -7,7 +7,7 @@ from typing import Final
 from workers.errors import AttemptError, State
 
 KEEP_UUID: Final = -1
-"""Value of `--volume-name-uuid-length` that keeps the UID with its dashes."""
+"""The value of `--volume-name-uuid-length` that keeps the UID with its dashes."""
 
 
 def known_names(driver_name: str, in_tree_name: str = "") -> frozenset[str]:
@@ -19,14 +19,14 @@ def volume_name(prefix: str, uuid_length: int, uid: str) -> str:
     """Return the name of the volume, the PV and the CreateVolume request (P-121).
 
     Args:
-        prefix: `--volume-name-prefix`.
-        uuid_length: `--volume-name-uuid-length`; -1 keeps the UID verbatim, n keeps the first n
-            characters without dashes.
-        uid: UID of the claim.
+        prefix: the value of `--volume-name-prefix`.
+        uuid_length: the value of `--volume-name-uuid-length`; -1 keeps the UID verbatim, n
+            keeps its first n characters without dashes.
+        uid: the UID of the claim.
 
     Raises:
-        AttemptError: Finished; prefix or UID is empty, or the UID is shorter than the length
-            (D-005: csi-provisioner crashes or makes clashing names).
+        AttemptError: Finished; the prefix or UID is empty, or the UID is shorter than the
+            length (D-005: csi-provisioner crashes or creates clashing names).
     """
     if not prefix:
         raise AttemptError("volume name prefix cannot be of length 0", State.FINISHED)

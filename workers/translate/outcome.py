@@ -1,4 +1,4 @@
-"""Maps the gRPC status of a failed CreateVolume to what the storage may be doing (P-410)."""
+"""Maps the gRPC status of a failed CreateVolume to what the driver may still be doing (P-410)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from workers.errors import State
 
-# gRPC status numbers, repeated here so that this module needs no csi_client.
+# gRPC status numbers, repeated here so that this module does not need csi_client.
 _RESOURCE_EXHAUSTED: Final = 8
 _MAY_BE_RUNNING: Final = frozenset({1, 4, 10, 14})
 """CANCELLED, DEADLINE_EXCEEDED, ABORTED, UNAVAILABLE: the driver may still be working."""
@@ -16,8 +16,8 @@ def create_volume_state(code: int | None, *, may_reschedule: bool) -> State:
     """Classify a CreateVolume error.
 
     Args:
-        code: gRPC status number, None if the error has no status.
-        may_reschedule: topology is on and a node is selected (P-412).
+        code: the gRPC status number; None if the error has no status.
+        may_reschedule: whether topology is on and a node is selected (P-412).
 
     Returns:
         BACKGROUND if the driver may still create the volume, RESCHEDULE if another node should be

@@ -27,7 +27,7 @@ SECRET_STEMS: Final = (
     "node-expand-secret",
     "controller-modify-secret",
 )
-"""Stems of the reserved secret keys; each has a `-name` and a `-namespace` key (P-126, P-132)."""
+"""The stems of reserved secret keys; each has a `-name` and a `-namespace` key (P-126, P-132)."""
 
 RESERVED: Final = frozenset(
     [PREFIXED_FSTYPE]
@@ -47,15 +47,16 @@ DEPRECATED: Final = {
     "csiNodePublishSecretName": f"{PARAMETER_PREFIX}node-publish-secret-name",
     "csiNodePublishSecretNamespace": f"{PARAMETER_PREFIX}node-publish-secret-namespace",
 }
-"""Old key -> key to use instead (P-131, P-132)."""
+"""Deprecated key -> the key to use instead (P-131, P-132)."""
 
 
 def fstype(parameters: Mapping[str, str], default: str = "") -> str:
-    """Return the file system type to request, empty if none is given (P-125).
+    """Return the file system type to request; "" if none is given (P-125).
 
     Args:
-        parameters: the class's; `fstype` matches in any letter case, the prefixed key exactly.
-        default: `--default-fstype`, used if the parameters give none or an empty one.
+        parameters: the parameters of the class; `fstype` matches in any letter case, the
+            prefixed key exactly.
+        default: `--default-fstype`, used if the parameters give no type or an empty one.
 
     Raises:
         AttemptError: Finished; more than one key names a file system.
@@ -103,7 +104,7 @@ def extra_metadata(claim: Json, volume_name: str) -> dict[str, str]:
 
 
 def deprecations(parameters: Mapping[str, str]) -> list[str]:
-    """Return a log line for each deprecated key in use; never an event (P-131)."""
+    """Return a log line for each deprecated key that is used; these are never events (P-131)."""
     return [
         f'"{old}" is deprecated and will be removed in a future release, please use "{new}" instead'
         for old, new in DEPRECATED.items()

@@ -1,7 +1,7 @@
 """Builds the capability of an existing volume, for publishing and expanding (A-051, A-052).
 
-Both calls must describe the volume alike (DR-004), so both use this. Source: external-attacher,
-pkg/controller/util.go GetVolumeCapabilities; csi-lib-utils, accessmodes.
+Both calls must describe the volume in the same way (DR-004), so both use this module.
+Source: external-attacher, pkg/controller/util.go GetVolumeCapabilities; csi-lib-utils, accessmodes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _RWOP: Final = "ReadWriteOncePod"
 def volume_capability(
     volume: Json, *, default_fs_type: str, multi_writer: bool
 ) -> csi.VolumeCapability:
-    """Return the capability of a PersistentVolume with a csi source.
+    """Return the capability of a PersistentVolume that has a CSI source.
 
     Args:
-        volume: the volume; an in-tree volume in its CSI form.
+        volume: the volume; an in-tree volume must be translated to CSI.
         default_fs_type: `--default-fstype`, for volumes without a file system type.
-        multi_writer: the driver reports SINGLE_NODE_MULTI_WRITER.
+        multi_writer: whether the driver reports SINGLE_NODE_MULTI_WRITER.
 
     Raises:
         AttemptError: NO_CHANGE; the access modes have no meaning in CSI.
@@ -49,7 +49,7 @@ def volume_capability(
 def access_mode(
     modes: Collection[str], *, multi_writer: bool
 ) -> csi.VolumeCapability.AccessMode.Mode.ValueType:
-    """Return the one CSI mode for all access modes of a volume, duplicates ignored (A-052).
+    """Return the one CSI mode for all access modes of a volume; duplicates are ignored (A-052).
 
     Raises:
         AttemptError: NO_CHANGE; the combination has no meaning in CSI.

@@ -19,11 +19,12 @@ MAX_BYTES: Final = 2**63 - 1
 """CSI and Kubernetes both carry sizes as signed 64-bit integers."""
 
 _MAX_TEXT: Final = 256
-"""Most characters; a longer number cannot be a size and would only cost time."""
+"""The maximum number of characters; a longer number cannot be a size and would only cost time."""
 
 _MAX_EXPONENT: Final = 300
-"""Exponents are clamped here: beyond it every nonzero number of _MAX_TEXT digits either overflows
-or rounds up to one byte."""
+"""Larger exponents are reduced to this one: with it, every nonzero number of _MAX_TEXT digits
+already overflows or rounds up to one byte.
+"""
 
 _QUANTITY: Final = re.compile(
     r"(?P<sign>[+-]?)"
@@ -65,7 +66,7 @@ def _scale(suffix: str) -> Fraction:
 
 
 def parse(text: object) -> int:
-    """Return the quantity in whole bytes, fractions rounded away from zero (P-138).
+    """Return the quantity in whole bytes; fractions are rounded away from zero (P-138).
 
     Worked example: `1500m` -> 2, `1.5Gi` -> 1610612736, `1e3` -> 1000.
 
@@ -73,7 +74,7 @@ def parse(text: object) -> int:
         text: the quantity as the API server sent it; a JSON number is accepted too.
 
     Raises:
-        QuantityError: the text is no quantity, or outside the signed 64-bit range.
+        QuantityError: the text is not a quantity, or is outside the signed 64-bit range.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         text = str(text) if abs(text) <= MAX_BYTES else "9" * 20

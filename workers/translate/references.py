@@ -1,9 +1,9 @@
 """Finds the sources of claims, and whether a snapshot is still needed as a source.
 
-A reference is (kind, namespace, name). Two finalizers protect a snapshot: the provisioner's during
-a restore, and the snapshot controller's, which stays while a pending claim names the snapshot or
-the provisioner's finalizer is set (SNC-058 row 2). So no side deletes what the other still reads,
-even if one of them is a Go program.
+A reference is (kind, namespace, name). Two finalizers protect a snapshot: the provisioner's
+finalizer during a restore, and the snapshot controller's, which is kept while a pending claim names
+the snapshot or the provisioner's finalizer is set (SNC-058 row 2). So neither side deletes what the
+other still reads, even if one of them is a Go program.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ Reference = tuple[str, str, str]
 
 
 def source_references(claim: Mapping[str, Any]) -> set[Reference]:
-    """Return the sources of a claim: source claims of both fields, and at most one snapshot.
+    """Return the sources of a claim: source claims from both fields, and at most one snapshot.
 
-    The snapshot rule is csi-provisioner's (P-242): dataSource wins over dataSourceRef, and the
-    group must be absent or the snapshot group. Claims in dataSourceRef count too (CL-009, D-018).
+    The rule for the snapshot is csi-provisioner's (P-242): dataSource takes precedence over
+    dataSourceRef, and the group must be absent or the snapshot group. Claims in dataSourceRef count
+    too (CL-009, D-018).
     """
     found: set[Reference] = set()
     has_snapshot = False
@@ -43,7 +44,7 @@ def source_references(claim: Mapping[str, Any]) -> set[Reference]:
 
 
 def phase_of(claim: Mapping[str, Any]) -> str:
-    """Return the claim's phase, empty if it has none yet."""
+    """Return the claim's phase, or "" if it has none yet."""
     return (claim.get("status") or {}).get("phase") or ""
 
 
@@ -62,5 +63,5 @@ UNBOUND: Final = frozenset({"", "Pending"})
 
 
 def is_being_restored(snapshot: Json) -> bool:
-    """Return True while a provisioner restores from the snapshot, even if the claim is gone."""
+    """Return True while a provisioner restores from the snapshot, even after the claim is gone."""
     return has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)

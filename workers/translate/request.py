@@ -26,21 +26,22 @@ def build_request(
     requirements: csi.TopologyRequirement | None = None,
     mutable_parameters: Mapping[str, str] | None = None,
 ) -> csi.CreateVolumeRequest:
-    """Build the request; absent and empty fields differ as P-905 says.
+    """Build the request; P-905 defines which fields are absent and which are empty.
 
     Args:
-        name: `names.volume_name`; the same for every attempt of a claim (P-425).
-        required_bytes: `claims.requested_bytes`; the capacity range is sent even if 0, and never
-            has a limit (P-138).
-        capabilities: `capability.volume_capabilities`.
-        parameters: stripped parameters, with the extra metadata if enabled.
-        secrets: decoded data of the provisioner secret.
-        content_source: source to copy from, None for an empty volume.
-        requirements: topology requirement, None to leave the field unset.
-        mutable_parameters: parameters of the VolumeAttributesClass.
+        name: the result of `names.volume_name`; the same for every attempt of a claim (P-425).
+        required_bytes: the result of `claims.requested_bytes`; the capacity range is sent even
+            if it is 0, and never has a limit (P-138).
+        capabilities: the result of `capability.volume_capabilities`.
+        parameters: the stripped parameters, with the extra metadata if enabled.
+        secrets: the decoded data of the provisioner secret.
+        content_source: the source to copy from; None for an empty volume.
+        requirements: the topology requirement; None to leave the field unset.
+        mutable_parameters: the parameters of the VolumeAttributesClass.
 
     Raises:
-        AttemptError: NoChange; a text cannot be encoded. The text is not shown: it may be a secret.
+        AttemptError: NoChange; a text cannot be encoded. The text is not shown, because it may
+            be a secret.
     """
     problem = ""
     request = csi.CreateVolumeRequest()
@@ -70,7 +71,7 @@ def build_request(
 
 
 def recorded_request(request: csi.CreateVolumeRequest) -> dict[str, Any]:
-    """Return the request as JSON without its secrets, to be kept in the intent."""
+    """Return the request as JSON without its secrets, for storage in the intent."""
     kept = csi.CreateVolumeRequest()
     kept.CopyFrom(request)
     kept.ClearField("secrets")
@@ -78,7 +79,7 @@ def recorded_request(request: csi.CreateVolumeRequest) -> dict[str, Any]:
 
 
 def repeated_request(recorded: Mapping[str, Any]) -> csi.CreateVolumeRequest:
-    """Return the recorded request; fields unknown to this version are dropped.
+    """Return the recorded request; fields that this version does not know are dropped.
 
     Raises:
         AttemptError: NO_CHANGE; the record is not a valid request.

@@ -2,8 +2,9 @@
 
 Classes name Secrets by templates. RBAC cannot express a template, so access is widened: if a name
 depends on the claim, to all Secrets of the namespace; if a namespace depends on the claim, to the
-namespaces that have such claims now. Volumes and contents keep the names that their class had when
-they were created. Secrets that only the kubelet reads (node stage, publish, expand) are left out.
+namespaces that have such claims now. Volumes and snapshot contents keep the names that their class
+had when they were created. Secrets that only the kubelet reads (node stage, publish, expand) are
+left out.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ _ANNOTATIONS: Final = (
     (ANN_GROUP_SECRET_NAME, ANN_GROUP_SECRET_NAMESPACE),
 )
 _REFERENCES: Final = ("controllerPublishSecretRef", "controllerExpandSecretRef")
-# Variables for a namespace: the namespace of the claim or of the snapshot.
+# Template variables for a namespace: the namespace of the claim or of the snapshot.
 _NAMESPACES: Final = ("pvc.namespace", "volumesnapshot.namespace", "volumegroupsnapshot.namespace")
 
 
 @dataclass(slots=True)
 class Places:
-    """Secrets by namespace.
+    """The Secrets that workers must read, by namespace.
 
     Attributes:
-        names: Secret names by namespace, without the namespaces of `whole`.
-        whole: namespaces in which any Secret can be needed.
+        names: the Secret names by namespace, without the namespaces in `whole`.
+        whole: the namespaces in which any Secret may be needed.
         open: a line for each class whose namespaces are not all known in advance.
         drivers: the drivers of all classes, even of classes without Secrets.
     """
@@ -64,7 +65,7 @@ class Places:
     drivers: set[str] = field(default_factory=set)
 
     def add(self, namespace: str, name: str | None) -> None:
-        """Add one Secret, or with `name` None all Secrets of the namespace."""
+        """Add one Secret, or all Secrets of the namespace if `name` is None."""
         if name is None:
             self.whole.add(namespace)
             self.names.pop(namespace, None)
@@ -75,9 +76,9 @@ class Places:
         """Add the Secrets that a class names.
 
         Args:
-            what: text that names the class, for `open`.
-            parameters: the class's parameters.
-            namespaces: namespaces that have claims (or snapshots) of the class now.
+            what: a text that names the class, for `open`.
+            parameters: the parameters of the class.
+            namespaces: the namespaces that have claims (or snapshots) of the class now.
         """
         for name, namespace in dict.fromkeys(_templates(parameters)):
             fixed_name, place = _fixed(name), _fixed(namespace)
@@ -92,7 +93,7 @@ class Places:
                     break
 
     def add_object(self, item: Json) -> None:
-        """Add the Secrets that a volume or a content names."""
+        """Add the Secrets that a volume or a snapshot content names."""
         found = annotations_of(item)
         pairs = [(found.get(name, ""), found.get(place, "")) for name, place in _ANNOTATIONS]
         pairs += [
@@ -117,7 +118,7 @@ def _templates(parameters: Json) -> Iterator[tuple[str, str]]:
 
 
 def _fixed(template: str) -> str | None:
-    """Return the text of a template without variables; None if it has variables."""
+    """Return the text of a template that has no variables; None if it has variables."""
     try:
         return expand(template, {})
     except AttemptError:

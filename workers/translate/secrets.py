@@ -30,15 +30,20 @@ _DNS_SUBDOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _MAX_LABEL: Final = 63
 _MAX_SUBDOMAIN: Final = 253
 
-# As Go's os.Expand: `${name}`; `${` or `${}`, which is dropped; a one-character name; a plain name.
-# After the last `}` no `${` can close; the separate pattern for it keeps hostile templates linear.
+# As in Go's os.Expand: `${name}`; `${` or `${}`, which is dropped; a one-character name; a plain
+# name. After the last `}`, no `${` can be closed; a separate pattern for that part keeps the time
+# for hostile templates linear.
 _UNBRACED: Final = r"(?P<swallowed>\{\}?)|(?P<special>[*#$@!?\-0-9])|(?P<plain>[A-Za-z0-9_]+)"
 _VARIABLE: Final = re.compile(rf"\$(?:\{{(?P<braced>[^}}]+)\}}|{_UNBRACED})")
 _VARIABLE_IN_TAIL: Final = re.compile(rf"\$(?:(?P<braced>(?!))|{_UNBRACED})")
 
 
 class SecretKind(Enum):
-    """Use of a secret: name in messages, stem of its keys, stem of its deprecated keys."""
+    """A use of a secret.
+
+    The values are the use's name in messages, the stem of its keys, and the stem of its deprecated
+    keys.
+    """
 
     PROVISIONER = ("Provisioner", "provisioner-secret", "csiProvisionerSecret")
     CONTROLLER_PUBLISH = (
@@ -68,7 +73,7 @@ _KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """Namespace and name of a secret; both are valid Kubernetes names."""
+    """The namespace and name of a secret; both are valid Kubernetes names."""
 
     name: str
     namespace: str
@@ -91,7 +96,7 @@ def _fail(message: str) -> AttemptError:
 
 
 def _templates(kind: SecretKind, parameters: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return name and namespace templates of one kind, None if the class has no keys (P-133)."""
+    """Return the name and namespace templates of one kind; None if there are none (P-133)."""
     title = kind.value[0]
     names = [parameters[key] for key in kind.keys("name") if key in parameters]
     namespaces = [parameters[key] for key in kind.keys("namespace") if key in parameters]
@@ -137,7 +142,7 @@ def expand(template: str, variables: Mapping[str, str]) -> str:
     Worked example: `a-${x}-$y-${}$.` with x=1, y=2 -> `a-1-2-$.`; results are not expanded again.
 
     Raises:
-        AttemptError: NoChange; a variable is unknown. The text lists all unknown variables.
+        AttemptError: NoChange; a variable is unknown. The error lists all unknown variables.
     """
     unknown: set[str] = set()
 
@@ -180,13 +185,13 @@ def _resolve_part(
 def resolve(
     kind: SecretKind, parameters: Mapping[str, str], volume_name: str, claim: Json
 ) -> SecretRef | None:
-    """Return the secret of one kind, by its own keys or the default keys; None if unset (P-133).
+    """Return the secret of one kind, by its own or the default keys; None if all are unset (P-133).
 
     Args:
-        kind: use of the secret.
-        parameters: the class's parameters, unstripped.
-        volume_name: value of `${pv.name}` (P-121).
-        claim: the claim; for a deletion `{"metadata": {namespace, name}}` from the claimRef.
+        kind: the use of the secret.
+        parameters: the parameters of the class, unstripped.
+        volume_name: the value of `${pv.name}` (P-121).
+        claim: the claim; for a deletion, `{"metadata": {namespace, name}}` from the claimRef.
 
     Raises:
         AttemptError: NoChange; keys are incomplete, a variable is unknown (P-135) or the result is
@@ -215,9 +220,9 @@ def resolve_parts(
     """Resolve both templates of a secret, the namespace first (P-135, P-136).
 
     Args:
-        name_template: template of the secret's name.
-        namespace_template: template of its namespace.
-        namespace_variables: variables for both templates.
+        name_template: the template of the secret's name.
+        namespace_template: the template of its namespace.
+        namespace_variables: the variables for both templates.
         more_for_name: additional variables for the name.
 
     Raises:
@@ -235,10 +240,10 @@ def resolve_volume_secrets(
 ) -> VolumeSecrets:
     """Resolve the secret references of a PV, in upstream's order (P-101 step 19).
 
-    Does not check that these secrets exist (P-137).
+    Does not check whether these secrets exist (P-137).
 
     Raises:
-        AttemptError: NoChange; as `resolve`, for the first kind that fails.
+        AttemptError: NoChange; as for `resolve`, for the first kind that fails.
     """
 
     def ref(kind: SecretKind) -> SecretRef | None:
@@ -264,7 +269,7 @@ def decode(secret: Json, ref: SecretRef) -> dict[str, str]:
 
     Raises:
         AttemptError: NoChange; a value is not base64 or not UTF-8 (D-033: gRPC's error would name
-            neither secret nor key). The value itself is never shown.
+            neither the secret nor the key). The value itself is never shown.
     """
     decoded = {}
     for key, value in text_map(secret, "data").items():

@@ -1,8 +1,8 @@
-"""Reads fields of VolumeSnapshots, their contents and classes.
+"""Reads fields of VolumeSnapshots, their contents and their classes.
 
 Objects are JSON as the API server sent it; nothing here changes an object. Both snapshot
 controllers use this module, so that each rule of the protocol between them (SNA-005, SNA-006) is
-written once.
+written only once.
 Source: external-snapshotter v8.6, pkg/utils/util.go.
 """
 
@@ -44,7 +44,7 @@ _DELETION_FINALIZERS: Final = (
 
 
 def full_name(obj: Json) -> str:
-    """Return `namespace/name`, as messages write it."""
+    """Return `namespace/name`, the form used in messages."""
     return f"{text(obj, 'metadata', 'namespace')}/{text(obj, 'metadata', 'name')}"
 
 
@@ -59,7 +59,7 @@ def name_of(obj: Json) -> str:
 
 
 def namespace_of(obj: Json) -> str:
-    """Return the namespace, empty for cluster-scoped objects."""
+    """Return the namespace; "" for cluster-scoped objects."""
     return text(obj, "metadata", "namespace")
 
 
@@ -67,37 +67,37 @@ def namespace_of(obj: Json) -> str:
 
 
 def source_claim(snapshot: Json) -> str | None:
-    """Return the claim a dynamic snapshot is taken from, None for a pre-provisioned one."""
+    """Return the claim that a dynamic snapshot is taken from; None for a pre-provisioned one."""
     return optional_text(snapshot, "spec", "source", "persistentVolumeClaimName")
 
 
 def source_content(snapshot: Json) -> str | None:
-    """Return the content a pre-provisioned snapshot names, None for a dynamic one."""
+    """Return the content that a pre-provisioned snapshot names; None for a dynamic snapshot."""
     return optional_text(snapshot, "spec", "source", "volumeSnapshotContentName")
 
 
 def class_name(obj: Json) -> str | None:
-    """Return the class that a snapshot or a content names, None if it names none."""
+    """Return the class that a snapshot or a snapshot content names; None if it names none."""
     return optional_text(obj, "spec", "volumeSnapshotClassName")
 
 
 def node_of(content: Json) -> str | None:
-    """Return the only node whose sidecar may handle a content, None for any node (SNS-001)."""
+    """Return the only node whose sidecar may handle this content, or None if any may (SNS-001)."""
     return text_map(content, "metadata", "labels").get(LABEL_SNAPSHOT_NODE)
 
 
 def bound_content(snapshot: Json) -> str:
-    """Return the content that the status names, empty if it names none."""
+    """Return the content that the status names, or "" if it names none."""
     return text(snapshot, "status", "boundVolumeSnapshotContentName")
 
 
 def is_ready(obj: Json) -> bool:
-    """Return True if the status of a snapshot or content is ready to use."""
+    """Return True if the status of a snapshot or snapshot content is ready to use."""
     return flag(obj, "status", "readyToUse")
 
 
 def is_created(snapshot: Json) -> bool:
-    """Return True if the snapshot was taken: its status has a creation time."""
+    """Return True if the snapshot has been taken, that is, if its status has a creation time."""
     return optional_text(snapshot, "status", "creationTime") is not None
 
 
@@ -122,14 +122,14 @@ def is_group_member(snapshot: Json) -> bool:
 
 
 def group_name(snapshot: Json) -> str | None:
-    """Return the group snapshot the status names."""
+    """Return the group snapshot that the status names."""
     return optional_text(snapshot, "status", "volumeGroupSnapshotName")
 
 
 def holding_group(snapshot: Json) -> str:
-    """Return the name of the group that a member belongs to, empty for none.
+    """Return the name of the group that a member belongs to; "" if it belongs to none.
 
-    Taken from the status, or from the owner if the member has no status yet (SND-022).
+    The name is taken from the status, or from the owner if the member has no status yet (SND-022).
     """
     names = (text(owner, "name") for owner in owning_groups(snapshot))
     return group_name(snapshot) or next(names, "")
@@ -138,16 +138,16 @@ def holding_group(snapshot: Json) -> str:
 def is_member_of(snapshot: Json, group: Json) -> bool:
     """Return True if a member that names the group belongs to it, not to an older namesake.
 
-    A member without a group as owner yet (SNC-055) is identified by the name alone.
+    A member that no group owns yet (SNC-055) is identified by the name alone.
     """
     owners = owning_groups(snapshot)
     return not owners or any(text(owner, "uid") == uid_of(group) for owner in owners)
 
 
 def is_deletion_candidate(snapshot: Json) -> bool:
-    """Return True if a snapshot under deletion has a finalizer of ours.
+    """Return True if a snapshot is being deleted and has one of our finalizers.
 
-    The in-group finalizer alone counts too; the Go controller never removes it then (SND-022).
+    The in-group finalizer alone is enough; the Go controller never removes it then (SND-022).
     """
     return is_deleting(snapshot) and any(
         has_finalizer(snapshot, name) for name in _DELETION_FINALIZERS
@@ -155,7 +155,7 @@ def is_deletion_candidate(snapshot: Json) -> bool:
 
 
 def error_message(obj: Json) -> str:
-    """Return the message of the stored error, empty if there is none (SND-017)."""
+    """Return the message of the stored error, or "" if there is none (SND-017)."""
     return text(obj, "status", "error", "message")
 
 
@@ -163,7 +163,7 @@ def error_message(obj: Json) -> str:
 
 
 def volume_handle(content: Json) -> str | None:
-    """Return the handle of the source volume of a dynamic content, else None."""
+    """Return the handle of a dynamic content's source volume, else None."""
     return optional_text(content, "spec", "source", "volumeHandle")
 
 
@@ -173,9 +173,9 @@ def source_handle(content: Json) -> str | None:
 
 
 def status_handle(content: Json) -> str | None:
-    """Return the snapshot handle in the status, None if it is absent or empty.
+    """Return the snapshot handle in the status; None if it is absent or empty.
 
-    Earlier releases and csi-snapshotter wrote an empty handle for an answer without an id.
+    Earlier releases and csi-snapshotter wrote an empty handle for a response without an id.
     """
     return optional_text(content, "status", "snapshotHandle") or None
 
@@ -206,7 +206,7 @@ def has_status(content: Json) -> bool:
 
 
 def ref_uid(content: Json) -> str:
-    """Return the UID of the snapshot that the content is bound to, empty while unbound."""
+    """Return the UID of the snapshot that the content is bound to; "" while it is unbound."""
     return text(content, "spec", "volumeSnapshotRef", "uid")
 
 
@@ -216,16 +216,16 @@ def is_deleted_with_snapshot(content: Json) -> bool:
 
 
 def is_being_created(content: Json) -> bool:
-    """Return True if the annotation for a running CreateSnapshot is set, any value (SNA-006)."""
+    """Return True if the annotation for a running CreateSnapshot is set, to any value (SNA-006)."""
     return ANN_BEING_CREATED in annotations_of(content)
 
 
 def is_being_deleted(content: Json) -> bool:
-    """Return True if the snapshot controller requested the deletion; any value (SNA-006)."""
+    """Return True if the snapshot controller has requested the deletion; any value (SNA-006)."""
     return ANN_BEING_DELETED in annotations_of(content)
 
 
-# Names of group members.
+# Functions for the names of group members.
 
 
 def member_digest(group_uid: str, handle: str) -> str:
@@ -239,5 +239,5 @@ def member_content_name(digest: str) -> str:
 
 
 def not_listed(resource: str, name: str) -> str:
-    """Return the text of client-go's lister for a missing object; `resource` is singular."""
+    """Return the message of client-go's lister for a missing object; `resource` is singular."""
     return f'{resource} "{name}" not found'

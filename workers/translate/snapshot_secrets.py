@@ -1,6 +1,6 @@
 """Resolves the secrets that a snapshot class names, and strips its parameters for the driver.
 
-Templates are those of StorageClasses (workers.translate.secrets), but without default and
+The templates are those of StorageClasses (workers.translate.secrets), but without default and
 deprecated keys. Nothing here reads a secret. Spec: SNA-020 to SNA-024.
 Source: external-snapshotter v8.6, pkg/utils/util.go GetSecretReference, RemovePrefixedParameters.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SecretUse(Enum):
-    """Use of a secret: name in messages, stem of its parameter keys."""
+    """A use of a secret: its name in messages, and the stem of its parameter keys."""
 
     SNAPSHOT = ("Snapshotter", "snapshotter-secret")
     LIST = ("SnapshotterList", "snapshotter-list-secret")
@@ -35,7 +35,7 @@ _SECRET_KEYS: Final = frozenset(
     use.key(part) for use in SecretUse for part in ("name", "namespace")
 )
 
-# Keys of `--extra-create-metadata` (SNA-022).
+# The keys that `--extra-create-metadata` adds (SNA-022).
 KEY_SNAPSHOT_NAME: Final = f"{PARAMETER_PREFIX}volumesnapshot/name"
 KEY_SNAPSHOT_NAMESPACE: Final = f"{PARAMETER_PREFIX}volumesnapshot/namespace"
 KEY_CONTENT_NAME: Final = f"{PARAMETER_PREFIX}volumesnapshotcontent/name"
@@ -74,14 +74,14 @@ def resolve(
     name: str | None = None,
     namespace: str | None = None,
 ) -> SecretRef | None:
-    """Return the secret for one use, None if the class names none (SNA-020, SNA-023).
+    """Return the secret for one use; None if the class names none (SNA-020, SNA-023).
 
     Args:
-        use: use of the secret; it decides which variables a template can have.
-        parameters: the class's parameters, unstripped.
-        content_name: name of the content or group content.
-        name: name of the snapshot or group snapshot; None if templates must not use it.
-        namespace: its namespace.
+        use: the use of the secret, which decides which variables a template can have.
+        parameters: the parameters of the class, unstripped.
+        content_name: the name of the content or group content.
+        name: the name of the snapshot or group snapshot; None if templates must not use it.
+        namespace: the namespace of the snapshot or group snapshot.
 
     Raises:
         AttemptError: keys are incomplete, a variable is unknown, or the result is not a valid name.
@@ -121,13 +121,13 @@ def strip(parameters: Mapping[str, str]) -> dict[str, str]:
 def from_annotations(
     annotations: Mapping[str, str], name_key: str, namespace_key: str, what: str
 ) -> SecretRef | None:
-    """Return the secret that annotations name, None unless both are present (SNA-024).
+    """Return the secret that annotations name; None unless both annotations are present (SNA-024).
 
     Args:
-        annotations: annotations of the content.
-        name_key: annotation with the secret's name.
-        namespace_key: annotation with its namespace.
-        what: name of the object for a message, such as `snapshot content "c"`.
+        annotations: the annotations of the content.
+        name_key: the annotation with the secret's name.
+        namespace_key: the annotation with the secret's namespace.
+        what: the name of the object for a message, such as `snapshot content "c"`.
 
     Raises:
         AttemptError: both annotations are present and one value is empty.

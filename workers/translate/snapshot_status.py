@@ -1,7 +1,7 @@
 """Computes the new status of a snapshot or its content.
 
-`None` as a result means that nothing changes, so no write is needed. Inputs are never changed. A
-content has times in nanoseconds since 1970, a snapshot in RFC 3339 with seconds.
+A result of `None` means that nothing changes, so no write is needed. Inputs are never changed. The
+times in a content are nanoseconds since 1970; the times in a snapshot are RFC 3339, in seconds.
 Source: external-snapshotter v8.6, updateSnapshotContentStatus (sidecar), updateSnapshotStatus and
 needsUpdateSnapshotStatus (controller).
 """
@@ -18,7 +18,7 @@ from workers.translate.snapshot_objects import is_created, is_ready
 Status = dict[str, Any]
 
 _NANOSECONDS: Final = 1_000_000_000
-# Members removed after DeleteSnapshot; the error stays (SNS-040).
+# The members that are removed after DeleteSnapshot; the error is kept (SNS-040).
 _CLEARED: Final = ("snapshotHandle", "readyToUse", "creationTime", "restoreSize")
 _GROUP_CLEARED: Final = ("volumeGroupSnapshotHandle", "readyToUse", "creationTime", "error")
 
@@ -48,12 +48,13 @@ def content_status(
     ready (SND-014).
 
     Args:
-        old: the current status, None if there is none.
-        handle: the snapshot's handle; once known it never changes, nor do creation time and size.
-        is_ready: True if the driver reports the snapshot as ready.
-        created_nanoseconds: creation time of the snapshot.
-        size_bytes: size of the snapshot, 0 if unknown.
-        group_handle: handle of its group, if the driver names one.
+        old: the current status; None if there is none.
+        handle: the snapshot's handle. Once known, the handle never changes, nor do the creation
+            time and the size.
+        is_ready: whether the driver reports the snapshot as ready.
+        created_nanoseconds: the creation time of the snapshot.
+        size_bytes: the size of the snapshot; 0 if unknown.
+        group_handle: the handle of the snapshot's group, if the driver names one.
     """
     new: Status = dict(old or {})
     fixed = {
@@ -71,7 +72,7 @@ def content_status(
 
 
 def cleared(old: Json | None) -> Status | None:
-    """Return a content's status after DeleteSnapshot, None if it had no status (SNS-040)."""
+    """Return a content's status after DeleteSnapshot; None if it had no status (SNS-040)."""
     return None if old is None else {k: v for k, v in old.items() if k not in _CLEARED}
 
 
@@ -97,15 +98,15 @@ def _is_zero(size: object) -> bool:
 def snapshot_status(
     snapshot: Json, content: Json, *, bound_field: str, group_name: str = ""
 ) -> Status | None:
-    """Return a snapshot's status that follows its content's status (SNC-070).
+    """Return the snapshot's new status, which follows its content's status (SNC-070).
 
     Errors are compared by value; the Go controller compares pointers and always writes (SND-016).
 
     Args:
-        snapshot: the snapshot, or group snapshot, read live.
-        content: its content.
+        snapshot: the snapshot or group snapshot, read live.
+        content: the content of the snapshot.
         bound_field: the status member that names the content.
-        group_name: name of the group snapshot that owns the content's group handle, if any.
+        group_name: the name of the group snapshot that owns the content's group handle, if any.
     """
     old = optional_mapping(snapshot, "status")
     new: Status = dict(old or {})
@@ -143,19 +144,19 @@ def _copy_error(new: Status, error: Json | None) -> None:
 
 
 def newly_created(old: Json, new: Json) -> bool:
-    """Return True if only the new status says that the snapshot was taken (SNC-071)."""
+    """Return True if only the new status reports that the snapshot was taken (SNC-071)."""
     return not is_created(old) and is_created(new)
 
 
 def newly_ready(old: Json, new: Json) -> bool:
-    """Return True if only the new status says that the snapshot is ready (SNC-071)."""
+    """Return True if only the new status reports that the snapshot is ready (SNC-071)."""
     return not is_ready(old) and is_ready(new)
 
 
 def needs_copy(snapshot: Json, content: Json, *, bound_field: str) -> bool:
     """Return True if the content's status must be copied to the snapshot (SNC-075).
 
-    Members are compared by value, errors too (SND-016).
+    Status members are compared by value, including errors (SND-016).
     """
     status = optional_mapping(content, "status")
     if status is None:

@@ -1,8 +1,8 @@
-"""Decides whether a claim may be restored from a VolumeSnapshot, and returns its handle.
+"""Decides whether a claim may be restored from a VolumeSnapshot, and returns the snapshot's handle.
 
-Checks the rows of P-210 in order, on objects that the caller read live: `content_name`, then
-`content_source`. Source: external-provisioner, pkg/controller/controller.go getSnapshotSource,
-validateVolumeMode.
+Checks the rows of P-210 in order, on objects that the caller has read live: first `content_name`,
+then `content_source`.
+Source: external-provisioner, pkg/controller/controller.go getSnapshotSource, validateVolumeMode.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def read_failed(source: DataSource, error: object) -> SourceError:
 def content_name(source: DataSource, snapshot: Json) -> str:
     """Return the name of the bound content, which the caller reads next (rows 2 and 3).
 
-    A snapshot under deletion can still be used if it has our finalizer: an earlier attempt has
-    begun, and finishing it avoids a leaked volume (P-211).
+    A snapshot that is being deleted can still be used if it has our finalizer: an earlier attempt
+    has begun, and finishing it avoids a leaked volume (P-211).
 
     Raises:
         SourceError: NoChange; the snapshot is being deleted, or is not bound to a content.
@@ -64,7 +64,7 @@ def _is_bound_to(content: Json, snapshot: Json) -> bool:
 
 
 def _check_size(source: DataSource, snapshot: Json, claim: Json) -> str:
-    """Check rows 9 and 10; return a warning when the volume must grow (P-212)."""
+    """Check rows 9 and 10; return a warning if the volume must grow (P-212)."""
     restore_size = value_at(snapshot, "status", "restoreSize")
     if restore_size is None:
         return ""
@@ -136,11 +136,12 @@ def content_source(
         source: the normalised source.
         snapshot: the VolumeSnapshot.
         content: the VolumeSnapshotContent named by `content_name`.
-        claim: the claim to restore for.
+        claim: the claim into which the snapshot is restored.
         class_name: the claim's class, for a message.
-        driver_name: the running driver. csi-provisioner compares with the class's provisioner, the
-            in-tree name for a migrated class, so such a restore never works there (D-004).
-        prevent_mode_conversion: flag `--prevent-volume-mode-conversion`.
+        driver_name: the name of the running driver. csi-provisioner compares with the class's
+            provisioner, which is the in-tree name for a migrated class, so such a restore never
+            works there (D-004).
+        prevent_mode_conversion: the flag `--prevent-volume-mode-conversion`.
 
     Raises:
         SourceError: NoChange; the first row that fails.
@@ -165,5 +166,5 @@ def content_source(
 
 
 def needs_finalizer(snapshot: Json) -> bool:
-    """Return True if our finalizer is missing on the source; the caller adds it first (P-217)."""
+    """Return True if the source lacks our finalizer, which the caller then adds first (P-217)."""
     return not has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)

@@ -1,8 +1,8 @@
 """Finds the source of a claim's volume, and checks that the claim may use it.
 
-Normalises `dataSource` and `dataSourceRef` to one DataSource and checks grant, name, kind and group
-(P-201 to P-209). `snapshots` and `clones` check the source objects. The caller reads all objects:
-one function names the object to read, the next one checks it.
+Normalises `dataSource` and `dataSourceRef` to one DataSource and checks its grant, name, kind and
+group (P-201 to P-209). `snapshots` and `clones` check the source objects. The caller reads all
+objects: one function names the object to read, and the next function checks it.
 Source: external-provisioner, pkg/controller/controller.go ProvisionExt, IsGranted.
 """
 
@@ -36,12 +36,12 @@ class DataSource:
 
     @property
     def is_snapshot(self) -> bool:
-        """True for kind VolumeSnapshot; `check_source` checks its group."""
+        """Whether the kind is VolumeSnapshot; `check_source` checks the group."""
         return self.kind == SNAPSHOT_KIND
 
     @property
     def is_claim(self) -> bool:
-        """True for a core PersistentVolumeClaim, not a custom resource of that kind (D-019).
+        """Whether it is a core PersistentVolumeClaim, not a custom resource of that kind (D-019).
 
         Groups of custom resources contain a dot. Groups without a dot (`v1`, `core`) are user
         mistakes that csi-provisioner accepts as clones, so they are accepted here too.
@@ -50,7 +50,7 @@ class DataSource:
 
     @property
     def crosses_namespaces(self) -> bool:
-        """True if the source is in another namespace: a ReferenceGrant is needed (P-204)."""
+        """Whether the source is in another namespace, which needs a ReferenceGrant (P-204)."""
         return self.namespace != self.claim_namespace
 
 
@@ -58,7 +58,7 @@ class DataSource:
 class ContentSource:
     """The source that the driver copies from; exactly one id is set.
 
-    `warning` is a line for the log, empty if there is none.
+    `warning` is a line for the log; "" if there is none.
     """
 
     snapshot_id: str = ""
@@ -76,7 +76,7 @@ class PopulatorSourceError(IgnoredError):
 
 
 class SourceError(AttemptError):
-    """The source cannot be used now: NoChange. `detail` has the cause, for the log only."""
+    """The source cannot be used now: NoChange. `detail` contains the cause, only for the log."""
 
     def __init__(self, source: DataSource, message: str, *, detail: str = "") -> None:
         super().__init__(
@@ -88,11 +88,11 @@ class SourceError(AttemptError):
 
 
 def normalise(claim: Json, *, cross_namespace: bool) -> DataSource | None:
-    """Return the source of a claim, None for an empty volume (P-201 to P-203).
+    """Return the source of a claim, or None for an empty volume (P-201 to P-203).
 
     Args:
         claim: the claim.
-        cross_namespace: feature gate CrossNamespaceVolumeDataSource.
+        cross_namespace: the feature gate CrossNamespaceVolumeDataSource.
 
     Raises:
         AttemptError: Finished; `dataSourceRef` names a namespace and the gate is off. An empty
@@ -153,14 +153,15 @@ def _allows(grant: Json, source: DataSource) -> bool:
 def check_grants(source: DataSource, grants: Iterable[Json]) -> None:
     """Check that the owner of the source's namespace allows its use (P-204, P-205).
 
-    Called before `check_source`, so an ungranted populator source is an error too (P-206).
+    This is called before `check_source`, so a populator source without a grant is an error too
+    (P-206).
 
     Args:
         source: the source; in the claim's own namespace it needs no grant.
         grants: the ReferenceGrants of the source's namespace.
 
     Raises:
-        AttemptError: Finished; no grant allows it.
+        AttemptError: Finished; no grant allows the use.
     """
     if not source.crosses_namespaces or any(_allows(grant, source) for grant in grants):
         return
@@ -172,11 +173,11 @@ def check_grants(source: DataSource, grants: Iterable[Json]) -> None:
 
 
 def check_source(source: DataSource) -> None:
-    """Check name, kind and group of a source (P-207 to P-209).
+    """Check the name, kind and group of a source (P-207 to P-209).
 
     Raises:
         AttemptError: Finished; the name is empty or a snapshot's group is wrong.
-        PopulatorSourceError: the kind is unknown, so a populator may handle it.
+        PopulatorSourceError: the kind is unknown, so a populator may handle the source.
     """
     if not source.name:
         raise AttemptError(f"the PVC source not found for PVC {source.claim_name}", State.FINISHED)

@@ -1,9 +1,9 @@
-"""Checks the driver's answer to CreateVolume, and builds the PersistentVolume.
+"""Checks the driver's response to CreateVolume, and builds the PersistentVolume.
 
-Two steps, as in csi-provisioner: `build_volume` builds the PV, `complete_volume` adds claim and
-class. For a migrated class the PV is translated back in between (P-606).
-Source: external-provisioner, pkg/controller/controller.go Provision; sig-storage-lib,
-controller.go provisionClaimOperation.
+There are two steps, as in csi-provisioner: `build_volume` builds the PV, and `complete_volume` adds
+the claim and the class. For a migrated class, the PV is translated back in between (P-606).
+Source: external-provisioner, pkg/controller/controller.go Provision; sig-storage-lib, controller.go
+provisionClaimOperation.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A created volume that cannot be used: delete it (P-430), then raise `error`."""
+    """A created volume that cannot be used: delete the volume (P-430), then raise `error`."""
 
     volume_id: str
     volume_name: str
     message: str
     cleanup_word: str
-    """`Cleanup` or `cleanup`: upstream's two texts differ in this letter."""
+    """`Cleanup` or `cleanup`: upstream's two messages differ in this letter."""
 
     def error(self, cleanup_error: object = None) -> AttemptError:
-        """Return the error of the attempt, InBackground (P-150, P-152).
+        """Return the InBackground error of the attempt (P-150, P-152).
 
         Args:
-            cleanup_error: why the volume could not be deleted, None if it was deleted.
+            cleanup_error: why the volume could not be deleted; None if it was deleted.
         """
         message = self.message
         if cleanup_error is not None:
@@ -57,7 +57,7 @@ class Rejection:
 
 
 def _content_problem(requested: csi.VolumeContentSource, answered: csi.VolumeContentSource) -> str:
-    """Return how the answered source differs from the requested one, "" if it does not (D-020)."""
+    """Return how the source in the response differs from the requested one; "" if not (D-020)."""
     kind = requested.WhichOneof("type")
     answered_kind = answered.WhichOneof("type")
     if answered_kind is None:
@@ -74,10 +74,11 @@ def _content_problem(requested: csi.VolumeContentSource, answered: csi.VolumeCon
 def check_response(
     request: csi.CreateVolumeRequest, response: csi.CreateVolumeResponse
 ) -> Rejection | None:
-    """Compare a CreateVolume answer with its request; None means they agree (P-150, P-152).
+    """Compare a CreateVolume response with its request; return None if they agree (P-150, P-152).
 
-    Also rejects a volume with another content source than requested; csi-provisioner only checks
-    that the answer has a content source (D-020). As there, a source without an id is accepted.
+    Also rejects a volume whose content source differs from the requested source; csi-provisioner
+    only checks that the response has a content source (D-020). As in csi-provisioner, a source
+    without an id is accepted.
     """
     volume = response.volume
     required = request.capacity_range.required_bytes
@@ -98,12 +99,15 @@ def check_response(
 
 
 def granted_bytes(volume: csi.Volume, required_bytes: int) -> int:
-    """Return the size of the PV: the driver's, or the requested size if it answered 0 (P-150)."""
+    """Return the PV's size: the driver's, or the requested size if the driver sent 0 (P-150)."""
     return volume.capacity_bytes or required_bytes
 
 
 def _annotations(provisioner: SecretRef | None, modify: SecretRef | None) -> dict[str, str]:
-    """Return the annotations of P-170; both for the deletion secret always, maybe empty."""
+    """Return the annotations of P-170.
+
+    Those for the deletion secret are always set, even to an empty value.
+    """
     found = {
         ANN_DELETION_SECRET_NAME: provisioner.name if provisioner else "",
         ANN_DELETION_SECRET_NAMESPACE: provisioner.namespace if provisioner else "",
@@ -197,23 +201,25 @@ def build_volume(
     """Build the PV of one attempt, field by field as in P-170 and P-906.
 
     Args:
-        name: `names.volume_name`, the name in the request.
-        driver_name: the running driver.
-        identity: `<ms>-<n>-<driver>` of this process (P-010); the driver's volume context wins over
-            it (P-171).
+        name: the result of `names.volume_name`, which is the name in the request.
+        driver_name: the name of the running driver.
+        identity: `<ms>-<n>-<driver>` of this process (P-010); the driver's volume context takes
+            precedence over it (P-171).
         claim: the claim.
-        storage_class: the class before translation: mount options and reclaim policy (P-602).
-        volume: volume of the answer, accepted by `check_response`.
-        required_bytes: the requested size, used if the driver answered 0.
-        fs_type: file system type in the request; left out for block volumes.
-        provisioner_secret: kept in annotations for the deletion.
-        secrets: references for later calls.
-        node_affinity: from the answer's topology, None if topology is off (P-340).
+        storage_class: the class before translation, for its mount options and reclaim policy
+            (P-602).
+        volume: the volume in the response, accepted by `check_response`.
+        required_bytes: the requested size, used if the driver returned 0.
+        fs_type: the file system type in the request; left out for block volumes.
+        provisioner_secret: the secret that is kept in annotations for the deletion.
+        secrets: the secret references for later calls.
+        node_affinity: the affinity from the response's topology; None if topology is off (P-340).
         attributes_class: the VolumeAttributesClass that was sent (P-160).
-        read_only: `capability.is_read_only` (P-701).
+        read_only: the result of `capability.is_read_only` (P-701).
 
     Raises:
-        AttemptError: InBackground, because the volume exists; a field of claim or class is invalid.
+        AttemptError: InBackground, because the volume exists; a field of the claim or class is
+            invalid.
     """
     try:
         return _build(
@@ -236,18 +242,18 @@ def build_volume(
 
 
 def complete_volume(volume: Json, *, claim: Json, storage_class: Json) -> dict[str, Any]:
-    """Return the PV to save: with claim reference, class and our finalizer (P-190).
+    """Return the PV to save, with the claim reference, the class and our finalizer (P-190).
 
     The finalizer is added only once, even if the PV already has it (C-022).
 
     Args:
-        volume: from `build_volume`, translated back if the class is migrated.
-        claim: the claim of the volume, which may be deleted already (P-401).
-        storage_class: the class before translation; its provisioner goes into `provisioned-by`.
+        volume: the result of `build_volume`, translated back if the class is migrated.
+        claim: the claim of the volume, which may already have been deleted (P-401).
+        storage_class: the class before translation; its provisioner is stored in `provisioned-by`.
 
     Raises:
-        AttemptError: InBackground, because the volume exists; namespace, name or UID is missing in
-            the claim.
+        AttemptError: InBackground, because the volume exists; the claim's namespace, name or UID is
+            missing.
     """
     try:
         return _complete(volume, claim, storage_class)

@@ -1,8 +1,8 @@
-"""Decides which driver owns a PersistentVolume, about its finalizer, and whether to delete it.
+"""Decides who owns a PersistentVolume, what happens to its finalizer, and whether to delete it.
 
-The input is a struct of few facts, so that the watcher (which reads structs), the worker (which
-reads JSON) and all who form a volume's key get the same result. Source: sig-storage-lib,
-controller.go shouldDelete, isProvisionerForVolume, syncVolume.
+The input is a struct of a few facts, so that the watcher (which reads structs), the worker (which
+reads JSON) and all code that builds a volume's key get the same result.
+Source: sig-storage-lib, controller.go shouldDelete, isProvisionerForVolume, syncVolume.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNBOUND: Final = frozenset({"Available", "Failed", "Pending", ""})
 
 
 class FinalizerAction(Enum):
-    """First step for a volume: what to do with our finalizer."""
+    """The first step for a volume: what to do with our finalizer."""
 
     ADD = "add"
     REMOVE = "remove"
@@ -35,12 +35,12 @@ class FinalizerAction(Enum):
 
 
 class VolumeFacts(msgspec.Struct, frozen=True, gc=False):
-    """The facts of a PV that decide.
+    """The facts about a PV on which the decisions depend.
 
     Attributes:
-        provisioned_by: the annotation, None if absent.
-        migrated_to: the annotation, "" if absent.
-        csi_driver: driver of the CSI source, None without such a source.
+        provisioned_by: the annotation; None if it is absent.
+        migrated_to: the annotation; "" if it is absent.
+        csi_driver: the driver of the CSI source; None without such a source.
     """
 
     provisioned_by: str | None
@@ -53,7 +53,7 @@ class VolumeFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 def facts_of(volume: Json) -> VolumeFacts:
-    """Read the facts of a PV."""
+    """Read the facts about a PV."""
     found = annotations_of(volume)
     has_csi = optional_mapping(volume, "spec", "csi") is not None
     return VolumeFacts(
@@ -68,10 +68,11 @@ def facts_of(volume: Json) -> VolumeFacts:
 
 
 def owner_names(facts: VolumeFacts) -> tuple[str, ...]:
-    """Return the names of drivers that may own the volume; the first known name wins (L-071).
+    """Return the names of drivers that may own the volume; the first known name decides (L-071).
 
-    A provisioned volume belongs to its provisioner, or to the driver it was migrated to; a static
-    CSI volume always to its CSI driver; a static in-tree volume to the driver it was migrated to.
+    A provisioned volume belongs to its provisioner, or to the driver that it was migrated to. A
+    static CSI volume always belongs to its CSI driver, and a static in-tree volume to the driver
+    that it was migrated to.
     """
     if facts.provisioned_by is not None:
         names: tuple[str, ...] = (facts.provisioned_by, facts.migrated_to)
@@ -83,11 +84,12 @@ def owner_names(facts: VolumeFacts) -> tuple[str, ...]:
 
 
 def finalizer_action(facts: VolumeFacts, *, add_finalizer: bool = True) -> FinalizerAction:
-    """Decide what happens to our finalizer on a volume of ours (L-072, P-520).
+    """Decide what to do with our finalizer on a volume of ours (L-072, P-520).
 
     Args:
-        facts: facts of the PV.
-        add_finalizer: option AddFinalizer, always on for CSI drivers; off removes the finalizer.
+        facts: the facts about the PV.
+        add_finalizer: the option AddFinalizer, always on for CSI drivers; if off, the finalizer
+            is removed.
     """
     if not add_finalizer or facts.policy in {"Retain", "Recycle"}:
         return FinalizerAction.REMOVE if facts.has_finalizer else FinalizerAction.KEEP
@@ -96,14 +98,14 @@ def finalizer_action(facts: VolumeFacts, *, add_finalizer: bool = True) -> Final
 
 
 def should_delete(facts: VolumeFacts, *, add_finalizer: bool = True) -> bool:
-    """Return True if the volume is to be deleted in the storage (L-073 rows 2 to 6).
+    """Return True if the volume has to be deleted from the storage backend (L-073 rows 2 to 6).
 
     Args:
-        facts: facts of the PV, after `finalizer_action` was carried out.
-        add_finalizer: option AddFinalizer, always on for CSI drivers.
+        facts: the facts about the PV, after `finalizer_action` was carried out.
+        add_finalizer: the option AddFinalizer, always on for CSI drivers.
 
-    If a user deleted a PV that is not bound, in any phase, its volume is deleted in the storage
-    first (KEP-2644); csi-provisioner leaves such a PV Terminating for ever.
+    If a user has deleted a PV that is not bound, in any phase, its volume is deleted from the
+    storage backend first (KEP-2644); csi-provisioner leaves such a PV Terminating for ever.
     """
     if facts.policy != _DELETE:
         return False

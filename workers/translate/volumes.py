@@ -1,7 +1,7 @@
-"""Decisions for the deletion of a PersistentVolume: owner, finalizer, whether, with which secret.
+"""Decides about deleting a PersistentVolume: owner, finalizer, whether to delete, and which secret.
 
-All objects are passed in; the first three decisions are those of volume_facts. Source:
-external-provisioner, pkg/controller/controller.go Delete.
+All objects are passed in; the first three decisions are those of volume_facts.
+Source: external-provisioner, pkg/controller/controller.go Delete.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ _INVALID: Final = "invalid CSI PV"
 class DeletionSecret:
     """What the caller must read before the deletion.
 
-    At most one of `ref` and `class_name` is set. With `ref`, read that secret; if it is missing,
-    log `secret_read_failed` and delete without secrets (P-511). With `class_name`, read that class
-    and call `deletion_secret_of_class`; if it is missing, log `class_missing_warning` (P-512). With
-    neither, delete without secrets. `warning` is a line for the log, empty if there is none.
+    At most one of `ref` and `class_name` is set. If `ref` is set, read that secret; if it is
+    missing, log `secret_read_failed` and delete without secrets (P-511). If `class_name` is set,
+    read that class and call `deletion_secret_of_class`; if it is missing, log
+    `class_missing_warning` (P-512). If neither is set, delete without secrets. `warning` is a line
+    for the log; "" if there is none.
     """
 
     ref: SecretRef | None = None
@@ -48,29 +49,31 @@ class DeletionSecret:
 
 
 def is_ours(volume: Json, known_names: Collection[str]) -> bool:
-    """Return True if this driver owns the volume, also a static one (L-071, P-500).
+    """Return True if this driver owns the volume, even a static volume (L-071, P-500).
 
     Args:
         volume: the PV.
-        known_names: driver name and in-tree name (`names.known_names`).
+        known_names: the driver name and the in-tree name (`names.known_names`).
     """
     return any(name in known_names for name in volume_facts.owner_names(facts_of(volume)))
 
 
 def finalizer_action(volume: Json, *, add_finalizer: bool = True) -> FinalizerAction:
-    """Decide what happens to our finalizer on a volume of ours (L-072, P-520)."""
+    """Decide what to do with our finalizer on a volume of ours (L-072, P-520)."""
     return volume_facts.finalizer_action(facts_of(volume), add_finalizer=add_finalizer)
 
 
 def should_delete(
     volume: Json, *, add_finalizer: bool = True, is_guard_willing: bool = True
 ) -> bool:
-    """Return True if the volume is to be deleted in the storage; first matching row of L-073 wins.
+    """Return True if the volume has to be deleted from the storage backend.
+
+    The first matching row of L-073 decides.
 
     Args:
         volume: the PV, after `finalizer_action` was carried out.
-        add_finalizer: option AddFinalizer, always on for CSI drivers.
-        is_guard_willing: result of a custom provisioner's DeletionGuard.
+        add_finalizer: the option AddFinalizer, always on for CSI drivers.
+        is_guard_willing: the result of a custom provisioner's DeletionGuard.
     """
     if not is_guard_willing:
         return False
@@ -78,10 +81,10 @@ def should_delete(
 
 
 def csi_source(volume: Json | None) -> Json:
-    """Return the csi block of a volume, which is translated if in-tree (P-501 rows 1, 3).
+    """Return the CSI block of a volume, which is translated if in-tree (P-501 rows 1, 3).
 
     Raises:
-        AttemptError: NoChange; the volume or its csi source is missing.
+        AttemptError: NoChange; the volume or its CSI source is missing.
     """
     source = None if volume is None else optional_mapping(volume, "spec", "csi")
     if source is None:
@@ -93,7 +96,7 @@ def volume_handle(volume: Json | None) -> str:
     """Return the `volume_id` for the deletion.
 
     Raises:
-        AttemptError: NoChange; the csi source is missing, or the handle is empty.
+        AttemptError: NoChange; the CSI source is missing, or the handle is empty.
     """
     handle = text(csi_source(volume), "volumeHandle")
     if not handle:
@@ -105,7 +108,8 @@ def not_accessible(problem: str) -> IgnoredError | AttemptError:
     """Return the error for a volume that this node cannot reach (P-506).
 
     Args:
-        problem: why its affinity is unreadable, "" if the volume is another node's (P-341).
+        problem: why the volume's affinity is unreadable; "" if the volume belongs to another
+            node (P-341).
     """
     if problem:
         return AttemptError(f"checking volume affinity failed: {problem}", State.NO_CHANGE)
@@ -113,14 +117,14 @@ def not_accessible(problem: str) -> IgnoredError | AttemptError:
 
 
 def still_attached(volume_name: str, node_name: str) -> AttemptError:
-    """Return the error for a volume that any VolumeAttachment names (P-510)."""
+    """Return the error for a volume that a VolumeAttachment names (P-510)."""
     return AttemptError(
         f"persistentvolume {volume_name} is still attached to node {node_name}", State.NO_CHANGE
     )
 
 
 def deletion_secret(volume: Json) -> DeletionSecret:
-    """Return the source of the deletion's secret: annotations, else the class (P-511, P-512).
+    """Return where to find the secret for the deletion: annotations, else the class (P-511, P-512).
 
     If both annotations are present, the class does not matter.
     """
@@ -140,11 +144,11 @@ def deletion_secret(volume: Json) -> DeletionSecret:
 
 
 def deletion_secret_of_class(volume: Json, storage_class: Json) -> DeletionSecret:
-    """Resolve the deletion's secret from the class, for a PV without annotations (P-513).
+    """Resolve the secret for the deletion from the class, for a PV without annotations (P-513).
 
     Args:
         volume: the PV; its claimRef is used as the claim, so the claim's annotations are unknown.
-        storage_class: the class, translated if the volume is migrated.
+        storage_class: the class; translated if the volume is migrated.
 
     Raises:
         AttemptError: NoChange; a template cannot be resolved, so the deletion is blocked (P-514).
