@@ -1,7 +1,7 @@
 """Checks that the settings work together: one function per rule, one clear line per failure.
 
-Exit codes are csi-provisioner's (F-014): 1 for logging and for two HTTP addresses, 255 for missing
-environment and unusable listen addresses, 2 for everything else.
+The exit codes are csi-provisioner's (F-014): 1 for logging and for two HTTP addresses, 255 for a
+missing environment variable and for unusable listen addresses, 2 for everything else.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _DRIVER_COMMANDS: Final = {Command.RUN, Command.WORKER}
 _CLUSTER_COMMANDS: Final = _DRIVER_COMMANDS | {Command.WATCHER}
 _REDIS_COMMANDS: Final = {Command.WATCHER, Command.WORKER, Command.BEAT, Command.FLOWER}
 
-# client-go, leaderelection.go: jitter may delay a retry by this factor.
+# client-go, leaderelection.go: jitter may lengthen the delay before a retry by this factor.
 _JITTER_FACTOR: Final = 1.2
 
-# Least characters of a signing key.
+# The minimum number of characters of a signing key.
 _SHORTEST_KEY: Final = 32
-# Value of --flower-oidc-provider -> Flower's class for it.
+# The value of --flower-oidc-provider -> Flower's login handler for it.
 OIDC_PROVIDERS: Final = {
     "google": "GoogleAuth2LoginHandler",
     "github": "GithubLoginHandler",
@@ -51,11 +51,12 @@ def check(settings: Settings, values: Mapping[str, Any], flags: FlagSet) -> None
 
     Args:
         settings: the settings.
-        values: the value of every flag by name, for rules about single flags.
+        values: the value of every flag by name, for rules about individual flags.
         flags: the flags, each with its bound.
 
     Raises:
-        ConfigError: the first broken rule, in the order of csi-provisioner's startup (F-010).
+        ConfigError: the first rule that is broken, in the order of csi-provisioner's startup
+            (F-010).
     """
     _check_arguments(settings)
     _check_logging(settings)
@@ -100,7 +101,7 @@ def advise(settings: Settings) -> list[str]:
 
 
 def _check_arguments(settings: Settings) -> None:
-    """Refuse arguments of a tool that takes none: the user meant something else."""
+    """Refuse arguments of a tool that accepts none: the user must have meant something else."""
     command, arguments = settings.command, settings.arguments
     words, _ = SUMMARIES[command]
     if command in TOOLS and arguments and (not words or words.startswith("-")):

@@ -1,8 +1,9 @@
-"""Reads an argument list in Go's flag syntax, by the rows of `flagtable`.
+"""Reads an argument list in Go's flag syntax, with the flags of `flagtable`.
 
-Accepts `--f v` and `--f=v`; a boolean takes a value only with `=`; `--` ends the flags; the only
-shorthand is `-v5`; `-f=v` for all programs but csi-provisioner (`FlagSet.takes_one_dash`). Flags
-and arguments may be mixed. Checks only the type of each value.
+Accepts `--f v` and `--f=v`; a boolean accepts a value only with `=`; `--` ends the flags; the only
+shorthand is `-v5`; `-f=v` is accepted by all programs but csi-provisioner
+(`FlagSet.takes_one_dash`). Flags and arguments may be mixed. Only the type of each value is
+checked.
 
 Source: spf13/pflag, flag.go parseLongArg and parseSingleShortArg.
 """
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class HelpRequested(Exception):  # noqa: N818  a request, not an error
-    """The user asked for `--help`: print the text and exit with 0."""
+    """The user requested `--help`: the caller prints the text and exits with 0."""
 
 
 @dataclass(slots=True)
@@ -34,13 +35,13 @@ class CommandLine:
     """A parsed argument list.
 
     Args:
-        command: the command that takes these flags.
+        command: the command that accepts these flags.
         program: the command, or the Go sidecar that it replaces.
         flags: all known flags.
-        values: value by flag name, for every known flag; defaults filled in.
-        explicit: names of the given flags.
-        texts: the given texts of each of them, in order.
-        arguments: the arguments that are neither flag nor value.
+        values: the value of every known flag by name, with the defaults filled in.
+        explicit: the names of the given flags.
+        texts: the texts that were given for each of these flags, in order.
+        arguments: the arguments that are neither a flag nor a value.
         warnings: one line for each flag that was accepted and has no effect.
     """
 
@@ -60,8 +61,8 @@ def read_arguments(
     """Read the arguments after the subcommand, or after the sidecar's name.
 
     Raises:
-        ConfigError: exit code 2: unknown flag, missing or bad value; the text is pflag's.
-        HelpRequested: `-h` or `--help`.
+        ConfigError: exit code 2: unknown flag, missing or bad value; the message is pflag's.
+        HelpRequested: `-h` or `--help` was given.
     """
     line = CommandLine(command, program or command, flags, values=flags.defaults())
     rest = deque(argv)

@@ -1,4 +1,4 @@
-"""Writes docs/flags.md from the flag table: `python -m workers.config.flagdocs > docs/flags.md`."""
+"""Generates docs/flags.md: `python -m workers.config.flagdocs > docs/flags.md`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Connects fields of frozen settings to flags, whose rows have the defaults.
+"""Connects the fields of frozen settings to flags, whose rows contain the defaults.
 
-A settings class names the row once (`setting("timeout", FLAGS)`). That gives the field its default,
-its value from the command line and a driver's own value from the drivers file.
+A settings class names the row once (`setting("timeout", FLAGS)`). From the row, the field gets its
+default, its value on the command line, and a driver's own value in the drivers file.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def setting(name: str, flags: Mapping[str, Flag] | Iterable[Flag]) -> Any:
 
 
 def taken(name: str, *, default: Any) -> Any:
-    """As `setting`, for a flag of a higher package, with its default (a test compares them)."""
+    """Like `setting`, for a flag of a higher package; a test compares `default` with the flag's."""
     return field(default=default, metadata={_FLAG: name})
 
 
 def read(kind: type[_Settings], values: Mapping[str, Any], **others: Any) -> _Settings:
-    """Build settings: each field from `others`, else from its flag's value."""
+    """Build settings, taking each field from `others`, or else from the value of its flag."""
     return kind(**(_of_flags(kind, values) | others))
 
 

@@ -1,7 +1,7 @@
 """Defines what a command-line flag consists of, and the commands of `csi-fleet`.
 
-`flagtable` holds the flags themselves; `commandline` reads an argument list with them.
-One row is the single source of a flag's parsing, its `--help` text and its documentation.
+`flagtable` contains the flags themselves; `commandline` reads an argument list with them. One row
+is the single source for a flag's parsing, its `--help` text and its documentation.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ SUMMARIES = {
     Command.COMPLETION: ("bash | zsh | fish", "completion of commands and flags for a shell"),
     Command.VERSION: ("", "the version"),
 }
-"""Arguments and purpose of each command, for `--help`."""
+"""The arguments and purpose of each command, for `--help`."""
 
 EXAMPLES = {
     Command.STATUS: ("status", "status --driver=nfs.csi.k8s.io --wide", "status -o json"),
@@ -135,7 +135,10 @@ EXITS = {
     Command.RELEASE: "refused, or not at its end after --wait",
     Command.SHADOW: "something differs, or nothing was compared",
 }
-"""Meaning of exit code 1 by command; elsewhere: the object is missing or a server is away."""
+"""The meaning of exit code 1, by command.
+
+For all other commands: the object is missing or a server is unavailable.
+"""
 
 TOOLS = frozenset(
     {
@@ -159,11 +162,11 @@ TOOLS = frozenset(
         Command.COMPLETION,
     }
 )
-"""Commands that operators run while the system works; they take arguments and end."""
+"""Commands that operators run while the system works; they accept arguments, and end."""
 
 
 class Kind(Enum):
-    """The type of a flag's value; the enum's value is the word for it in `--help`."""
+    """The type of a flag's value; the enum's value is the word that `--help` shows for the type."""
 
     STRING = "string"
     STRINGS = "string..."
@@ -183,10 +186,10 @@ def _strings(text: str) -> tuple[str, ...]:
 
 
 CONTROLLER_COMMANDS = frozenset({Command.RUN, Command.WORKER})
-"""Commands that take the flags of their controllers (the watcher reads the drivers' records)."""
+"""Commands that accept their controllers' flags (the watcher uses the drivers' records)."""
 
 RESYNC_COMMANDS = CONTROLLER_COMMANDS | {Command.WATCHER, Command.BEAT}
-"""Commands that take the resync period under each of its names; the watcher does the resync."""
+"""Commands that accept the resync period under each of its names; the watcher runs the resync."""
 
 _PARSERS: dict[Kind, Callable[[str], Any]] = {
     Kind.STRING: str,
@@ -235,17 +238,18 @@ class Flag:
     """One flag.
 
     Args:
-        name: name without dashes.
-        kind: type of the value.
-        default: in Go's spelling, as `--help` prints it; "" for the empty map or list.
+        name: the name without dashes.
+        kind: the type of the value.
+        default: the default in Go's spelling, as `--help` prints it; "" for an empty map or list.
         help: one or two sentences.
-        commands: the commands that accept it.
-        upstream: True if the Go sidecars have it too.
-        env: environment variable used if the flag is absent.
+        commands: the commands that accept the flag.
+        upstream: whether the Go sidecars have the flag too.
+        env: the environment variable that is used if the flag is absent.
         shorthand: one letter, or "".
-        ignored: why the flag has no effect here; a given flag causes one warning with this text.
-        bound: the allowed values; None allows all of the type.
-        per_driver: the drivers file can set it for one driver.
+        ignored: why the flag has no effect here; if the flag is given, this text is logged once
+            as a warning.
+        bound: the allowed values; None allows all values of the type.
+        per_driver: whether the drivers file can set the flag for one driver.
     """
 
     name: str
@@ -261,7 +265,7 @@ class Flag:
     per_driver: bool = False
 
     def problem(self, value: Any) -> str:
-        """Return what is wrong with a value, "" if nothing is."""
+        """Return what is wrong with a value, or "" if nothing is."""
         if self.bound is None or self.bound.is_met(value):
             return ""
         return f"{self.name} must {self.bound.says}"
@@ -270,22 +274,24 @@ class Flag:
         """Read one value.
 
         Raises:
-            ValueError: Go's text for a bad value of this kind.
+            ValueError: Go's error message for a bad value of this kind.
         """
         return _PARSERS[self.kind](text)
 
     def refusal(self, error: ValueError) -> str:
-        """Return why a text is refused: Go's text for upstream's flags, else the allowed values."""
+        """Return why a text is refused: Go's message for upstream flags, else allowed values."""
         wanted = "" if self.upstream else _WANTED.get(self.kind, "")
         if not wanted:
             return str(error)
         return f"give {wanted}" + (f"; it must {self.bound.says}" if self.bound else "")
 
     def merge(self, earlier: Any, text: str) -> Any:
-        """Read one more value of a repeated flag; lists and maps extend `earlier` (None: first).
+        """Read one more value of a repeated flag; lists and maps extend `earlier`.
+
+        For the first value, `earlier` is None.
 
         Raises:
-            ValueError: as `parse`.
+            ValueError: as for `parse`.
         """
         value = self.parse(text)
         if self.kind is Kind.STRINGS:
@@ -295,7 +301,7 @@ class Flag:
         return value
 
     def default_value(self) -> Any:
-        """Return the value of an absent flag; a new map each time."""
+        """Return the value of a flag that is not given; a new map each time."""
         if self.kind in {Kind.LABELS, Kind.GATES}:
             return {}
         return self.parse(self.default)

@@ -1,9 +1,9 @@
-"""The flags of a process with given controllers.
+"""The flags of a process that runs given controllers.
 
-A flag of one chosen controller keeps its name. If several controllers have a flag of that name, it
-is one flag if their defaults agree. If they differ, each is prefixed with its controller's name
-(`--attacher-timeout`), and the bare name is refused with a hint. The prefixed name of every flag of
-a chosen controller is always accepted.
+A flag that only one of the controllers has keeps its name. If several controllers have a flag of
+the same name, it is a single flag if their defaults are equal. If the defaults differ, each flag is
+prefixed with its controller's name (`--attacher-timeout`), and the bare name is refused with a
+hint. The prefixed name of every flag of a chosen controller is always accepted.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class FlagSet:
 
     Attributes:
         flags: the flags by the name that `--help` shows.
-        aliases: prefixed names of flags that need no prefix.
+        aliases: the prefixed names of flags that need no prefix.
         specs: the controllers that have these flags.
-        refused: ambiguous names, each with the hint what to write instead.
+        refused: ambiguous names, each with a hint about what to write instead.
     """
 
     flags: Mapping[str, Flag]
@@ -39,14 +39,14 @@ class FlagSet:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, name: str) -> Flag | None:
-        """Return the flag for a name, None if there is none."""
+        """Return the flag that has the name, or None if there is none."""
         return self.flags.get(name) or self.aliases.get(name)
 
     @property
     def takes_one_dash(self) -> bool:
-        """True if `-timeout=5s` is a flag, as in Go's own flag package.
+        """Whether `-timeout=5s` is a flag, as in Go's own flag package.
 
-        csi-provisioner uses pflag, which reads it as the shorthand `-t`; the others do not.
+        csi-provisioner uses pflag, which reads it as the shorthand `-t`; the other sidecars do not.
         """
         return bool(self.specs) and all(spec.program != PFLAG_PROGRAM for spec in self.specs)
 
@@ -57,7 +57,7 @@ class FlagSet:
     def own(
         self, spec: Spec, values: Mapping[str, Any], explicit: Collection[str]
     ) -> dict[str, Any]:
-        """Return every value for one controller: its own flags win over common ones."""
+        """Return every value for one controller; its own flags override common flags."""
         found = dict(values)
         for flag in spec.flags:
             long_name = prefixed(spec, flag)
@@ -68,14 +68,14 @@ class FlagSet:
         return found
 
     def common(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values for the engine: of the flags that belong to no controller."""
+        """Return the engine's values, which are those of flags that belong to no controller."""
         return {
             name: flag.default_value() if self._is_hidden(name) else values[name]
             for name, flag in FLAGS.items()
         }
 
     def _is_hidden(self, name: str) -> bool:
-        """Return True if a controller's flag of that name hides the common flag."""
+        """Return True if a controller has a flag of that name, which hides the common flag."""
         return name in OTHER_MEANING and self.flags[name] is not FLAGS[name]
 
 

@@ -1,9 +1,9 @@
-"""The flags of every controller: those that all sidecars share, then our own.
+"""The flags of every controller: first the flags that all sidecars share, then our own.
 
 Names, defaults and meanings of the first table are upstream's (F- rules, section 2.1). An upstream
 flag that csi-fleet does not need is accepted with a warning. A row is all that a new flag needs for
-parsing, `--help` and docs/flags.md; docs/architecture.md says where its field goes. Flags of single
-controllers are next to their settings; `flagsets` joins both.
+parsing, `--help` and docs/flags.md; docs/architecture.md describes where its field belongs. Flags
+of individual controllers are next to their settings; `flagsets` joins both.
 
 Source: csi-lib-utils standardflags, component-base logs/api/v1.
 """
@@ -194,7 +194,7 @@ OWN_FLAGS: Final = (
 FLAGS: Final = {flag.name: flag for flag in (*COMMON_FLAGS, *OWN_FLAGS)}
 
 OTHER_MEANING: Final = frozenset({"workers"})
-"""Our flags whose name means something else in a sidecar (csi-resizer's `--workers`)."""
+"""Our flags whose names mean something else in a sidecar (`--workers` in csi-resizer)."""
 
 _KLOG: Final = "klog's own flags were removed upstream; logs always go to stderr"
 
@@ -208,7 +208,7 @@ REMOVED_BOOLS: Final = {
     "skip-log-headers": _KLOG,
     "enable-leader-election": f"removed upstream; {_SEVERAL_ACTIVE}",
 }
-"""Flags of older releases that take no value -> why they are ignored (F-001)."""
+"""Flags of older releases without a value -> why they are ignored (F-001)."""
 
 REMOVED_VALUES: Final = {
     "log-backtrace-at": _KLOG,
@@ -219,4 +219,4 @@ REMOVED_VALUES: Final = {
     "connection-timeout": "removed upstream; the connection is retried for ever",
     "leader-election-type": f"removed upstream; {_SEVERAL_ACTIVE}",
 }
-"""Flags of older releases that take a value -> why they are ignored."""
+"""Flags of older releases with a value -> why they are ignored."""

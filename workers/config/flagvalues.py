@@ -1,7 +1,7 @@
-"""Parses flag values as Go programs do: one pure function per kind of value.
+"""Parses flag values as Go programs do, with one pure function per kind of value.
 
-Every function raises `ValueError` with the text of Go's own parser, because people search for it.
-The grammars are those of strconv, time and component-base, not Python's: `1h30m` is a
+Every function raises `ValueError` with the message of Go's own parser, because people search for
+that message. The grammars are those of strconv, time and component-base, not Python's: `1h30m` is a
 duration, `t` is true, `0x10` is sixteen and ` 1` is an error.
 """
 
@@ -40,7 +40,7 @@ def parse_bool(text: str) -> bool:
     """Read a boolean as strconv.ParseBool does.
 
     Raises:
-        ValueError: not one of 1 t T TRUE true True 0 f F FALSE false False.
+        ValueError: the text is not one of 1 t T TRUE true True 0 f F FALSE false False.
     """
     if text in _TRUE:
         return True
@@ -50,13 +50,13 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_duration(text: str) -> float:
-    """Read a Go duration; the result is in seconds.
+    """Read a Go duration; return it in seconds.
 
     `1h30m` -> 5400.0, `500ms` -> 0.5, `0` -> 0.0, `-1.5s` -> -1.5. The number is exact to the
-    nanosecond and Go's range (about 292 years) applies.
+    nanosecond, and Go's range (about 292 years) applies.
 
     Raises:
-        ValueError: no number, no unit, an unknown unit, or out of range.
+        ValueError: there is no number, no unit or an unknown unit, or the value is out of range.
     """
     sign = -1 if text.startswith("-") else 1
     rest = text[1:] if text[:1] in {"+", "-"} else text
@@ -83,19 +83,19 @@ def parse_duration(text: str) -> float:
 
 
 def parse_int(text: str) -> int:
-    """Read a signed integer as strconv.ParseInt(text, 0, 64): `10`, `0x1f`, `017`, `1_000`.
+    """Read a signed integer like strconv.ParseInt(text, 0, 64): `10`, `0x1f`, `017`, `1_000`.
 
     Raises:
-        ValueError: not an integer, or beyond 64 bits.
+        ValueError: the text is not an integer, or is beyond 64 bits.
     """
     return _integer("ParseInt", text, -(2**63), _INT64_MAX)
 
 
 def parse_uint(text: str) -> int:
-    """Read an unsigned integer as strconv.ParseUint(text, 0, 64).
+    """Read an unsigned integer like strconv.ParseUint(text, 0, 64).
 
     Raises:
-        ValueError: signed, not an integer, or beyond 64 bits.
+        ValueError: the text has a sign, is not an integer, or is beyond 64 bits.
     """
     if text[:1] in {"+", "-"}:
         raise ValueError(f'strconv.ParseUint: parsing "{text}": invalid syntax')
@@ -106,8 +106,8 @@ def parse_float(text: str) -> float:
     """Read a decimal number, such as `5`, `2.5` or `1e3`.
 
     Raises:
-        ValueError: not a decimal number. Go's `inf`, `nan` and hexadecimal floats are refused,
-            because no flag needs them.
+        ValueError: the text is not a decimal number. Go's `inf`, `nan` and hexadecimal floats
+            are refused, because no flag needs them.
     """
     if not _DECIMAL.fullmatch(text):
         raise ValueError(f'strconv.ParseFloat: parsing "{text}": invalid syntax')
@@ -118,7 +118,7 @@ def parse_labels(text: str) -> dict[str, str]:
     """Read `k1:v1,k2:v2` (`--leader-election-labels`).
 
     Raises:
-        ValueError: an item does not have exactly one colon; also for the empty text.
+        ValueError: an item does not have exactly one colon, or the text is empty.
     """
     labels: dict[str, str] = {}
     for item in text.split(","):
@@ -149,10 +149,10 @@ def parse_gates(text: str) -> dict[str, bool]:
 
 
 def parse_quantity(text: str) -> str:
-    """Check a Kubernetes quantity such as `0`, `512`, `4Ki` and return it unchanged.
+    """Check a Kubernetes quantity such as `0`, `512` or `4Ki` and return it unchanged.
 
     Raises:
-        ValueError: not a quantity.
+        ValueError: the text is not a quantity.
     """
     if not _QUANTITY.fullmatch(text):
         raise ValueError(
@@ -181,7 +181,8 @@ def parse_listen_address(text: str) -> tuple[str, int]:
     """Split a Go listen address: `:8080`, `host:port`, `[::1]:port`; host "" means every address.
 
     Raises:
-        ValueError: no port, a port outside 0..65535, or an IPv6 address without brackets.
+        ValueError: there is no port, the port is outside 0..65535, or an IPv6 address has no
+            brackets.
     """
     host, colon, port = text.rpartition(":")
     if not colon:
@@ -199,7 +200,7 @@ def _integer(function: str, text: str, low: int, high: int) -> int:
     if not _INTEGER.fullmatch(text):
         raise ValueError(f'strconv.{function}: parsing "{text}": invalid syntax')
     digits = text.lstrip("+-")
-    # Go reads a leading zero as octal; Python's base 0 refuses it.
+    # Go reads a number with a leading zero as octal; Python's base 0 refuses such a number.
     octal = len(digits) > 1 and digits[0] == "0" and digits[1] in "01234567_"
     value = int(text, 8 if octal else 0)
     if not low <= value <= high:

@@ -1,6 +1,6 @@
 """The feature gates, and which of them are on.
 
-The value is frozen; discovery at startup returns a new one. Gates that only upstream's linked
+The value is frozen; discovery at startup returns a new value. Gates that only upstream's linked
 API-server library knows are accepted and have no effect. Spec: F-003, P-700, P-703.
 """
 
@@ -33,7 +33,7 @@ VAC_OFF_MESSAGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GateSpec:
-    """One gate: its name, stage (`GA` or `ALPHA`), default and effect."""
+    """One gate: its name, its stage (`GA` or `ALPHA`), its default and its effect."""
 
     name: str
     stage: str
@@ -74,29 +74,29 @@ class FeatureGates:
     """The values of the gates."""
 
     topology: bool = True
-    """Topology of claims and volumes, together with the driver's own capability; default on."""
+    """Topology of claims and volumes, if the driver has that capability too; on by default."""
 
     cross_namespace_volume_data_source: bool = False
-    """Data sources in other namespaces, allowed by a ReferenceGrant; default off."""
+    """Data sources in other namespaces, allowed by a ReferenceGrant; off by default."""
 
     volume_attributes_class: bool = True
-    """VolumeAttributesClasses give mutable parameters; default on, see `with_discovery`."""
+    """VolumeAttributesClasses supply mutable parameters; on by default, see `with_discovery`."""
 
     release_leader_election_on_exit: bool = False
-    """On a signal finish running reconciles and release the Lease; default off."""
+    """On a signal, finish running reconciles and release the Lease; off by default."""
 
     explicit: frozenset[str] = frozenset()
-    """Names of gates set on the command line; discovery does not change them."""
+    """The names of gates set on the command line; discovery does not change them."""
 
     def with_discovery(self, *, attributes_class_served: bool | None) -> FeatureGates:
-        """Switch VolumeAttributesClass off if the cluster does not serve it (P-703).
+        """Switch VolumeAttributesClass off if the cluster does not serve that kind (P-703).
 
         Args:
             attributes_class_served: True if `storage.k8s.io/v1` has the kind; None if discovery
-                failed, which changes nothing.
+                failed, in which case nothing changes.
 
         Returns:
-            The gates to use. If that is a new object, the caller logs `VAC_OFF_MESSAGE`.
+            The gates to use. If they are a new object, the caller logs `VAC_OFF_MESSAGE`.
         """
         keep = (
             attributes_class_served is not False
@@ -124,7 +124,7 @@ def build_gates(
         specs: the gates of all controllers that run.
 
     Raises:
-        ConfigError: exit code 255: a name is not a gate (fatal in upstream).
+        ConfigError: exit code 255: a name is not that of a gate (fatal in upstream).
     """
     values = gate_values(requested, list({s.name: s for s in (*KNOWN_GATES, *specs)}.values()))
     stages = {spec.name: spec.stage for spec in specs}

@@ -1,8 +1,8 @@
-"""Builds the settings of a process, one frozen value, from flags and environment.
+"""Builds the settings of a process, as one frozen value, from the flags and the environment.
 
 Flag names, defaults and meanings are csi-provisioner's (F- rules), plus our own; `flagtable` lists
-them, `settings` defines the result. Nothing here opens a connection; the only files read are the
-service account's namespace and the files with passwords and keys that flags name.
+them, and `settings` defines the result. Nothing here opens a connection. The only files that are
+read are the service account's namespace and the password and key files that flags name.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ __all__ = ["Command", "HelpRequested", "Settings", "parse", "usage"]
 _RESYNC: Final = frozenset({"resync", "attacher-resync"})
 SERVICE_ACCOUNT_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
-# Commands that are no sidecars: their --kubeconfig wins over the variable, as in kubectl.
+# Commands that are not sidecars: their --kubeconfig overrides the variable, as in kubectl.
 FLAG_FIRST: Final = TOOLS | {Command.RUN}
 
 DEFAULT_CONTROLLERS: Final = FLAGS["controllers"].default
 
-# Most threads per worker process by default: idle threads are cheap, but more than this many
+# The default maximum of threads per worker process: idle threads are cheap, but more than this many
 # running threads only wait for the interpreter lock.
 MAX_DEFAULT_CONCURRENCY: Final = 64
 
-# More worker processes on one host do not help: the API server is the limit then.
+# More worker processes than this on one host do not help, because the API server is then the limit.
 MAX_DEFAULT_WORKERS: Final = 8
 
 
@@ -67,14 +67,15 @@ def parse(
 
     Args:
         command: a `Command`.
-        argv: the arguments after it.
-        environ: the environment; nothing else of the process is read.
-        namespace_file: file with the service account's namespace.
-        program: the Go sidecar whose arguments these are; they then mean the same as there.
+        argv: the arguments after the command.
+        environ: the environment variables; nothing else of the process is read.
+        namespace_file: the file that contains the service account's namespace.
+        program: the Go sidecar whose arguments these are; they then mean the same as in that
+            sidecar.
 
     Raises:
         ConfigError: one line and the exit code of F-014.
-        HelpRequested: `--help`; the text goes to stdout, exit 0.
+        HelpRequested: `--help` was given; the text is written to stdout and the exit code is 0.
     """
     if command not in frozenset(Command):
         sidecars = [one.program for one in catalogue.SPECS if not one.part_of]
@@ -111,7 +112,7 @@ def parse(
 
 
 def usage(command: Command, controllers: str = DEFAULT_CONTROLLERS) -> str:
-    """Return the `--help` text of one command with these controllers."""
+    """Return the `--help` text of one command that runs these controllers."""
     return commandline.usage(command, flag_set(catalogue.choose(controllers)))
 
 
@@ -131,14 +132,14 @@ def controllers_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 def _parts(
     line: CommandLine, specs: Sequence[Spec], environ: Mapping[str, str], namespace_file: Path
 ) -> dict[str, Any]:
-    """Return the settings by part of the system."""
+    """Return the settings for each part of the system."""
     values = line.flags.common(line.values)
     own = {spec.name: _values_of(line, spec, environ) for spec in specs}
     provisioner = own.get("provisioner", {})
     in_node_mode = any(found.get("node-deployment") for found in own.values())
     controllers = {spec.name: spec.read_settings(own[spec.name]) for spec in specs}
     if values["shadow"] and "capacity" in controllers:
-        # Capacity objects need the driver's answer, and a shadow does not call the driver.
+        # Capacity objects need a response from the driver, and a shadow does not call the driver.
         controllers["capacity"] = replace(controllers["capacity"], enabled=False)
     namespace = values["namespace"] or _own_namespace(environ, namespace_file)
     driver = _driver(line, values, specs, own)
@@ -165,7 +166,7 @@ def _parts(
 
 
 def _resync_seconds(line: CommandLine, values: Mapping[str, Any], specs: Sequence[Spec]) -> float:
-    """Return the period of the common resync: the shortest of the sidecars' given flags; 0: none.
+    """Return the period of the common resync, which is the shortest one given; 0 for no resync.
 
     csi-attacher's flag is `--resync` (A-100); each flag can be prefixed with its controller's name.
     """
@@ -177,7 +178,7 @@ def _resync_seconds(line: CommandLine, values: Mapping[str, Any], specs: Sequenc
 
 
 def _values_of(line: CommandLine, spec: Spec, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the input of one controller's settings: flags, its gates, the environment."""
+    """Return the input for one controller's settings: its flags, its gates and the environment."""
     values = line.flags.own(spec, line.values, line.explicit)
     values["feature-gates"] = gate_values(values["feature-gates"], spec.gates)
     return values | {ENVIRONMENT: environ}
@@ -191,7 +192,8 @@ def _gates_of(specs: Sequence[Spec]) -> tuple[GateSpec, ...]:
 def _check_gates(requested: Mapping[str, bool], specs: Sequence[Spec]) -> None:
     """Refuse a gate that no controller has (A-101).
 
-    With the provisioner it is only a warning: manifests in use name gates that upstream dropped.
+    If the provisioner runs, such a gate only causes a warning, because manifests that are in use
+    name gates that upstream has dropped.
 
     Raises:
         ConfigError: exit code 1.
@@ -206,7 +208,7 @@ def _check_gates(requested: Mapping[str, bool], specs: Sequence[Spec]) -> None:
 
 
 def _read_environment(line: CommandLine, environ: Mapping[str, str]) -> None:
-    """Set flags that were not given from their environment variables."""
+    """Set the flags that were not given from their environment variables."""
     for name, flag in line.flags.flags.items():
         text = environ.get(flag.env, "") if flag.env else ""
         if text and name not in line.explicit and line.command in flag.commands:
@@ -235,7 +237,7 @@ def _driver(
 ) -> settings.DriverSettings:
     has_others = values["drivers-file"] or values["provisioner"]
     needs_none = not any(spec.needs_driver for spec in specs)
-    # A controller without a driver opens no socket, even if a shared command line names one.
+    # A controller without a driver opens no socket, even if a shared command line names a socket.
     is_without = needs_none or (has_others and "csi-address" not in line.explicit)
     timeouts = [found["timeout"] for found in own.values() if "timeout" in found]
     timeout = timeouts[0] if timeouts else settings.DriverSettings().timeout_seconds
@@ -247,7 +249,8 @@ def _kube(
     values: Mapping[str, Any], environ: Mapping[str, str], namespace: str
 ) -> settings.KubeSettings:
     found = settings.KubeSettings(
-        # As upstream the variable wins, unlike for all other flags (F-002); see FLAG_FIRST.
+        # As in upstream, the environment variable takes precedence, unlike for all other flags
+        # (F-002); see FLAG_FIRST.
         kubeconfig=environ.get("KUBECONFIG") or values["kubeconfig"],
         namespace=namespace,
     )
@@ -267,7 +270,7 @@ def _leader(
     return read(
         settings.LeaderSettings,
         values,
-        # With one Lease for all nodes only one node would work (F-021); a shadow writes no Lease.
+        # With one Lease for all nodes, only one node would work (F-021). A shadow writes no Lease.
         enabled=values["leader-election"] and not is_apart,
         namespace=values["leader-election-namespace"] or own_namespace,
         labels=tuple(sorted(values["leader-election-labels"].items())),
@@ -285,7 +288,7 @@ def _http(values: Mapping[str, Any], *, in_node_mode: bool) -> settings.HttpSett
 
 
 def _redis(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.RedisSettings:
-    """Move the credentials out of the URL; flags and variables for them win."""
+    """Move the credentials out of the URL; flags and variables for credentials take precedence."""
     scheme, separator, rest = values["redis-url"].strip().partition("://")
     authority_end = min((rest.find(c) for c in "/?" if c in rest), default=len(rest))
     login, _, host = rest[:authority_end].rpartition("@")
@@ -324,7 +327,8 @@ def _record_keys(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple
 def _password(whose: str, values: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     path = values[f"{whose}-password-file"]
     if path:
-        # The first line is the current password; during a rotation Redis accepts all lines.
+        # The first line is the current password; during a rotation, Redis accepts the passwords of
+        # all lines.
         return _read_secret(f"--{whose}-password-file", path).partition("\n")[0].strip()
     return environ.get(f"CSI_FLEET_{whose.upper().replace('-', '_')}_PASSWORD", "")
 
@@ -332,7 +336,7 @@ def _password(whose: str, values: Mapping[str, Any], environ: Mapping[str, str])
 def _default_workers(values: Mapping[str, Any], driver: settings.DriverSettings) -> int:
     """Return the default number of worker processes: at most one per CPU and per driver.
 
-    A process uses one CPU at a time; for a single driver a second process only costs memory.
+    A process uses one CPU at a time; for a single driver, a second process would only cost memory.
     """
     most = MAX_DEFAULT_WORKERS
     if not (values["automaxprocs"] or driver.drivers_file):
@@ -341,7 +345,7 @@ def _default_workers(values: Mapping[str, Any], driver: settings.DriverSettings)
 
 
 def temporary(environ: Mapping[str, str]) -> Path:
-    """Return a folder for temporary files, also in a container with a read-only root."""
+    """Return a folder for temporary files, even in a container with a read-only root."""
     try:
         return Path(environ.get("TMPDIR") or tempfile.gettempdir())
     except FileNotFoundError:
@@ -349,7 +353,7 @@ def temporary(environ: Mapping[str, str]) -> Path:
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:
-    """Return the default state folder, which `run` uses if no other process does."""
+    """Return the default state folder, which `run` uses unless another process is using it."""
     return temporary(environ) / f"csi-fleet-{os.getuid()}"
 
 
@@ -405,7 +409,7 @@ def _flower_oidc(values: Mapping[str, Any]) -> settings.OidcSettings | None:
 
 
 def _read_secret(flag: str, path: str) -> str:
-    """Read a password file; a missing file is a ConfigError of one line."""
+    """Read a password file; a missing file raises a ConfigError with a message of one line."""
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -3,10 +3,10 @@
 ```
 sentinel://host1:26379,host2,host3/master-name?db=0&ssl_ca_certs=/path/ca.crt
 ```
-The port defaults to 26379, the database to 0. Any `ssl_` option means TLS, to the sentinels and to
-the Redis servers. User and password before an `@` are those of the servers; the sentinels' own are
-the options `sentinel_username`, `sentinel_password` and `sentinel_password_file`, the file with the
-current password, which only csi-fleet adds.
+The port defaults to 26379, the database to 0. Any `ssl_` option means TLS, both to the sentinels
+and to the Redis servers. A user and password before an `@` are those of the servers; those of the
+sentinels are the options `sentinel_username`, `sentinel_password` and `sentinel_password_file`. The
+last one names a file that contains the current password, and only csi-fleet adds it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class SentinelUrl:
 
     Args:
         hosts: the sentinels, at least one.
-        master: the sentinels' name of the master.
-        tls: TLS options by redis-py's names, empty without TLS.
+        master: the sentinels' name for the master.
+        tls: the TLS options by redis-py's names; empty without TLS.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -59,12 +59,12 @@ class SentinelUrl:
 
     @property
     def login(self) -> dict[str, str]:
-        """Return user and password of the servers, as far as given."""
+        """Return the servers' user and password, as far as they are given."""
         return _without_empty(username=self.username, password=self.password)
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if the host is this machine, so that data to it crosses no network."""
+    """Return True if the host is this machine, so that data sent to it crosses no network."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -80,7 +80,8 @@ def check_place(url: str) -> None:
     """Refuse a URL that redis-py cannot read, or reads differently from Celery.
 
     Raises:
-        ValueError: one line that says what is wrong, without the URL, which may hold a password.
+        ValueError: one line that describes the problem, without the URL, which may contain a
+            password.
     """
     if is_sentinel(url):
         parse_sentinels(url)
@@ -89,7 +90,7 @@ def check_place(url: str) -> None:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        # The original text shows the host, which may be the start of a password.
+        # The original error message shows the host, which may be the start of a password.
         raise ValueError(f"host or port cannot be read; {_ESCAPES}") from None
     database = parts.path.removeprefix("/")
     if parts.scheme == "unix":
@@ -107,7 +108,8 @@ def parse_sentinels(url: str) -> SentinelUrl:
     """Parse the URL.
 
     Raises:
-        ValueError: one line that says what is wrong, without the URL, which may hold a password.
+        ValueError: one line that describes the problem, without the URL, which may contain a
+            password.
     """
     rest, _, query = url.removeprefix(SCHEME).partition("?")
     authority, _, path = rest.partition("/")
@@ -134,7 +136,10 @@ def parse_sentinels(url: str) -> SentinelUrl:
 
 
 def split_sentinel_login(url: str) -> tuple[str, str, str, str]:
-    """Return the URL without the sentinels' login, and their user, password and its file."""
+    """Return the URL without the sentinels' credentials, and the credentials.
+
+    These are the sentinels' user, their password, and the path of their password file.
+    """
     place, mark, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
     found = dict(pairs)
@@ -146,7 +151,7 @@ def split_sentinel_login(url: str) -> tuple[str, str, str, str]:
 
 
 def with_sentinel_login(url: str, username: str, password: str, file: str = "") -> str:
-    """Return the URL with the sentinels' login added. Secret: never log it."""
+    """Return the URL with the sentinels' credentials added. The result is secret: never log it."""
     login = dict(zip(_LOGIN, (username, password, file), strict=True))
     added = urlencode(_without_empty(**login), quote_via=quote)
     if not is_sentinel(url) or not added:
@@ -155,7 +160,10 @@ def with_sentinel_login(url: str, username: str, password: str, file: str = "") 
 
 
 def _check_options(scheme: str, options: Iterable[tuple[str, str]], *known: str) -> None:
-    """Refuse unknown options; the error does not name them, as they may be part of a password."""
+    """Refuse unknown options.
+
+    The error does not name the options, because they may be part of a password.
+    """
     if any(name not in known for name, _ in options):
         names = ", ".join(known) or "none"
         raise ValueError(f"unknown option behind ?: a {scheme}:// URL knows {names}; {_ESCAPES}")

@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
-    """The drivers that a worker serves, and the deadline of calls."""
+    """The drivers that a worker serves, and the deadline for calls."""
 
     csi_addresses: tuple[str, ...] = setting("csi-address", FLAGS)
-    """Sockets of the drivers in this process's pod; empty in central mode."""
+    """The sockets of the drivers in this process's pod; empty in central mode."""
 
     provisioners: tuple[str, ...] = setting("provisioner", FLAGS)
-    """Plug-ins to serve, each `module:class` or the name of an entry point."""
+    """The plug-ins to serve, each as `module:class` or the name of an entry point."""
 
     drivers_file: str = setting("drivers-file", FLAGS)
-    """Path of the YAML file of central mode; "" for none."""
+    """The path of the YAML file of central mode; "" for none."""
 
     drivers_pool: str = setting("drivers-pool", FLAGS)
-    """Pool of the file's drivers that this worker serves; "": drivers without a pool."""
+    """The pool of the file's drivers that this worker serves; "" for the drivers without a pool."""
 
     timeout_seconds: float = taken("timeout", default=10.0)
-    """Deadline of each CSI call, above 0."""
+    """The deadline of each CSI call, above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,46 +46,49 @@ class KubeSettings:
     """How to reach the API server."""
 
     kubeconfig: str = ""
-    """Path of the client configuration; from KUBECONFIG or the flag; "" means in-cluster."""
+    """The path of the client configuration, from KUBECONFIG or the flag; "" means in-cluster."""
 
     master: str = setting("master", FLAGS)
-    """URL of the API server; "" takes it from the kubeconfig or the cluster."""
+    """The URL of the API server; "" uses the URL from the kubeconfig or the cluster."""
 
     qps: float = setting("kube-api-qps", FLAGS)
-    """Requests per second of one process; 0 means client-go's default 5, below 0 no limit."""
+    """Requests per second of one process; 0 means client-go's default of 5, below 0 no limit."""
 
     burst: int = setting("kube-api-burst", FLAGS)
-    """Requests that may exceed `qps` at once; 0 means client-go's default 10."""
+    """Requests that may exceed `qps` at once; 0 means client-go's default of 10."""
 
     capacity_qps: float = taken("kube-api-capacity-qps", default=1.0)
-    """Writes of capacity objects per second and driver, over all processes."""
+    """Writes of capacity objects per second and driver, across all processes."""
 
     capacity_burst: int = taken("kube-api-capacity-burst", default=5)
-    """Burst of `capacity_qps`."""
+    """The burst allowed above `capacity_qps`."""
 
     namespace: str = "default"
-    """Namespace of the system's own objects (intents); POD_NAMESPACE or the service account's."""
+    """The namespace of the system's own objects (intents).
+
+    It is POD_NAMESPACE or the service account's namespace.
+    """
 
     def rate(self) -> tuple[float, int]:
-        """Return requests per second and burst for a client, where 0 per second means no limit."""
+        """Return the requests per second (0 means no limit) and the burst for a client."""
         return max(0.0, self.qps or 5.0), self.burst or 10
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionSettings:
-    """The rules of creating and deleting volumes."""
+    """The rules for creating and deleting volumes."""
 
     volume_name_prefix: str = taken("volume-name-prefix", default="pvc")
-    """First part of volume names. If it is empty, every claim fails (P-121)."""
+    """The first part of volume names. If it is empty, every claim fails (P-121)."""
 
     volume_name_uuid_length: int = taken("volume-name-uuid-length", default=-1)
-    """Characters kept of the dash-less UID, 1 to 32; -1 (default) keeps the UID as it is."""
+    """Length, 1 to 32, to which the UID without dashes is cut; -1 (default) keeps the UID as is."""
 
     default_fstype: str = taken("default-fstype", default="")
-    """File system if the class names none; default "" leaves it to the driver."""
+    """The file system if the class names none; the default "" leaves the choice to the driver."""
 
     extra_create_metadata: bool = taken("extra-create-metadata", default=False)
-    """True if CreateVolume gets the names of claim and volume."""
+    """True if CreateVolume gets the names of the claim and the volume."""
 
     controller_publish_readonly: bool = taken("controller-publish-readonly", default=False)
     """True if a PV whose only access mode is ReadOnlyMany is published read-only."""
@@ -94,16 +97,16 @@ class ProvisionSettings:
     """True if a restore is not allowed to change the volume mode."""
 
     strict_topology: bool = taken("strict-topology", default=False)
-    """Late binding: only the selected node's topology."""
+    """True if late binding uses only the selected node's topology."""
 
     immediate_topology: bool = taken("immediate-topology", default=True)
-    """Immediate binding: all topologies of the cluster."""
+    """True if immediate binding uses all topologies of the cluster."""
 
     retry_interval_start_seconds: float = taken("retry-interval-start", default=1.0)
-    """First retry interval, above 0."""
+    """The first retry interval, above 0."""
 
     retry_interval_max_seconds: float = taken("retry-interval-max", default=300.0)
-    """Longest retry interval, above 0."""
+    """The longest retry interval, above 0."""
 
     worker_threads: int = taken("worker-threads", default=100)
     """Simultaneous creations per driver, and the same number of deletions; at least 1."""
@@ -112,79 +115,79 @@ class ProvisionSettings:
     """Simultaneous removals of the clone source finalizer; 0 disables them."""
 
     snapshot_orphan_sweep_seconds: float = taken("snapshot-orphan-sweep-interval", default=300.0)
-    """Period of the snapshot finalizer sweep; 0 disables."""
+    """The period of the sweep of snapshot finalizers; 0 disables the sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapacitySettings:
-    """CSIStorageCapacity objects."""
+    """The settings for CSIStorageCapacity objects."""
 
     enabled: bool = taken("enable-capacity", default=False)
     """True if capacity is published."""
 
     for_immediate_binding: bool = taken("capacity-for-immediate-binding", default=False)
-    """True if classes with immediate binding get objects too."""
+    """True if classes with immediate binding get capacity objects too."""
 
     poll_interval_seconds: float = taken("capacity-poll-interval", default=60.0)
-    """Period of the full refresh, above 0."""
+    """The period of the full refresh, above 0."""
 
     ownerref_level: int = taken("capacity-ownerref-level", default=1)
-    """Steps from the pod to the owner of the objects; -1 for no owner."""
+    """The number of steps from the pod to the owner of the objects; -1 for no owner."""
 
     threads: int = taken("capacity-threads", default=1)
     """Simultaneous GetCapacity calls per driver; 0 disables them."""
 
     always_topology: bool = taken("capacity-always-topology", default=False)
-    """True if GetCapacity has a topology even if the driver does not support topology."""
+    """True if GetCapacity contains a topology even if the driver does not support topology."""
 
     namespace: str = ""
-    """Variable NAMESPACE: namespace of the objects; set if `enabled`."""
+    """The namespace of the objects, from the variable NAMESPACE; set if `enabled`."""
 
     pod_name: str = ""
-    """Variable POD_NAME: start of the owner lookup; set if needed."""
+    """The pod from which the owner is looked up, from the variable POD_NAME; set if needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """One provisioner per node (section 5)."""
+    """Node deployment: one provisioner per node (section 5)."""
 
     enabled: bool = False
-    """True if this process provisions only its node's claims."""
+    """True if this process provisions only the claims of its node."""
 
     node_name: str = ""
-    """Variable NODE_NAME; set if `enabled`."""
+    """The node's name, from the variable NODE_NAME; set if `enabled`."""
 
     immediate_binding: bool = taken("node-deployment-immediate-binding", default=True)
     """True if this node competes for claims with immediate binding."""
 
     base_delay_seconds: float = taken("node-deployment-base-delay", default=20.0)
-    """First wait before owning such a claim, above 0."""
+    """The first wait before this node takes such a claim, above 0."""
 
     max_delay_seconds: float = taken("node-deployment-max-delay", default=60.0)
-    """Longest such wait."""
+    """The longest wait before this node takes such a claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderSettings:
-    """The Lease of the Go sidecar."""
+    """The Lease that the Go sidecar would hold."""
 
     enabled: bool = False
-    """True if a Lease is kept; always off in node deployment."""
+    """True if a Lease is held; always off in node deployment."""
 
     namespace: str = "default"
-    """Namespace of the Lease."""
+    """The namespace of the Lease."""
 
     lease_duration_seconds: float = setting("leader-election-lease-duration", FLAGS)
-    """Time after which a silent holder loses the Lease."""
+    """The time after which a holder that does not renew loses the Lease."""
 
     renew_deadline_seconds: float = setting("leader-election-renew-deadline", FLAGS)
-    """Time in which the holder must renew; below the duration."""
+    """The time within which the holder must renew the Lease; shorter than the lease duration."""
 
     retry_period_seconds: float = setting("leader-election-retry-period", FLAGS)
-    """Time between two attempts to take or renew it."""
+    """The time between two attempts to acquire or renew the Lease."""
 
     labels: tuple[tuple[str, str], ...] = ()
-    """Labels of the Lease as sorted pairs; `dict(labels)` for a manifest."""
+    """The labels of the Lease as sorted pairs; `dict(labels)` gives them for a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +195,10 @@ class HttpSettings:
     """The server for metrics, health and profiles."""
 
     endpoint: str = ""
-    """Listen address such as `:8080`; "" for no server."""
+    """The listen address, such as `:8080`; "" for no server."""
 
     metrics_path: str = setting("metrics-path", FLAGS)
-    """Path of the metrics."""
+    """The path of the metrics."""
 
     token_review: bool = setting("metrics-token-review", FLAGS)
     """True if the API server decides who may read the metrics."""
@@ -204,18 +207,18 @@ class HttpSettings:
     """True if /debug/pprof/ is served."""
 
     leader_health: bool = False
-    """True if /healthz/leader-election exists: leader election and --http-endpoint (F-022)."""
+    """True if /healthz/leader-election exists, given leader election and an endpoint (F-022)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """Log lines."""
+    """The settings for log lines."""
 
     verbosity: int = setting("v", FLAGS)
-    """0 to about 10, klog's levels."""
+    """klog's verbosity level, 0 to about 10."""
 
     format: str = setting("logging-format", FLAGS)
-    """`text` (klog's layout) or `json`."""
+    """The format: `text` (klog's layout) or `json`."""
 
 
 CELERY_USERS: Final = {"watcher": "publisher", "worker": "broker"}
@@ -223,40 +226,40 @@ CELERY_USERS: Final = {"watcher": "publisher", "worker": "broker"}
 
 @dataclass(frozen=True, slots=True)
 class RedisSettings:
-    """How to reach Redis. The URL has no credentials, so that it can be logged."""
+    """How to reach Redis. The URL contains no credentials, so that it can be logged."""
 
     url: str = ""
-    """URL without user and password; "" means that `run` starts a Redis."""
+    """The URL without user and password; "" means that `run` starts a Redis."""
 
     username: str = ""
-    """User name; "" for Redis' default user."""
+    """The user name; "" for Redis's default user."""
 
     password: str = field(default="", repr=False)
-    """Password; "" for none. Never shown by `repr`."""
+    """The password; "" for none. It is never shown by `repr`."""
 
     broker_username: str = setting("redis-broker-username", FLAGS)
-    """User of Celery's connection, with the same password; "" for the default of `for_celery`."""
+    """The user of Celery's connection, with the same password; "" for `for_celery`'s default."""
 
     password_file: str = ""
-    """The file with `password`; each new connection reads it again. "" if there is no file."""
+    """The file that contains `password`; each new connection rereads it. "" if there is no file."""
 
     sentinel_username: str = ""
-    """User name for the sentinels; "" for their default user."""
+    """The user name for the sentinels; "" for their default user."""
 
     sentinel_password: str = field(default="", repr=False)
-    """Password of the sentinels; "" for none. Never shown by `repr`."""
+    """The password for the sentinels; "" for none. It is never shown by `repr`."""
 
     sentinel_password_file: str = ""
-    """The file with `sentinel_password`, as `password_file`."""
+    """The file that contains `sentinel_password`; it is reread like `password_file`."""
 
     record_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Lines of the key file: the keys with which workers sign records; () for unsigned records."""
+    """The keys with which workers sign records (lines of the key file); () for no signing."""
 
     is_insecure: bool = setting("redis-insecure", FLAGS)
     """True if a password may be sent over a connection without TLS."""
 
     def for_celery(self) -> RedisSettings:
-        """Return the settings of Celery's connection, with its user in k8s/base/redis/users.acl.
+        """Return the settings for Celery's connection, with its user in k8s/base/redis/users.acl.
 
         Celery writes to lists that messages name, so its user has no access to csi-fleet's keys.
         """
@@ -267,7 +270,7 @@ class RedisSettings:
     def url_with_credentials(self) -> str:
         """Return the URL with all credentials.
 
-        Secret: never log it.
+        The result is secret: never log it.
         """
         url = with_sentinel_login(
             self.url, self.sentinel_username, self.sentinel_password, self.sentinel_password_file
@@ -281,19 +284,19 @@ class RedisSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """Processes, threads and files."""
+    """The settings for processes, threads and files."""
 
     workers: int = 1
-    """Worker processes started by `run`, at least 1."""
+    """The number of worker processes that `run` starts, at least 1."""
 
     concurrency: int = 64
-    """Threads per worker process, at least 1."""
+    """The number of threads per worker process, at least 1."""
 
     lease_ttl_seconds: float = setting("lease-ttl", FLAGS)
-    """Time after which a silent worker's keys are given to other workers, at least 1."""
+    """The time after which the keys of a silent worker are given to other workers, at least 1."""
 
     state_dir: str = ""
-    """Folder for pid, health and metric files; created by `run`, mode 0700."""
+    """The folder for pid, health and metric files; `run` creates it with mode 0700."""
 
     shadow: bool = setting("shadow", FLAGS)
     """True if nothing is written to the API server and no driver call changes anything."""
@@ -301,48 +304,48 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True)
 class FlowerSettings:
-    """Flower, the web page of tasks."""
+    """The settings of Flower, the web UI for tasks."""
 
     address: str = setting("flower-address", FLAGS)
-    """Listen address; default 127.0.0.1."""
+    """The listen address; 127.0.0.1 by default."""
 
     port: int = setting("flower-port", FLAGS)
-    """Port; with 0 Flower is not started."""
+    """The port; with 0, Flower is not started."""
 
     basic_auth: tuple[str, ...] = field(default=(), repr=False)
-    """`user:password` entries; empty means no login, which needs a loopback address."""
+    """The `user:password` entries; empty means no login, which needs a loopback address."""
 
     tls: tuple[str, str] = ("", "")
-    """Paths of certificate and key; both empty mean plain HTTP."""
+    """The paths of certificate and key; plain HTTP if both are empty."""
 
     plain_http: bool = setting("flower-plain-http", FLAGS)
-    """True if plain HTTP is allowed at an address that other machines can reach."""
+    """True if plain HTTP is allowed on an address that other machines can reach."""
 
     secret_files: tuple[str, ...] = ()
-    """The files of its logins and secrets."""
+    """The files that contain Flower's passwords and secrets."""
 
     oidc: OidcSettings | None = None
-    """Login by an identity provider, instead of `basic_auth`."""
+    """Login through an identity provider, instead of `basic_auth`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OidcSettings:
-    """Flower's login by an identity provider."""
+    """Flower's login through an identity provider."""
 
     provider: str
-    """`google`, `github`, `gitlab` or `okta`."""
+    """The provider: `google`, `github`, `gitlab` or `okta`."""
 
     allowed: str
-    """Regular expression of the email addresses that may log in."""
+    """A regular expression that matches the email addresses that may log in."""
 
     client_id: str
-    """Client id at the provider."""
+    """The client id at the provider."""
 
     secret: str = field(repr=False)
-    """Client secret at the provider. Never shown by `repr`."""
+    """The client secret at the provider. It is never shown by `repr`."""
 
     redirect_uri: str
-    """Flower's address with /login, as registered at the provider."""
+    """Flower's URL with /login, as registered at the provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,25 +359,25 @@ class Settings:
     """The arguments that are not flags; only the tools use them."""
 
     explicit: frozenset[str] = frozenset()
-    """Names of the flags that were given as argument or variable."""
+    """The names of the flags that were given as an argument or a variable."""
 
     warnings: tuple[str, ...] = ()
-    """Lines to log once logging is set up."""
+    """The lines to log once logging is set up."""
 
     show_version: bool = False
-    """True for `--version`; the other settings are not checked then."""
+    """True for `--version`; the other settings are then not checked."""
 
     chosen: tuple[str, ...] = ("provisioner", "capacity")
     """The controllers of this process, by name."""
 
     controllers: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Settings of each chosen controller by its name, from its `read_settings`."""
+    """The settings of each chosen controller by its name; its `read_settings` returns them."""
 
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
-    """Input of `controllers`: by controller, its flag values by name."""
+    """The input of `controllers`: for each controller, the values of its flags by flag name."""
 
     resync_period_seconds: float = setting("resync-period", FLAGS)
-    """Period of the resync, which adds the keys of all objects that need work."""
+    """The period of the resync, which adds the keys of all objects that need work."""
 
     gates: FeatureGates = field(default_factory=FeatureGates)
     driver: DriverSettings = field(default_factory=DriverSettings)

@@ -1,4 +1,4 @@
-"""Suggests a known word for a misspelled one."""
+"""Suggests a known word for a misspelled word."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return ` did you mean WORD?` if the word is similar to a known one, else ""."""
+    """Return ` did you mean WORD?` if the word is similar to a known word, else ""."""
     import difflib  # noqa: PLC0415 - needed only after a mistake
 
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.75)

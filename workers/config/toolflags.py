@@ -103,7 +103,7 @@ TOOL_FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """The flag values of one of these commands."""
+    """The flag values of one of the commands that operators run."""
 
     output: str = setting("output", TOOL_FLAGS)
     namespace: str = setting("in-namespace", TOOL_FLAGS)
