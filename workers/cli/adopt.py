@@ -3,8 +3,9 @@
 Finds the driver's workload by the Leases of its sidecars or by the record of an adoption, checks
 what the worker will need, and changes the workload with the user's own permissions. `adoptplan`
 plans the change; `adoptcentral` creates the other objects that central workers need. Each step is
-derived from the current objects, so the command can be killed and repeated at any point. The
-workload is changed by one request, which fails if someone else wrote it meanwhile.
+derived from the current objects, so the command can be killed and repeated at any point. A single
+request changes the workload, and it fails if somebody else has changed the workload since it was
+read.
 """
 
 from __future__ import annotations
@@ -496,7 +497,7 @@ class Move:
         )
 
     def current(self, workload: JsonObject) -> JsonObject:
-        """Read the workload again."""
+        """Return the workload as the API server has it now."""
         metadata = workload["metadata"]
         found = self._get(_WORKLOADS[workload["kind"]], metadata["namespace"], metadata["name"])
         if found is None:

@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def is_refused(self) -> bool:
-        """True if a finding forbids the change."""
+        """Whether a finding forbids the change."""
         return any(one.state == FAIL for one in self.findings)
 
     def say(self, check: str, state: str, text: str) -> None:
@@ -282,7 +282,7 @@ def movable(workload: JsonObject) -> list[Sidecar]:
 
 
 def patched(workload: JsonObject, patch: JsonObject) -> JsonObject:
-    """Return the workload with the patch applied, without fields that the API server adds."""
+    """Return the workload with the patch applied and without fields that the API server adds."""
     found: JsonObject = _merged(workload, patch)
     kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
     found["metadata"] = {key: found["metadata"][key] for key in kept if key in found["metadata"]}

@@ -41,7 +41,7 @@ _BOUND_BY_KUBERNETES: Final = "pv.kubernetes.io/bound-by-controller"
 
 
 class _EarlierVolumeError(Exception):
-    """The claim has a volume that was not created for it; the message tells the user what to do."""
+    """The claim has a volume that was not created for it; the message explains what to do."""
 
 
 @dataclass(slots=True)
@@ -226,7 +226,7 @@ class Verification:
         ]
 
     def _earlier(self, volume: JsonObject) -> _EarlierVolumeError:
-        """Return the error that describes a volume that was not created for the claim."""
+        """Return the error that reports what was done about a volume not created for the claim."""
         name = volume["metadata"]["name"]
         bound = (
             f"the claim {self.place} was bound to PersistentVolume {name}, which was not made for "

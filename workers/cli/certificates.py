@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LIFE: Final = timedelta(days=3650)
-# Less remaining time than this causes a warning.
+# A certificate that has less time left than this causes a warning.
 SHORT: Final = timedelta(days=30)
 # A certificate with less than a third of its lifetime left is renewed.
 _LEFT_SHARE: Final = 3

@@ -200,7 +200,7 @@ class CeleryConsumers:
             consumer.call_soon(self._arrange)
 
     def _arrange(self) -> None:
-        """Add and cancel queues until Celery reads the wanted ones; runs in the event loop."""
+        """Add and cancel queues until Celery reads exactly the wanted queues, in the event loop."""
         consumer = self._consumer
         task_consumer = getattr(consumer, "task_consumer", None)
         if task_consumer is None:  # connecting; `connected` follows
@@ -239,7 +239,7 @@ def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:
     """Return the step that receives Celery's consumer after its task queues are set up."""
 
     class QueueStep(bootsteps.StartStopStep):
-        """Runs at each (re)connection."""
+        """A step that runs at each (re)connection."""
 
         requires = ("celery.worker.consumer.tasks:Tasks",)
 

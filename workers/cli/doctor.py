@@ -41,7 +41,7 @@ ACCESS_REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview"
 )
 
-# What the engine itself needs in the namespace that holds its records.
+# The permissions that the engine itself needs in the namespace of its records.
 OWN: Final = Permission("", ("configmaps",), ("get", "list", "create", "patch", "delete"), "copies")
 
 

@@ -224,7 +224,7 @@ class _Handler(_OfFleet):
 
 
 class Overview(_Handler):
-    """`/fleet`."""
+    """The page `/fleet`."""
 
     @web.authenticated
     async def get(self) -> None:
@@ -235,7 +235,7 @@ class Overview(_Handler):
 
 
 class Pending(_Handler):
-    """`/fleet/pending`."""
+    """The page `/fleet/pending`."""
 
     @web.authenticated
     async def get(self) -> None:
@@ -251,7 +251,7 @@ class Pending(_Handler):
 
 
 class Explained(_Handler):
-    """`/fleet/pvc/shop/data`."""
+    """The page of one object, for example `/fleet/pvc/shop/data`."""
 
     @web.authenticated
     async def get(self, word: str, name: str) -> None:
@@ -261,7 +261,7 @@ class Explained(_Handler):
 
 
 class Find(_Handler):
-    """`/fleet/find?object=pvc shop/data`."""
+    """The search for an object, for example `/fleet/find?object=pvc shop/data`."""
 
     @web.authenticated
     async def get(self) -> None:
@@ -283,7 +283,7 @@ class Find(_Handler):
 
 
 class Style(_Handler):
-    """`/fleet/style.css`."""
+    """The style sheet `/fleet/style.css`."""
 
     @web.authenticated
     async def get(self) -> None:
@@ -293,11 +293,11 @@ class Style(_Handler):
 
 
 class Broker(_OfFleet, BrokerView):  # type: ignore[misc]
-    """`/broker`."""
+    """Flower's page `/broker`."""
 
 
 class Lengths(_OfFleet, GetQueueLengths):  # type: ignore[misc]
-    """`/api/queues/length`."""
+    """Flower's resource `/api/queues/length`."""
 
 
 def install(settings: Settings) -> None:

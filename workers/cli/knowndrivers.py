@@ -16,7 +16,7 @@ def served(tools: Tools, driver: str) -> dict[str, dict[str, object]]:
     """Return a driver's registrations by queue name (several with one per node); {} if unserved.
 
     Raises:
-        ConfigError: no worker, queue or storage class has a driver of that name.
+        ConfigError: no worker, queue or storage class names such a driver.
     """
     records = tools.registry.alive()
     found = {name: one for name, one in sorted(records.items()) if one.get("name") == driver}

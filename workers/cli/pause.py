@@ -69,7 +69,7 @@ def _record(tools: Tools, kind: str, name: str, until_ms: int | None) -> tuple[b
     try:
         return record.apply(change)
     except ForbiddenError as error:
-        # The admission policy, if installed, forbids a worker's account to record pauses.
+        # The admission policy, if installed, does not let a worker's account record pauses.
         patch = shlex.quote(json.dumps({"data": change}))
         raise ConfigError(
             f"nothing is changed: {error}. Do it with an account of yours that may: "

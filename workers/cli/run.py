@@ -150,7 +150,7 @@ class Supervisor:
         return str(self.metrics.directory)
 
     def check_live(self) -> str:
-        """Return what hangs in a part. The supervisor restarts parts that died or hang."""
+        """Return what hangs in a part. The supervisor restarts parts that have died or hang."""
         complaints = {child.name: child.hangs() for child in self.children}
         return "; ".join(f"{name}: {text}" for name, text in complaints.items() if text)
 

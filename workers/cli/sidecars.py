@@ -81,7 +81,10 @@ class Sidecar:
         return self._divided()[1]
 
     def _divided(self) -> tuple[list[str], list[str]]:
-        """Return known and unknown arguments; a flag is kept with a value that is the next word."""
+        """Return the known and the unknown arguments.
+
+        If the next word is the value of a flag, the flag and the word are kept together.
+        """
         environment, known, unknown = self.environment(), list[str](), list[str]()
         for word in self.given():
             value = self._expanded(word, environment)

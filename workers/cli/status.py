@@ -39,7 +39,7 @@ _WIDE_HEAD: Final = (
     "DELAYED",
     "OLDEST",
 )
-# Shown instead of a driver's name for work without a driver.
+# Shown in place of a driver's name for work that has no driver.
 _SYSTEM: Final = "-"
 _NUMBERS_FROM: Final = 2
 # The order of the rows: states that need action come first.

@@ -121,7 +121,7 @@ def secrets_of(tools: Tools) -> list[str]:
 
 
 def scrubbed(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """Replace everything in a value's texts that looks like a credential.
+    """Return a value in which every text that looks like a credential is replaced.
 
     Args:
         value: a part of a document.

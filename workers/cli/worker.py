@@ -88,7 +88,7 @@ CONSUMER_SECONDS: Final = 120.0
 
 
 class WorkerProcess:
-    """Everything that one worker process holds."""
+    """Everything that one worker process owns."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -280,9 +280,10 @@ class WorkerProcess:
     def loops(self) -> list[Loop]:
         """The background loops of every worker."""
         found = [
-            # If Redis's host drops packets, the sweep takes 21 s (`workers.queue.connection`),
-            # sending messages 31 s (`workers.app.TRANSPORT`: a timeout, then three connections) and
-            # a stuck reconcile 21 s; dead sentinels add about 3 s for each connection.
+            # The times of this loop if Redis's host drops packets: 21 s for the sweep
+            # (`workers.queue.connection`), 31 s for sending messages (`workers.app.TRANSPORT`: a
+            # timeout, then three connections) and 21 s for a stuck reconcile. Dead sentinels add
+            # about 3 s for each connection.
             Loop("pump", self.pump),
             Loop("limits", self.declare_limits),
             Loop("drivers", self.follow_drivers),
@@ -320,7 +321,7 @@ class WorkerProcess:
         return seconds
 
     def follow_drivers(self) -> float:
-        """Keep the drivers registered while the process lives.
+        """Keep the drivers registered as long as the process runs.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -335,7 +336,7 @@ class WorkerProcess:
         return "; ".join(filter(None, (HEARTBEATS.check(), links)))
 
     def declare_limits(self) -> float:
-        """Declare pauses, then limits, after Redis has lost its data; this may wait.
+        """Declare the pauses, then the limits, after Redis has lost its data; this may wait.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -383,7 +384,7 @@ class WorkerProcess:
         return int(worker.exitcode or 0)
 
     def consumer_lives(self) -> None:
-        """Record that messages are being fetched, or that Redis is unavailable."""
+        """Record that the consumer is alive: it fetches messages, or cannot for lack of Redis."""
         if self.consumer_heart is not None:
             self.consumer_heart.beat()
 

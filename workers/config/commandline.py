@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class HelpRequested(Exception):  # noqa: N818  a request, not an error
-    """The user requested `--help`: the caller prints the text and exits with 0."""
+    """The user requested `--help`; the caller has to print the text and exit with 0."""
 
 
 @dataclass(slots=True)

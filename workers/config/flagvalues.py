@@ -166,7 +166,7 @@ def parse_vmodule(text: str) -> str:
     """Check `pattern=N,pattern=N` (`--vmodule`) and return it unchanged.
 
     Raises:
-        ValueError: an item is not a pattern, `=` and a number.
+        ValueError: an item does not consist of a pattern, `=` and a number.
     """
     for item in filter(None, text.split(",")):
         pattern, _, level = item.partition("=")

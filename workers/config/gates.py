@@ -71,7 +71,7 @@ KNOWN_GATES: Final = (*COMMON_GATES, *PROVISIONER_GATES)
 
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
-    """The values of the gates."""
+    """The values of the feature gates."""
 
     topology: bool = True
     """Topology of claims and volumes, if the driver has that capability too; on by default."""
@@ -124,7 +124,7 @@ def build_gates(
         specs: the gates of all controllers that run.
 
     Raises:
-        ConfigError: exit code 255: a name is not that of a gate (fatal in upstream).
+        ConfigError: exit code 255: no gate has one of the names (fatal in upstream).
     """
     values = gate_values(requested, list({s.name: s for s in (*KNOWN_GATES, *specs)}.values()))
     stages = {spec.name: spec.stage for spec in specs}

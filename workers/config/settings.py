@@ -109,10 +109,11 @@ class ProvisionSettings:
     """The longest retry interval, above 0."""
 
     worker_threads: int = taken("worker-threads", default=100)
-    """Simultaneous creations per driver, and the same number of deletions; at least 1."""
+    """The maximum number of simultaneous creations per driver, and of deletions; at least 1."""
 
     cloning_protection_threads: int = taken("cloning-protection-threads", default=1)
-    """Simultaneous removals of the clone source finalizer; 0 disables them."""
+    """The maximum number of simultaneous removals of the clone source finalizer; 0 disables them.
+    """
 
     snapshot_orphan_sweep_seconds: float = taken("snapshot-orphan-sweep-interval", default=300.0)
     """The period of the sweep of snapshot finalizers; 0 disables the sweep."""
@@ -123,7 +124,7 @@ class CapacitySettings:
     """The settings for CSIStorageCapacity objects."""
 
     enabled: bool = taken("enable-capacity", default=False)
-    """True if capacity is published."""
+    """True if the capacity of the storage is published."""
 
     for_immediate_binding: bool = taken("capacity-for-immediate-binding", default=False)
     """True if classes with immediate binding get capacity objects too."""
@@ -135,7 +136,7 @@ class CapacitySettings:
     """The number of steps from the pod to the owner of the objects; -1 for no owner."""
 
     threads: int = taken("capacity-threads", default=1)
-    """Simultaneous GetCapacity calls per driver; 0 disables them."""
+    """The maximum number of simultaneous GetCapacity calls per driver; 0 disables them."""
 
     always_topology: bool = taken("capacity-always-topology", default=False)
     """True if GetCapacity contains a topology even if the driver does not support topology."""
@@ -356,7 +357,7 @@ class Settings:
     """The subcommand."""
 
     arguments: tuple[str, ...] = ()
-    """The arguments that are not flags; only the tools use them."""
+    """The arguments that are not flags; only the operators' commands use them."""
 
     explicit: frozenset[str] = frozenset()
     """The names of the flags that were given as an argument or a variable."""

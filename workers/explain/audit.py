@@ -68,8 +68,8 @@ def compare(first: Look, second: Look) -> Report:
         if volume_id in first.listed and not (_has_owner(volume_id, first, second))
     }
     # An attempt that the first pass found may have created any of these volumes, whatever the clock
-    # of its worker says. The same is true of an attempt that only the second pass found, if it
-    # began before the first pass.
+    # of its worker shows. The same is true of an attempt that only the second pass found, if the
+    # attempt began before the first pass.
     old = set(first.in_flight)
     old |= {name for name, since in second.in_flight.items() if since <= first.at}
     orphans = {} if old else unknown

@@ -32,13 +32,13 @@ class WithoutQueue:
         self.registry = self.presence = self.pauses = self
 
     def alive(self) -> dict[str, Any]:
-        """Return no drivers and no processes."""
+        """Return {}: no driver and no process is known."""
         return {}
 
     workers = alive
 
     def of_class(self, name: str) -> None:
-        """Return no pause."""
+        """Return None: no pause is known."""
         del name
 
 

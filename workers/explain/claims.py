@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
-# Must match the text in workers.topology.requirements.
+# This must match the text in workers.topology.requirements.
 _NO_TOPOLOGY: Final = "no available topology found"
 _EXHAUSTED: Final = "code = ResourceExhausted"
-# Must match the text in workers.controllers.provisioner.saving.
+# This must match the text in workers.controllers.provisioner.saving.
 _NOT_SAVED: Final = "failed to save volume "
-# Must match the text in workers.translate.secrets.
+# This must match the text in workers.translate.secrets.
 _NOT_READ: Final = "error getting secret "
 _READ_ADVICE: Final = (
     "Create the secret, or correct the class's csi.storage.k8s.io/provisioner-secret-* parameters."

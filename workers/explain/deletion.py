@@ -1,4 +1,4 @@
-"""Explains which finalizers keep an object that is being deleted, and what each is for."""
+"""Explains which finalizers keep an object that is being deleted, and what each of them is for."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def claim_class_name(obj: Json) -> str:
 
 
 def provisioner_annotation(claim: Json) -> str | None:
-    """Return the provisioner that the claim names; the GA key wins even when empty (P-100)."""
+    """Return the claim's provisioner; the GA key takes precedence, even if empty (P-100)."""
     return provisioner_of(annotations_of(claim))
 
 
@@ -180,7 +180,7 @@ def volume_mode(claim: Json) -> str | None:
 
 
 def is_block(claim: Json) -> bool:
-    """Return True if the claim asks for a raw block device."""
+    """Return True if the claim requests a raw block device."""
     return volume_mode(claim) == BLOCK
 
 

@@ -1,4 +1,4 @@
-"""The volume's name, and the provisioner names that a driver serves."""
+"""The names of volumes, and the provisioner names that a driver serves."""
 
 from __future__ import annotations
 

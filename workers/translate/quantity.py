@@ -16,7 +16,7 @@ from workers.errors import AttemptError, State
 from workers.translate.go_text import quote
 
 MAX_BYTES: Final = 2**63 - 1
-"""CSI and Kubernetes both carry sizes as signed 64-bit integers."""
+"""CSI and Kubernetes both represent sizes as signed 64-bit integers."""
 
 _MAX_TEXT: Final = 256
 """The maximum number of characters; a longer number cannot be a size and would only cost time."""

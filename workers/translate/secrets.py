@@ -1,8 +1,9 @@
 """Resolves the secrets that class parameters name, and decodes them.
 
 References are resolved from templates in the class parameters (P-132 to P-136). Namespace templates
-have fewer variables than name templates on purpose: users control claim names and annotations, and
-must not choose the namespace of a secret. Values of secrets never appear in a message.
+deliberately have fewer variables than name templates: users control claim names and annotations,
+and must not be able to choose the namespace of a secret. Values of secrets never appear in a
+message.
 Source: external-provisioner, pkg/controller/controller.go getSecretReference; Go, os.Expand.
 """
 

@@ -181,7 +181,7 @@ def status_handle(content: Json) -> str | None:
 
 
 def named_handles(content: Json) -> set[str]:
-    """Return the handles of all snapshots and groups that a content or group content names."""
+    """Return the handles of all snapshots and groups named in a content or a group content."""
     given = optional_mapping(content, "spec", "source", "groupSnapshotHandles") or {}
     members = object_list(content, "status", "volumeSnapshotInfoList")
     named = {

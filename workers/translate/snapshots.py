@@ -94,7 +94,7 @@ def _check_size(source: DataSource, snapshot: Json, claim: Json) -> str:
 
 
 def _check_mode(source: DataSource, content: Json, claim: Json) -> None:
-    """Check that a change of volume mode was allowed on the content (P-214)."""
+    """Check that the content allows a change of the volume mode (P-214)."""
     source_mode = optional_text(content, "spec", "sourceVolumeMode")
     mode = claims.volume_mode(claim)
     if source_mode is None or not mode or source_mode == mode:

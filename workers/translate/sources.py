@@ -133,7 +133,7 @@ def grants_read_failed(source: DataSource, error: object) -> AttemptError:
 
 
 def _allows(grant: Json, source: DataSource) -> bool:
-    """Return True if the grant allows the source: one of its `from` and one of its `to` match."""
+    """Return True if one of the grant's `from` entries and one of its `to` entries match."""
     if text(grant, "metadata", "namespace") != source.namespace:
         return False
     is_from = any(

@@ -105,7 +105,7 @@ def should_delete(facts: VolumeFacts, *, add_finalizer: bool = True) -> bool:
         add_finalizer: the option AddFinalizer, always on for CSI drivers.
 
     If a user has deleted a PV that is not bound, in any phase, its volume is deleted from the
-    storage backend first (KEP-2644); csi-provisioner leaves such a PV Terminating for ever.
+    storage backend first (KEP-2644); csi-provisioner leaves such a PV Terminating forever.
     """
     if facts.policy != _DELETE:
         return False
