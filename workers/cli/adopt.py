@@ -82,8 +82,8 @@ class Move:
         tools: the connections and settings.
         choice: what the user requested.
         named: the workload, as `NAMESPACE/[KIND/]NAME`; "" to search for it.
-        sleep: waits for the given number of seconds.
-        clock: returns the time in seconds.
+        sleep: a function that waits for the given number of seconds.
+        clock: a function that returns the time in seconds.
     """
 
     tools: Tools

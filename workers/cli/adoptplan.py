@@ -1,9 +1,10 @@
 """Plans what adopting or releasing a driver changes in its workload.
 
-Pure: takes objects, and returns a merge patch and findings. The patch stores a record of what it
-removes in an annotation of the workload, so a single request writes both or neither. A user who can
-forge the record can also change the containers. All state is in the workload, and each step is
-planned from the workload's current content, so any step can be interrupted and repeated.
+This module is pure: it takes objects, and returns a merge patch and findings. The patch also
+stores, in an annotation of the workload, a record of what it removes, so a single request writes
+both or neither. A user who can forge the record can also change the containers. All state is in the
+workload, and each step is planned from the workload's current content, so any step can be
+interrupted and repeated.
 
     Go sidecars ---adopt---> worker + record ---release---> Go sidecars + mark ---> Go sidecars
 
@@ -13,8 +14,8 @@ the original strategy once the new pods run.
 
 In central mode, the new pods have a gateway instead of the sidecars. Workers reach the driver only
 through the gateway, and with Recreate no pod has a gateway before the last pod with Go sidecars has
-ended. If there are several replicas, all workers call the same one, unless the user allows calls to
-any of them.
+ended. If there are several replicas, all workers call the same replica, unless the user allows
+calls to any of them.
 """
 
 from __future__ import annotations

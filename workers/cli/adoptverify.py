@@ -52,8 +52,8 @@ class Verification:
         driver: the name of the driver.
         namespace: the namespace of the driver's workload; the claim is created there.
         class_name: the class that the user named; `findings` sets it if only one class fits.
-        sleep: waits for the given number of seconds.
-        clock: returns the time in seconds.
+        sleep: a function that waits for the given number of seconds.
+        clock: a function that returns the time in seconds.
     """
 
     tools: Tools
@@ -217,7 +217,10 @@ class Verification:
         return adoptcentral.find(self.tools.kube, paths.CLAIMS, self.name, self.namespace) is None
 
     def _volumes_of(self, claim: JsonObject) -> list[JsonObject]:
-        """Return volumes from both sides of the binding; the volume's side is written first."""
+        """Return the volumes that either side of the binding names.
+
+        The volume's side of a binding is written first, so the claim may not name its volume yet.
+        """
         name, uid = claim["spec"].get("volumeName"), claim["metadata"]["uid"]
         return [
             one

@@ -1,6 +1,6 @@
 """`csi-fleet audit`: finds leaked volumes and snapshots, and objects that have lost theirs.
 
-It deletes something only after a confirmation.
+Nothing is deleted without a confirmation.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def _is_here(tools: Tools, record: Mapping[str, Any]) -> bool:
 def _segments(tools: Tools, client: CsiClient) -> Mapping[str, str]:
     """Return the topology of the driver's node in node deployment; else {}.
 
-    {} matches all PVs.
+    An empty mapping matches all PVs.
     """
     if not tools.settings.node.enabled:
         return {}

@@ -84,7 +84,10 @@ def sign(
 
 
 def is_good(certificate: bytes, authority: bytes, name: str, now: datetime | None = None) -> bool:
-    """Return True if the authority signed it for `name` and a third of its lifetime remains."""
+    """Return True if the authority signed the certificate for `name` and it is fresh.
+
+    A fresh certificate has at least a third of its lifetime left.
+    """
     try:
         found = x509.load_pem_x509_certificate(certificate)
         found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
@@ -119,7 +122,10 @@ def lasting(pem: bytes, *, is_bundle: bool = False) -> tuple[bool, str]:
 
 
 def is_of_key(certificates: bytes, authority: bytes) -> bool:
-    """Return True if one of the certificates has the authority's key, even if it was renewed."""
+    """Return True if one of the certificates has the same key as the authority.
+
+    An authority keeps its key when it is renewed.
+    """
     try:
         key = x509.load_pem_x509_certificate(authority).public_key()
         return any(one.public_key() == key for one in x509.load_pem_x509_certificates(certificates))

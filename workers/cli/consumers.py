@@ -38,8 +38,9 @@ ROUND_SECONDS: Final = 5.0
 ASK_SECONDS: Final = 1
 """How long one request waits for the next message; kombu's default."""
 HELD_SECONDS: Final = 0.1
-"""The same while a list is held back: its next message must not wait a second once it is read
-again.
+"""How long one request waits while a list is held back.
+
+The next message of that list must not wait a second once the list is read again.
 """
 MOST_TRIES: Final = 100
 
@@ -90,7 +91,7 @@ class CeleryConsumers:
         app.steps["consumer"].add(_step(self))
 
     def serve(self, queue_name: str) -> None:
-        """Start to fetch messages from this driver's lists."""
+        """Start fetching messages from this driver's lists."""
         with self._lock:
             self._served |= self._queues(queue_name)
         self._ask()
@@ -216,7 +217,10 @@ class CeleryConsumers:
 
 
 def _end_of(outcome: Outcome) -> tuple[str, dict[str, str]]:
-    """Return Celery's event for the end of this thread's reconcile, with its history's text."""
+    """Return Celery's event for the end of this thread's reconcile.
+
+    The event's text is from the history of the reconcile.
+    """
     if error := trail.last("error"):
         return _failed(error)
     if outcome.action is Action.RETRY:

@@ -1,7 +1,7 @@
 """Selects and connects the driver of a command: by --csi-address or from the drivers file.
 
-The file is the one that the workers use. Its name, endpoint, mutual TLS and timeouts are checked as
-the workers check them, and a bad certificate is reported in the same words.
+The file is the one that the workers use. A driver's name, endpoint, mutual TLS and timeouts are
+checked as the workers check them, and a bad certificate is reported in the same words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONNECT_SECONDS: Final = 5.0
 
 
 def given(settings: DriverSettings) -> list[DriverSpec]:
-    """Return the drivers given on the command line, with the drivers of the file first.
+    """Return the drivers of the drivers file, followed by those given with --csi-address.
 
     Raises:
         ConfigError: the drivers file is unusable.

@@ -41,10 +41,11 @@ class Elections:
         settings: the settings of the process.
         specs: the controllers that this process runs.
         fleet: the drivers.
-        consumers: stops fetching messages of a driver whose keys this process must not work on.
-        queue: pauses a driver's queues while another installation holds a Lease.
+        consumers: the Celery queues; a driver's queue is left while this process must not work
+            on its keys.
+        queue: the work queue; a driver's keys are paused while another installation holds a Lease.
         redis: the connection to the queue's Redis.
-        metrics: holds the gauges.
+        metrics: the metrics that contain the gauges.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Elections:
         return self.leadership.check()
 
     def stop(self) -> None:
-        """Release our Leases if no other worker uses them; call it after all work has ended."""
+        """Release our Leases if no other worker uses them; call this after all work has ended."""
         self.leadership.stop()
 
     def _candidates(self) -> list[Candidate]:

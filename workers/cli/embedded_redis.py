@@ -1,4 +1,4 @@
-"""A private Redis (or Valkey) for `csi-fleet run` without --redis-url: trials, tests, the demo.
+"""A private Redis (or Valkey) for `csi-fleet run` without --redis-url, as in trials and tests.
 
 It listens only on a Unix socket in the state directory, stores nothing on disk (all state can be
 rebuilt from the API server) and ends when its parent ends.

@@ -58,7 +58,7 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def tls_options(url: str) -> dict[str, object] | None:
-    """Return options for Flower's own Redis client, which ignores TLS files in a rediss:// query.
+    """Return options for Flower's own Redis client, which ignores the TLS files in a Redis URL.
 
     Returns None for a connection without TLS. Celery's connections use the URL unchanged.
     """
@@ -71,13 +71,13 @@ def tls_options(url: str) -> dict[str, object] | None:
 
 
 class Restarter:
-    """Ends this process when a file changes that is read only at startup.
+    """Ends this process when one of the files changes that it has read at startup.
 
     The process's parent restarts it; no other process needs Flower in the meantime.
 
     Args:
         files: the paths of the files; empty paths are ignored.
-        end: ends the process.
+        end: a function that ends the process.
     """
 
     def __init__(self, files: Iterable[str], end: Callable[[], None]) -> None:

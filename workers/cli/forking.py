@@ -92,7 +92,7 @@ def fork(argv: Sequence[str], env: Mapping[str, str], prepare: Callable[[], None
     Args:
         argv: the module, followed by its arguments.
         env: variables that are added to the environment of the part.
-        prepare: is called first in the part.
+        prepare: a function that the part calls first.
     """
     sys.stdout.flush()
     sys.stderr.flush()

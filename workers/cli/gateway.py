@@ -1,10 +1,10 @@
 """A driver's gateway: haproxy lets central workers reach the driver's Unix socket over TCP.
 
-Pure: returns what the container runs and mounts. haproxy is part of csi-fleet's image. It accepts
-only TLS 1.3, and only clients with a certificate from the drivers' authority. A shell script checks
-the certificates every 10 s. When they change, it starts a second haproxy, which accepts the new
-connections; the first haproxy ends with its last connection, at most 10 minutes later. If haproxy
-rejects a certificate, the first haproxy keeps running.
+This module is pure: it returns what the container runs and mounts. haproxy is part of csi-fleet's
+image. It accepts only TLS 1.3, and only clients with a certificate from the drivers' authority. A
+shell script checks the certificates every 10 s. When they change, it starts a second haproxy, which
+accepts the new connections; the first haproxy ends with its last connection, at most 10 minutes
+later. If haproxy rejects a certificate, the first haproxy keeps running.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ permissions. This file imports only the standard library, so it works without th
 
 Any user may be able to label a pod. A pod therefore counts only if it is in a namespace that an
 administrator gave to csi-fleet (`trusted`) or that -n names. The output of the pod's program is not
-trusted: the program gets no terminal, and its control characters are escaped.
+trusted: the program gets no terminal, and control characters in its output are escaped.
 """
 
 from __future__ import annotations
@@ -355,7 +355,10 @@ def here(flags: list[str], command: list[str]) -> int:
 
 
 def with_standard_input(command: list[str]) -> tuple[list[str], str]:
-    """Replace dry-run's `-f FILE` with `-f -`; return the command, and FILE on this machine."""
+    """Replace dry-run's `-f FILE` with `-f -`; return the new command and FILE.
+
+    FILE is on this machine, where the pod cannot read it.
+    """
     for index, one in enumerate(command):
         name, equals, value = one.partition("=")
         if command[0] == "dry-run" and name in {"-f", "--filename"}:

@@ -181,7 +181,10 @@ def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
 
 
 def _labels_of_namespace(tools: Tools, name: str) -> JsonObject | None:
-    """Return the namespace's labels; None without permission to read it, which is not reported."""
+    """Return the namespace's labels, or None if the user is not allowed to read the namespace.
+
+    A missing permission is not reported.
+    """
     try:
         return tools.kube.get(paths.NAMESPACES, name)["metadata"].get("labels") or {}
     except ApiError:
@@ -191,9 +194,9 @@ def _labels_of_namespace(tools: Tools, name: str) -> JsonObject | None:
 def of_pod(
     pod: JsonObject, of_namespace: JsonObject | None, *, is_moved: bool
 ) -> Iterator[Finding]:
-    """Check what the pod and its namespace lack for a csi-fleet container.
+    """Check what the pod and its namespace are missing for a csi-fleet container.
 
-    Before the move, a gap is a warning. Once the pod has a csi-fleet container, it is an error.
+    Before the move, a gap is a warning. Once the pod has a csi-fleet container, a gap is an error.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     lacks = []
@@ -244,8 +247,8 @@ def of_rights(tools: Tools, sidecar: Sidecar, watcher: str = "") -> Iterator[Fin
                 plural, _, part = resource.partition("/")
                 asked = {"group": rule.group, "resource": plural, "subresource": part, "verb": verb}
                 is_allowed = may(tools, user, asked)
-                # Workers need only the get permission to read objects; watched objects they read
-                # from Redis.
+                # Workers only need permission to get the objects that they read live; they read
+                # watched objects from Redis.
                 if watcher and not is_allowed and verb in {"list", "watch"}:
                     is_allowed = may(tools, watcher, asked)
                 if not is_allowed:
@@ -279,7 +282,7 @@ def may(tools: Tools, user: str, attributes: Mapping[str, str]) -> bool:
 
 
 def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> Iterator[Finding]:
-    """Check whether csi-fleet and one of the Go sidecars `found` do the same work."""
+    """Check whether csi-fleet and one of the Go sidecars in `found` do the same work."""
     if not tools.settings.redis.url:
         yield Finding(
             "both", WARN, "not checked: name csi-fleet's Redis to ask who serves the driver"
@@ -375,7 +378,7 @@ def _serving(records: Mapping[str, Mapping[str, Any]], driver: str) -> Iterator[
 
 
 def _by_lease(program: str, holder: str, ours: str | None) -> str:
-    """Describe the problem that a Go sidecar works on what csi-fleet serves."""
+    """Describe the conflict of a Go sidecar that does the same work as csi-fleet."""
     if ours is None:
         return (
             f"{holder} holds the Lease of {program}: end one of them, or give csi-fleet "

@@ -1,8 +1,8 @@
 """Builds one worker container that replaces several Go sidecars of a pod.
 
-Pure: takes containers, and returns a container and messages. Arguments are parsed with each
-sidecar's own flags and written with the flags of `csi-fleet worker --controllers=...`. What one
-container cannot express is reported as a problem, never guessed.
+This module is pure: it takes containers, and returns a container and messages. Arguments are parsed
+with each sidecar's own flags and written with the flags of `csi-fleet worker --controllers=...`.
+What one container cannot express is reported as a problem, never guessed.
 """
 
 from __future__ import annotations
@@ -263,7 +263,10 @@ def _arguments(given: Sequence[Given], result: OneContainer) -> list[str]:
 
 
 def socket(given: Sequence[Given], result: OneContainer) -> list[str]:
-    """Return the address as the first container sees it; all containers must mean the same file."""
+    """Return the address of the socket as the first container sees it.
+
+    In all containers, the address must be that of the same file.
+    """
     addresses = [one.value("csi-address") for one in given]
     if any(len(one) != 1 for one in addresses):
         result.problems.append(
@@ -555,9 +558,10 @@ def _volumes(
 
 
 def security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) -> JsonObject:
-    """Return a security context: the user that could reach the socket, and no added privileges.
+    """Return a security context with the user that could reach the socket.
 
-    The Go sidecars' images run as root by default; csi-fleet's image does not.
+    The context has no more privileges than before. The Go sidecars' images run as root by default;
+    csi-fleet's image does not.
     """
     found: JsonObject = copy.deepcopy(container.get("securityContext") or {})
     of_pod = pod_spec.get("securityContext") or {}

@@ -110,7 +110,9 @@ def drain(tools: Tools, names: list[str]) -> int:
 
 
 def queue_names_of(tools: Tools, driver: str) -> list[str]:
-    """Return a driver's queue names (several with one per node); it may be without workers.
+    """Return a driver's queue names (several with one per node).
+
+    The driver need not have workers: a driver without workers can be paused too.
 
     Raises:
         ConfigError: the name is unknown.

@@ -282,7 +282,7 @@ def _known_to_redis_alone(
 
 
 def grouped(found: Iterable[Waiting]) -> list[Group]:
-    """Group by cause: problems before states that resolve themselves, and large groups first."""
+    """Group the objects by cause: problems before states that resolve themselves, then by size."""
     groups: dict[tuple[str, ...], Group] = {}
     for one in found:
         code = _CODE.search(one.cause.text)

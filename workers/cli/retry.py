@@ -64,7 +64,7 @@ def _told_queued(kind: str, name: str) -> int:
 
 
 def _retry_known(tools: Tools, kind: str, namespace: str, name: str) -> int:
-    """Queue all keys for an object that wait, fail or have a history, for any controller."""
+    """Queue all of an object's keys that wait, fail or have a history, for any controller."""
     shown = f"{namespace}/{name}" if namespace else name
     try:
         keys = _known(tools, kind, namespace, name)

@@ -81,7 +81,7 @@ def arguments_for(command: Command, argv: Sequence[str]) -> list[str]:
 
 
 class Supervisor:
-    """The parts of one run, which it starts and keeps running."""
+    """Starts the parts of one run and keeps them running."""
 
     def __init__(self, settings: Settings, argv: Sequence[str], directory: Path) -> None:
         self.settings = settings

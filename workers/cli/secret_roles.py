@@ -1,8 +1,9 @@
 """`csi-fleet secret-roles`: prints Roles for exactly the Secrets that the cluster's classes name.
 
 It prints a Role and a RoleBinding for each namespace, for `kubectl apply -f -`, and changes
-nothing. Run it again when classes change. Roles that are no longer printed are removed by `kubectl
-apply --prune -l csi-fleet.io/secret-roles=...`.
+nothing. Run it again when classes change. Roles that are no longer printed are removed by:
+
+    kubectl apply --prune -l csi-fleet.io/secret-roles=...
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 LABEL: Final = "csi-fleet.io/secret-roles"
 _RBAC: Final = "rbac.authorization.k8s.io"
-# The kind of class, its field that names the driver, and the objects that use the class, which have
-# the namespaces in which templates are resolved.
+# The kind of class, the field that names its driver, and the objects that use the class. Templates
+# are resolved in the namespaces of these objects.
 _CLASSES: Final = (
     (paths.STORAGE_CLASSES, "provisioner", paths.CLAIMS, "storageClassName"),
     (paths.SNAPSHOT_CLASSES, "driver", paths.SNAPSHOTS, "volumeSnapshotClassName"),

@@ -51,7 +51,10 @@ def _problems(report: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def gather(shadows: Shadows, driver: str = "") -> dict[str, dict[str, Any]]:
-    """Return each driver's counts, agreement (0 to 1, None if unknown), differences and waiting."""
+    """Return each driver's counts, agreement, differences and waiting changes.
+
+    The agreement is between 0 and 1, or None if nothing was compared.
+    """
     names = [driver] if driver else shadows.drivers()
     found = {name: shadows.report(name) for name in names}
     for name, one in found.items():

@@ -1,6 +1,7 @@
 """Finds who would undo a change to a workload, from the workload's metadata.
 
-Pure. Some owners restore their version at once, others when a user applies their version again.
+This module is pure. Some owners restore their version at once, others when a user applies their
+version again.
 """
 
 from __future__ import annotations

@@ -336,7 +336,9 @@ class WorkerProcess:
         return "; ".join(filter(None, (HEARTBEATS.check(), links)))
 
     def declare_limits(self) -> float:
-        """Declare the pauses, then the limits, after Redis has lost its data; this may wait.
+        """Declare the pauses, then the limits, after Redis has lost its data.
+
+        This is a separate loop, because it may wait.
 
         Raises:
             QueueUnavailable: Redis does not answer.
