@@ -71,7 +71,7 @@ def tls_options(url: str) -> dict[str, object] | None:
 
 
 class Restarter:
-    """Ends this process when one of the files changes that it has read at startup.
+    """Ends this process when a file that it read at startup changes.
 
     The process's parent restarts it; no other process needs Flower in the meantime.
 

@@ -162,7 +162,7 @@ TOOLS = frozenset(
         Command.COMPLETION,
     }
 )
-"""Commands that operators run while the system works; they accept arguments, and end."""
+"""Commands that operators run while the system is running; they accept arguments, then end."""
 
 
 class Kind(Enum):

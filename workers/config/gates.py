@@ -96,7 +96,7 @@ class FeatureGates:
                 failed, in which case nothing changes.
 
         Returns:
-            The gates to use. If they are a new object, the caller logs `VAC_OFF_MESSAGE`.
+            The gates to use. If the object is a new one, the caller logs `VAC_OFF_MESSAGE`.
         """
         keep = (
             attributes_class_served is not False

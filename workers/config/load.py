@@ -42,13 +42,13 @@ __all__ = ["Command", "HelpRequested", "Settings", "parse", "usage"]
 _RESYNC: Final = frozenset({"resync", "attacher-resync"})
 SERVICE_ACCOUNT_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
-# Commands that are not sidecars: their --kubeconfig overrides the variable, as in kubectl.
+# Commands that are not sidecars: their --kubeconfig overrides KUBECONFIG, as in kubectl.
 FLAG_FIRST: Final = TOOLS | {Command.RUN}
 
 DEFAULT_CONTROLLERS: Final = FLAGS["controllers"].default
 
-# The default maximum of threads per worker process: idle threads are cheap, but more than this many
-# running threads only wait for the interpreter lock.
+# The largest default number of threads per worker process: idle threads are cheap, but more than
+# this many running threads only wait for the interpreter lock.
 MAX_DEFAULT_CONCURRENCY: Final = 64
 
 # More worker processes than this on one host do not help, because the API server is then the limit.

@@ -82,7 +82,7 @@ class ProvisionSettings:
     """The first part of volume names. If it is empty, every claim fails (P-121)."""
 
     volume_name_uuid_length: int = taken("volume-name-uuid-length", default=-1)
-    """Length, 1 to 32, to which the UID without dashes is cut; -1 (default) keeps the UID as is."""
+    """The length (1 to 32) to which the dashless UID is cut; -1 (default) keeps the UID as is."""
 
     default_fstype: str = taken("default-fstype", default="")
     """The file system if the class names none; the default "" leaves the choice to the driver."""
@@ -112,8 +112,7 @@ class ProvisionSettings:
     """The maximum number of simultaneous creations per driver, and of deletions; at least 1."""
 
     cloning_protection_threads: int = taken("cloning-protection-threads", default=1)
-    """The maximum number of simultaneous removals of the clone source finalizer; 0 disables them.
-    """
+    """The maximum number of simultaneous removals of the clone finalizer; 0 disables them."""
 
     snapshot_orphan_sweep_seconds: float = taken("snapshot-orphan-sweep-interval", default=300.0)
     """The period of the sweep of snapshot finalizers; 0 disables the sweep."""
@@ -124,7 +123,7 @@ class CapacitySettings:
     """The settings for CSIStorageCapacity objects."""
 
     enabled: bool = taken("enable-capacity", default=False)
-    """True if the capacity of the storage is published."""
+    """True if the capacity of the storage backend is published."""
 
     for_immediate_binding: bool = taken("capacity-for-immediate-binding", default=False)
     """True if classes with immediate binding get capacity objects too."""
@@ -162,10 +161,10 @@ class NodeSettings:
     """True if this node competes for claims with immediate binding."""
 
     base_delay_seconds: float = taken("node-deployment-base-delay", default=20.0)
-    """The first wait before this node takes such a claim, above 0."""
+    """The first wait before this node takes a claim with immediate binding, above 0."""
 
     max_delay_seconds: float = taken("node-deployment-max-delay", default=60.0)
-    """The longest wait before this node takes such a claim."""
+    """The longest wait before this node takes a claim with immediate binding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +371,7 @@ class Settings:
     """The controllers of this process, by name."""
 
     controllers: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """The settings of each chosen controller by its name; its `read_settings` returns them."""
+    """The settings of each chosen controller, by name, as its `read_settings` returned them."""
 
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
     """The input of `controllers`: for each controller, the values of its flags by flag name."""

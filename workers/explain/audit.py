@@ -1,6 +1,6 @@
-"""Finds a driver's volumes without a PV, and PVs without a volume. Pure: compares two passes.
+"""Finds a driver's volumes without a PV, and PVs without a volume, by comparing two passes.
 
-Snapshots and their contents are compared in the same way.
+This module is pure. Snapshots and their contents are compared in the same way.
 
 Each pass reads the driver's list first, then the intents, then the PVs. A volume that is created or
 deleted during a pass therefore appears in one of the later reads. Only findings of both passes,

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.queue.inspect import KeyState
 
-# For these causes the object itself gives no reason, so what blocks the queue or the watchers is
-# shown too.
+# For these causes the object itself gives no reason, so causes from the queue and the watchers are
+# considered too.
 NO_REASON: Final = frozenset(
     {
         "no-content",
@@ -83,7 +83,7 @@ class ClaimFacts:
         last_error: our newest warning event about the claim: (message, Unix time).
         source: `KIND.GROUP NAME` from which a populator must fill the claim; "" for none.
         populator: the VolumePopulator of that kind; "" for none, None if unreadable.
-        missing_source: the claim or snapshot that the claim is a copy of, if that does not exist.
+        missing_source: the claim or snapshot to copy from, if it does not exist.
         watchers: the number of watchers that are alive; workers: the number of worker processes.
     """
 
@@ -149,7 +149,8 @@ class Cause:
         code: one word, stable for scripts.
         text: the problem, in one sentence.
         advice: the remedy; "" if there is nothing to do.
-        until: the Unix time at which it ends without help; 0 if it does not, or if unknown.
+        until: the Unix time at which the wait ends without help; 0 if it does not end, or if
+            unknown.
         is_problem: False for a state that needs no action.
     """
 

@@ -124,7 +124,7 @@ class Gatherer:
     def _source(self, claim: JsonObject) -> dict[str, Any]:
         """Return the source that must fill the claim, with its populator.
 
-        If the source is missing, that is returned instead.
+        If the source does not exist, only that fact is returned.
         """
         kind = wanted_kind(claim)
         if kind is None:

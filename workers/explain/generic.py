@@ -134,7 +134,7 @@ def _serves(record: Mapping[str, Any], spec: Spec) -> bool:
 
 
 def _failed(state: KeyState) -> Cause | None:
-    """Return the cause if the last attempt failed, which is its error."""
+    """Return the error of the last attempt as the cause, if that attempt failed."""
     error = queueing.last_error(state, None)
     again = queueing.next_try(state)
     if error is None or not (state.fails or state.due):

@@ -82,7 +82,7 @@ def is_open(state: KeyState) -> bool:
 
 
 def still_open(tools: Tools, noun: Noun, state: KeyState) -> Cause:
-    """Return the reason why the work on the key has not ended."""
+    """Return why the work on the key is still open."""
     spec = next(spec for spec, kind in noun.kinds if kind.name == state.key.kind)
     if state.intent is not None and is_stranded(state.intent):
         volume = state.intent.get("volume") or state.key.record_name

@@ -25,7 +25,7 @@ class Listed(KubeReader):
     """A caching reader. It never refreshes its cache, so it is used for a single command.
 
     Args:
-        kube: reads live.
+        kube: the client that reads from the API server.
         namespace: the only namespace to list; "" for all.
     """
 

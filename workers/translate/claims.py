@@ -44,7 +44,7 @@ class Decision(Enum):
     ALREADY_BOUND = "already-bound"
     NOT_OURS = "not-ours"
     CLASS_MISSING = "class-missing"
-    """Retried with back-off, counted as a failure, no event (L-022 row 5)."""
+    """Retried with back-off and counted as a failure, without an event (L-022 row 5)."""
     WAITS_FOR_NODE = "waits-for-node"
 
 
@@ -107,7 +107,7 @@ def should_provision(
         claim: the claim as it was last read.
         storage_class: the class named by `claim_class_name(claim)`; None if it does not exist.
         known_names: the driver name and the in-tree name (`names.known_names`).
-        is_qualified: the result of `qualifies`; in node mode, also of the node gate.
+        is_qualified: whether `qualifies` returned True and, in node mode, the node gate did too.
     """
     if text(claim, "spec", "volumeName"):
         return Decision.ALREADY_BOUND

@@ -92,7 +92,7 @@ def bound_content(snapshot: Json) -> str:
 
 
 def is_ready(obj: Json) -> bool:
-    """Return True if the status of a snapshot or snapshot content is ready to use."""
+    """Return True if the status of a snapshot or a content reports that it is ready to use."""
     return flag(obj, "status", "readyToUse")
 
 
@@ -221,7 +221,7 @@ def is_being_created(content: Json) -> bool:
 
 
 def is_being_deleted(content: Json) -> bool:
-    """Return True if the snapshot controller has requested the deletion; any value (SNA-006)."""
+    """Return True if the annotation for a requested deletion is set, to any value (SNA-006)."""
     return ANN_BEING_DELETED in annotations_of(content)
 
 

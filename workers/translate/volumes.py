@@ -1,6 +1,7 @@
-"""Decides about deleting a PersistentVolume: owner, finalizer, whether to delete, and which secret.
+"""Decides whether and how to delete a PersistentVolume: its owner, its finalizer and the secret.
 
-All objects are passed in; the first three decisions are those of volume_facts.
+All objects are passed in. The decisions about owner, finalizer and deletion are those of
+volume_facts.
 Source: external-provisioner, pkg/controller/controller.go Delete.
 """
 
