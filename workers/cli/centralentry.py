@@ -278,7 +278,10 @@ def _container(
 
 
 def _mode(pod_spec: JsonObject, result: Entered) -> int:
-    """Return the Secret's file mode: only the gateway mounts it, and its user must read it."""
+    """Return the file mode of the gateway's Secret.
+
+    Only the gateway mounts the Secret, and the gateway's user must be able to read it.
+    """
     of_pod = pod_spec.get("securityContext") or {}
     own: dict[str, Any] = result.container.get("securityContext") or {}
     user = own.get("runAsUser", of_pod.get("runAsUser"))

@@ -1,4 +1,4 @@
-"""`csi-fleet flower`: runs Flower on our broker, read-only, with bounded memory and a login."""
+"""`csi-fleet flower`: runs Flower on csi-fleet's broker, read-only, bounded and behind a login."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def preload(*names: str) -> None:
 
 
 def is_possible() -> bool:
-    """Return True if a fork copies the whole process, because it has only one thread."""
+    """Return True if a fork would copy the whole process: it has only one thread."""
     return hasattr(os, "fork") and threading.active_count() == 1
 
 

@@ -126,7 +126,7 @@ class ReadOnce:
 
 
 class Answers:
-    """Has a method for each keyword argument, which returns that argument's value."""
+    """An object with a method for each keyword argument, which returns the argument's value."""
 
     def __init__(self, **known: Any) -> None:
         self._known = known
