@@ -1,4 +1,4 @@
-"""`csi-fleet flower`: runs Flower on csi-fleet's broker, read-only, bounded and behind a login."""
+"""`csi-fleet flower`: runs Flower on the broker, read-only, with bounded memory and a login."""
 
 from __future__ import annotations
 
