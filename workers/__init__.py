@@ -1,1 +1,1 @@
-"""Workers, command line tools and all that they need: from a key in Redis to a saved object."""
+"""The workers, the command-line tools and the code that they share."""

@@ -1,4 +1,4 @@
-"""`csi-fleet`: runs the chosen command; prints a user's mistake as one line on stderr."""
+"""`csi-fleet`: runs the given command; reports a user's mistake as one line on stderr."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from workers.config.settings import Settings
 
-# Not `__name__`: under `run` this module is called `__main__`, which is none of our packages.
+# Not `__name__`: under `run` this module is called `__main__`, which is not the name of one of our
+# packages.
 _log = get_logger("workers")
 
 COMMANDS = ", ".join(Command)
@@ -38,7 +39,7 @@ _MODULES: Final = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code."""
+    """Run the program; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"] and arguments[1:]:
         arguments = [arguments[1], "--help"]
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except ConfigError as error:
         sys.stderr.write(f"csi-fleet {program or command}: {error}\n")
-        # Tools do not use the sidecars' exit code for fatal startup errors (F-014).
+        # The tools do not use the exit code that the sidecars use for fatal startup errors (F-014).
         return MISTAKE if command in TOOLS and error.exit_code == FATAL else error.exit_code
     except ProvisionerError as error:
         if command not in TOOLS:
@@ -77,16 +78,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def sidecar(arguments: list[str]) -> str:
-    """Return the Go sidecar that these arguments may name; bare flags are csi-provisioner's."""
+    """Return the program that these arguments name; csi-provisioner if they start with a flag."""
     return "csi-provisioner" if arguments[0].startswith("-") else arguments[0]
 
 
 def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
-    """Translate a Go sidecar's arguments to a command of csi-fleet and its arguments.
+    """Translate the arguments of a Go sidecar to a csi-fleet command and its arguments.
 
-    `csi-attacher ...` runs one controller: as a worker if the environment or a flag names Redis,
-    else as the whole system in one program. Bare flags mean csi-provisioner, so that an operator or
-    chart can keep its argument list.
+    `csi-attacher ...` runs one controller: as a worker if the environment or a flag sets the Redis
+    URL,
+    otherwise as the whole system in one program. Arguments that start with a flag mean
+    csi-provisioner, so that an operator or a chart can keep its argument list.
     """
     name = sidecar(arguments)
     rest = arguments[1:] if arguments[0] == name else arguments
@@ -101,7 +103,7 @@ def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:
-    """Runs one command; imports only what it needs."""
+    """Runs one command, and imports only the modules that it needs."""
     if command is Command.WATCHER:
         from workers.cli.run import replace_by_module  # noqa: PLC0415
 
@@ -111,7 +113,8 @@ def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:
             f"unknown command {command}; commands are {COMMANDS}\n{usage(Command.RUN)}"
         )
     module = import_module(f"workers.cli.{_MODULES[command]}")
-    # `workers.entry` disabled the collector; freeze excludes all loaded objects, which stay anyway.
+    # `workers.entry` disabled the garbage collector. `freeze` excludes all objects that are loaded
+    # now, which are never freed anyway.
     gc.freeze()
     gc.enable()
     if command is Command.RUN:

@@ -1,12 +1,12 @@
-"""The Celery application and the only way a message is published.
+"""The Celery application, and the only way in which messages are published.
 
-A message says "work is due in this list" and names no key: keys and their state are in Redis
-(workers.queue). Losing, doubling or reordering messages is therefore harmless, and the settings
-below trade durability of messages for prompt recovery (measured: pitfalls of Celery on Redis,
-early acknowledgement with prefetch switched off survives restarts of Redis without repeats).
+A message says "work is due in this list" and names no key: the keys and their state are in Redis
+(workers.queue). It is therefore harmless if messages are lost, duplicated or reordered, and the
+settings below prefer prompt recovery to durable messages. In measurements, early acknowledgement
+with prefetching disabled survived restarts of Redis without running a task twice.
 
-Messages go through the default exchange straight to the list named like the queue, so that a Redis
-that lost its data (and with it Celery's binding tables) still routes them.
+Messages go through the default exchange straight to the list that is named like the queue. So a
+Redis that lost its data, including Celery's binding tables, still routes them.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
 
 TASK_TICK: Final = "system.tick"
 TASK_WORK: Final = "system.work"
-# Queue of beat's ticks; every worker listens to it.
+# The queue for beat's ticks; every worker listens to it.
 SYSTEM_QUEUE: Final = "csifleet.system"
 
-# Seconds. kombu gives a half-open connection up after one to two health checks and the second
-# that a read of the lists lasts: 4 to 7 s.
+# Times are in seconds. kombu gives up a half-open connection after one or two health checks, plus
+# the second that reading the lists takes: 4 to 7 s in all.
 TRANSPORT: Final = {
     "priority_steps": [0],
     "socket_timeout": 5,
     "socket_connect_timeout": 5,
     "socket_keepalive": True,
     "health_check_interval": 3,
-    # No copy of each message in an `unacked` hash: the sweep wakes a list again.
+    # No copy of each message is kept in an `unacked` hash; the sweep wakes the list again instead.
     "ack_emulation": False,
 }
 
 
 class FleetApp(Celery):
-    """Celery with remote control that only looks."""
+    """Celery with remote control commands that only read."""
 
     control_cls = "workers.tasks.remote:FleetControl"
 
 
 def broker_url(settings: Settings) -> str:
-    """Redis as Celery spells it: a unix socket is `redis+socket://`. Secret: never log it."""
+    """The Redis URL in Celery's form (a unix socket: `redis+socket://`). Secret: never log it."""
     url = settings.redis.for_celery().url_with_credentials()
     if is_sentinel(url):
         place = parse_sentinels(url)
@@ -74,7 +74,7 @@ def broker_url(settings: Settings) -> str:
 
 
 def transport_options(settings: Settings) -> dict[str, Any]:
-    """How kombu connects; with sentinels also whom they are asked for. Holds a password then."""
+    """Connection options for kombu; with Sentinel they also hold a password."""
     url = settings.redis.for_celery().url_with_credentials()
     if not is_sentinel(url):
         return TRANSPORT
@@ -83,26 +83,27 @@ def transport_options(settings: Settings) -> dict[str, Any]:
 
 
 def tls_options(settings: Settings) -> dict[str, Any] | None:
-    """TLS behind sentinels; a `rediss://` URL says it all itself. None without."""
+    """TLS options for a Redis behind Sentinel; None without TLS, and for a `rediss://` URL."""
     url = settings.redis.url_with_credentials()
     tls = dict(parse_sentinels(url).tls) if is_sentinel(url) else {}
     return {"ssl_cert_reqs": CERT_REQUIRED, **tls} if tls else None
 
 
 def keep_logging(**_: Any) -> None:
-    """Receives Celery's `setup_logging`: with a receiver it leaves our log handlers alone."""
+    """Receives Celery's `setup_logging` signal, so that Celery keeps our log handlers."""
 
 
 def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None) -> Celery:
-    """Builds the application; connects to nothing.
+    """Builds the application, without connecting to anything.
 
     Args:
-        settings: of the process.
-        on_malformed: called for each message in a Celery list that was dropped as unreadable.
+        settings: the settings of the process.
+        on_malformed: called for each unreadable message that was dropped from a Celery list.
     """
     setup_logging.connect(keep_logging)
-    # Celery closes a broken connection twice. With a message in hand kombu would the second time
-    # want to give it back through that connection, fail, and end the worker or dump the message.
+    # Celery closes a broken connection twice. If it holds a message, kombu would try the second
+    # time to return the message through that connection, fail, and end the worker or dump the
+    # message.
     Channel.do_restore = False
     app = FleetApp("csi-fleet", set_as_current=False)
     tasks = {SYSTEM_QUEUE: TASK_TICK, "": TASK_WORK}
@@ -137,22 +138,23 @@ def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None
         },
     )
     if (login := file_login(settings)) is not None:
-        # Celery has no setting for this option of kombu's.
+        # Celery has no setting for this kombu option.
         amqp: Any = app.amqp
         amqp.Connection = partial(Connection, credential_provider=login)
     return app
 
 
 def beat_settings(settings: Settings) -> dict[str, Any]:
-    """Settings of celery-redbeat: fail-over in seconds, harmless when doubled (M-004).
+    """Settings of celery-redbeat: it fails over within seconds, and two beats do no harm (M-004).
 
-    For beat's own application only: its URL holds the password, and a worker shows its
-    configuration to every client that asks, for example Flower.
+    Only for beat's own application: its URL holds the password, and a worker shows its
+    configuration
+    to every client that asks for it, such as Flower.
     """
     return {
         "beat_scheduler": "redbeat.RedBeatScheduler",
         "beat_max_loop_interval": 1,
-        # There are no results, so Celery schedules nothing that cleans them up.
+        # There are no results, so Celery must not schedule a task that deletes old ones.
         "result_expires": None,
         **_redbeat_connection(settings),
         "redbeat_key_prefix": "redbeat:",
@@ -168,9 +170,9 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
 
 
 def file_login(settings: Settings) -> FileLogin | None:
-    """The login of a password file; None without one, and for a unix socket.
+    """The login that reads the password file; None without such a file, and for a unix socket.
 
-    kombu takes the login of a unix socket from the URL alone.
+    For a unix socket, kombu accepts a login only in the URL.
     """
     redis = settings.redis.for_celery()
     if not redis.password_file or redis.url.startswith("unix:"):
@@ -179,7 +181,7 @@ def file_login(settings: Settings) -> FileLogin | None:
 
 
 def _redbeat_connection(settings: Settings) -> dict[str, Any]:
-    """Redbeat talks to Redis itself and has its own spelling of sentinels."""
+    """Connection settings of redbeat, which has its own Sentinel options."""
     url, login = settings.redis.for_celery().url_with_credentials(), file_login(settings)
     options: dict[str, Any] = {"socket_timeout": 5, "retry_period": 30}
     if login is not None:
@@ -202,19 +204,19 @@ def _redbeat_connection(settings: Settings) -> dict[str, Any]:
     }
 
 
-# Redis list = routing key, without any table of bindings.
+# The routing key is the name of the Redis list; no binding table is needed.
 DIRECT: Final = Exchange("")
 
 
 def queue_for(name: str) -> Queue:
-    """The Celery queue of one Redis list, bound to the default exchange."""
+    """The Celery queue for one Redis list, bound to the default exchange."""
     return Queue(name, DIRECT, routing_key=name)
 
 
 def publisher(app: Celery) -> Callable[[Iterable[str]], None]:
-    """Returns the function that tells the workers of Celery lists that work is due there.
+    """Returns a function that notifies workers that work is due in the given Celery lists.
 
-    A failure is logged by the caller and repaired by the queue's pump, which asks again.
+    The caller logs a failure; the queue's pump repairs it by publishing again.
     """
 
     def publish(lists: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Delays between attempts of a loop: decorrelated jitter between two bounds."""
+"""Delays between the attempts of a loop: decorrelated jitter between two bounds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Backoff:
-    """A delay that grows with each failure and starts again after `reset`.
+    """A delay that grows with each failure and starts from the beginning after `reset`.
 
-    Each delay is random in [base, 3 x the last delay], at most `cap_seconds`, so that many
-    processes that lost the same server do not return at the same time.
+    Each delay is chosen at random from [base, 3 x the last delay] and is at most `cap_seconds`, so
+    that
+    many processes that lost the same server do not all reconnect at the same time.
     """
 
     base_seconds: float = 0.8
@@ -20,14 +21,15 @@ class Backoff:
     _last: float = 0.0
 
     def next_seconds(self) -> float:
-        """Return the next wait in seconds."""
+        """Return the next delay in seconds."""
         high = max(self.base_seconds, self._last * 3)
         self._last = min(self.cap_seconds, self.random.uniform(self.base_seconds, high))
         if self._last == self.base_seconds:
-            # The first range would be empty, so the first delay is spread separately.
+            # Without a previous delay the range would be empty, so the first delay is drawn from
+            # its own range.
             self._last = self.random.uniform(self.base_seconds, self.base_seconds * 2)
         return self._last
 
     def reset(self) -> None:
-        """Forget the failures."""
+        """Start from the base delay again."""
         self._last = 0.0

@@ -1,9 +1,9 @@
-"""Changes to kombu: drops malformed messages, and stores no bindings in Redis.
+"""Patches kombu so that it drops malformed messages and stores no bindings in Redis.
 
 For each exchange kombu keeps a table of bound queues in Redis, which it writes with Lua code.
-csi-fleet needs no such table: a message goes directly to the list that it names, an event or a
-question to a channel. So no component needs permission to send Lua code, and no client can redirect
-another process's messages by changing a table.
+csi-fleet needs no such table: a message goes directly to the list that it names, and an event or a
+remote control request goes to a channel. So no component needs permission to send Lua code, and no
+client can redirect the messages of another process by changing a table.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ _log = get_logger(__name__)
 
 
 def install(channel: Any, qos: Any, transport: Any, messages: Messages) -> None:
-    """Change kombu's classes `Channel`, `QoS` and `Transport`, for all channels of this process."""
+    """Patch kombu's classes `Channel`, `QoS` and `Transport`, for all channels of this process."""
     channel.__init__ = messages.guarding(channel.__init__)
     transport._deliver = messages.rebuilding(transport._deliver)  # noqa: SLF001
     channel._queue_bind = bind  # noqa: SLF001 - celery/kombu has no setting against its tables
     channel.maybe_refresh_binding_expiry = refresh_nothing
     channel.queue_delete = forget
     logging.getLogger(transport.__module__).addFilter(messages.has_heard)
-    # No message is ever unacknowledged (workers.app.TRANSPORT); searching for some takes a lock.
+    # There are never unacknowledged messages (workers.app.TRANSPORT), and searching for them takes
+    # a lock.
     qos.restore_visible = restore_nothing
 
 
 class Messages:
     """Passes to Celery only messages that this application could have sent.
 
-    kombu decodes a message inside Celery's event loop. Any exception except a lost connection ends
-    the worker, and a message that Celery accepts but cannot start occupies a thread's place for
-    ever. So one LPUSH by any component with write permission could end every worker that reads the
-    list, and no public setting prevents it (celery/kombu#2421, celery/celery#7975). A message in a
-    task list only says that work is due there, so nothing of its contents is kept.
+    kombu decodes messages inside Celery's event loop. Any exception except a lost connection ends
+    the worker, and a message that Celery accepts but cannot start occupies a thread forever. So a
+    single LPUSH by any component with write permission could end every worker that reads the list,
+    and no public setting prevents it (celery/kombu#2421, celery/celery#7975). A message in a task
+    list only says that work is due there, so none of its content is used.
 
     Args:
-        tasks: the task that a message starts, by queue; "" is for all other queues.
-        queues: returns the task queues by name; other queues carry remote control.
+        tasks: the task that a message starts, by queue; the entry "" applies to all other queues.
+        queues: returns the task queues by name; all other queues carry remote control messages.
         on_malformed: called for each dropped message.
     """
 
@@ -79,7 +80,7 @@ class Messages:
         return guarded
 
     def _read(self, channel: Any, read: Callable[[], Any], *, is_list: bool) -> Any:
-        """Read one message as kombu does, and drop it on an error: Redis has it no longer."""
+        """Read one message as kombu does; drop it on an error, as it is no longer in Redis."""
         while True:
             try:
                 return read()
@@ -87,12 +88,12 @@ class Messages:
                 raise
             except Exception as error:  # noqa: BLE001 - a foreign message can cause any error
                 self._drop(error)
-            # A channel may have buffered more messages, for which no further event arrives.
+            # The channel may have buffered further messages, for which no new event will arrive.
             if is_list or not _has_more(channel.subclient.connection):
                 return True
 
     def rebuilding(self, deliver: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap kombu's delivery of one decoded message to the consumer of its queue."""
+        """Wrap kombu's function that delivers one decoded message to the consumer of its queue."""
         deliver = unwrap(deliver)
 
         @wraps(deliver)
@@ -106,7 +107,7 @@ class Messages:
         return rebuilt
 
     def has_heard(self, record: logging.LogRecord) -> bool:
-        """Return False for kombu's log line about invalid JSON, and count the message instead."""
+        """Return False for kombu's log line about invalid JSON; count the message as dropped."""
         is_ours = not str(record.msg).startswith("Cannot process event")
         if not is_ours:
             self._drop(ValueError())
@@ -125,7 +126,7 @@ def _has_more(connection: Any) -> bool:
 
 
 def message_for(task: str, queue: str) -> dict[str, Any]:
-    """Return the message that starts a task without arguments, as kombu stores it in a list."""
+    """Return a message that starts a task without arguments, as kombu stores it in a list."""
     name = str(uuid4())
     return {
         "body": "[[], {}, {}]",
@@ -155,19 +156,19 @@ def message_for(task: str, queue: str) -> dict[str, Any]:
 
 
 def bind(channel: Any, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-    """Store only in this process which queue listens to which channel of Redis."""
+    """Record, in this process only, which queue listens to which Redis channel."""
     del pattern
     if channel.typeof(exchange).type == "fanout":
         channel._fanout_queues[queue] = (exchange, routing_key.replace("#", "*"))  # noqa: SLF001
 
 
 def forget(channel: Any, queue: str, *_: Any, **__: Any) -> None:
-    """Forget a queue that is no longer used; Redis deletes remaining answers in it."""
+    """Forget a queue that is no longer used; answers that remain in it expire in Redis."""
     channel.state.queue_bindings_delete(queue)
 
 
 def refresh_nothing(channel: Any) -> None:
-    """Replace kombu's refresh of the tables of bindings, which `bind` does not write."""
+    """Replace kombu's refresh of the binding tables, which `bind` does not write."""
 
 
 def restore_nothing(qos: Any, **_: Any) -> None:

@@ -1,14 +1,15 @@
 """Upstream's exact annotation, finalizer and label names, each with its source.
 
-Source: kubernetes-csi/external-provisioner v6.3, sig-storage-lib-external-provisioner v13.
+Unless stated otherwise, the names are from kubernetes-csi/external-provisioner v6.3 and
+sig-storage-lib-external-provisioner v13.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Annotations of claims.
-# Driver of an intent copy: the admission policy lets no worker write copies for other drivers.
+# Annotations of claims. The first one, on an intent's copy, names the driver of the copy: the
+# admission policy lets no worker write copies for other drivers.
 ANN_RECORD_DRIVER: Final = "csi-fleet.io/driver"
 
 ANN_STORAGE_PROVISIONER: Final = "volume.kubernetes.io/storage-provisioner"
@@ -56,8 +57,8 @@ FINALIZER_SNAPSHOT_SOURCE: Final = (
     "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
 )
 
-# Finalizers of snapshots, SNA-005. FINALIZER_SNAPSHOT_SOURCE above is the one that the provisioner
-# sets while it restores from a snapshot.
+# Finalizers of snapshots, SNA-005. The provisioner sets FINALIZER_SNAPSHOT_SOURCE (above) while it
+# restores from a snapshot.
 FINALIZER_SNAPSHOT_AS_SOURCE: Final = (
     "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection"
 )
@@ -91,7 +92,7 @@ REASON_PROVISIONING_SUCCEEDED: Final = "ProvisioningSucceeded"
 REASON_PROVISIONING_FAILED: Final = "ProvisioningFailed"
 REASON_PROVISIONING_CLEANUP_FAILED: Final = "ProvisioningCleanupFailed"
 REASON_VOLUME_FAILED_DELETE: Final = "VolumeFailedDelete"
-# Our own reason: provisioning is suspended.
+# csi-fleet's own reason: provisioning is suspended.
 REASON_PROVISIONING_WAITING: Final = "ProvisioningWaiting"
 
 # In-tree migration (csi-translation-lib).
@@ -103,5 +104,5 @@ LABEL_REGION_BETA: Final = "failure-domain.beta.kubernetes.io/region"
 LABEL_ZONE: Final = "topology.kubernetes.io/zone"
 LABEL_ZONE_BETA: Final = "failure-domain.beta.kubernetes.io/zone"
 
-# Intent copies in the system's own namespace.
+# Label of the copies of intents in csi-fleet's own namespace.
 LABEL_INTENT: Final = "csi-fleet.io/intent"

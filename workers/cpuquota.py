@@ -1,6 +1,7 @@
 """Finds how many CPUs this process may use, for --automaxprocs.
 
-Reads the control group's quota, version 1 or 2; without a quota, the CPUs of the affinity mask.
+Reads the quota of the control group, version 1 or 2. Without a quota, the number is that of the
+CPUs in the affinity mask.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ _V1_PERIOD: Final = "cpu/cpu.cfs_period_us"
 
 
 def available_cpus(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the quota in whole CPUs, rounded down, at least 1, at most the usable CPUs."""
+    """Return the CPU quota, rounded down, but at least 1 and at most the number of usable CPUs."""
     granted = len(os.sched_getaffinity(0))
     quota = _quota(cgroup)
     return granted if quota is None else max(1, min(granted, math.floor(quota)))
 
 
 def _quota(cgroup: Path) -> float | None:
-    """Return the CPUs of the quota; None without a limit or a readable control group."""
+    """Return the quota in CPUs; None if there is no limit or the control group is unreadable."""
     try:
         if (cgroup / _V2_QUOTA).exists():
             limit, period = (cgroup / _V2_QUOTA).read_text(encoding="ascii").split()

@@ -1,9 +1,9 @@
-"""Deadlines of calls whose outcome is unknown: until then such a call may still be running.
+"""Deadlines of calls whose outcome is unknown: such a call may still be running until its deadline.
 
-All deadlines use one clock, the queue's (`workers.queue.clock`), which each process follows by its
-heartbeat; `Session` in workers/queue/leases.py creates deadlines and compares them. The clock can
-start again when Redis starts without data. So a deadline of an earlier epoch ends, at the latest,
-when a call that began before this epoch must have ended.
+All deadlines use one clock, the queue's clock (`workers.queue.clock`), which each process follows
+through its heartbeat; `Session` in workers/queue/leases.py creates and compares deadlines. The
+clock can start again if Redis starts without data. A deadline from an earlier epoch therefore ends,
+at the latest, when a call that began before the current epoch must have ended.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import math
 from dataclasses import dataclass
 from typing import Final, Self
 
-# Added to the deadline of a call: time for the driver to notice that it has passed.
+# Added to the deadline of a call, to give the driver time to notice that the deadline has passed.
 MARGIN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time when a call must have ended, or something else is due.
+    """The time by which a call must have ended, or at which something else is due.
 
     Attributes:
-        until: seconds of the queue's clock; 0 for no deadline.
-        seconds: time from the creation of the deadline to `until`.
-        life: start of the epoch in which it was created, seconds of the queue's clock; 0 for
-            records of older releases.
+        until: the deadline in seconds on the queue's clock; 0 for no deadline.
+        seconds: the time from the creation of the deadline to `until`.
+        life: the start of the epoch in which the deadline was created, in seconds on the queue's
+            clock; 0 for records of older releases.
         caller: the process whose death ends the call (`workers.queue.lifeline`); empty if the call
-            may survive its process.
+            may outlive its process.
     """
 
     until: float = 0.0
@@ -39,7 +39,7 @@ class Deadline:
 
     @classmethod
     def read(cls, data: object) -> Self:
-        """Read a deadline from JSON; anything invalid gives no deadline."""
+        """Read a deadline from decoded JSON; invalid data gives no deadline."""
         caller = ""
         try:
             if isinstance(data, int | float):  # the form of an older release
@@ -54,16 +54,16 @@ class Deadline:
         return cls(*parts, caller) if all(map(math.isfinite, parts)) else cls()
 
     def data(self) -> list[float | str]:
-        """Return the deadline as JSON, an empty list for none."""
+        """Return the deadline as a JSON value; an empty list if there is no deadline."""
         parts: list[float | str] = [self.until, self.seconds, self.life]
         return (parts + [self.caller] * bool(self.caller)) if self else []
 
     def seconds_left(self, now: float, life: float) -> float:
-        """Return the seconds until the deadline, 0 if it has passed.
+        """Return the seconds until the deadline; 0 if it has passed.
 
         Args:
-            now: seconds of the queue's clock.
-            life: start of the current epoch.
+            now: the current time in seconds on the queue's clock.
+            life: the start of the current epoch.
         """
         if not self:
             return 0.0

@@ -1,6 +1,6 @@
-"""The command `csi-fleet`: starts node helpers directly, all else through `workers.__main__`.
+"""The command `csi-fleet`: starts node helpers directly, everything else via `workers.__main__`.
 
-A node helper must not load what the other commands import (see `workers.node`).
+A node helper must not load the modules that the other commands import (see `workers.node`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NODE_PROGRAMS = frozenset({"livenessprobe", "csi-node-driver-registrar", "node"})
 
 
-# Copied from the controller registry, whose import would load too much here.
+# Copied from the controller registry, because importing the registry would load too much here.
 SIDECARS = frozenset(
     {
         *("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"),
@@ -28,11 +28,11 @@ SIDECARS = frozenset(
 
 
 def main() -> int:
-    """Entry point; returns the exit code.
+    """Run the program; returns the exit code.
 
     If it is called by the name of a sidecar (`command: [/csi-attacher]`), it acts as that sidecar.
     """
-    # Ctrl-C while modules are loading ends the program without a traceback.
+    # While modules are being loaded, Ctrl-C ends the program without a traceback.
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -45,7 +45,8 @@ def main() -> int:
 
         _hear_interrupts(is_ours=is_ours)
         return node_main(sys.argv[1], sys.argv[2:])
-    # Imports create hardly any garbage, but collecting it takes a tenth of the startup time.
+    # Imports create hardly any garbage, but the garbage collector takes a tenth of the startup
+    # time.
     gc.disable()
     from workers.__main__ import main as fleet_main  # noqa: PLC0415
 
@@ -54,15 +55,15 @@ def main() -> int:
 
 
 def _hear_interrupts(*, is_ours: bool) -> None:
-    """Make Ctrl-C raise KeyboardInterrupt again, unless the parent process had it ignored."""
+    """Make Ctrl-C raise KeyboardInterrupt again, unless SIGINT was ignored at startup."""
     if is_ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _import_grpc_without_tls() -> None:
-    """Load gRPC, and with it asyncio, without the optional module `ssl`.
+    """Load gRPC, and asyncio with it, without the optional module `ssl`.
 
-    The helpers use only sockets of their own node, and `ssl` takes 4 of 35 MiB.
+    The helpers use only sockets on their own node, and `ssl` takes 4 of 35 MiB of memory.
     """
     sys.modules["ssl"] = cast("ModuleType", None)  # makes `import ssl` fail
     try:

@@ -1,4 +1,4 @@
-"""All errors that csi-fleet raises itself, and what each means for the object.
+"""All errors that csi-fleet itself raises, and what each means for the object being processed.
 
 ```
 ProvisionerError
@@ -7,14 +7,14 @@ ProvisionerError
   NamespaceFull        open attempts of the namespace use all bytes that Redis may hold for it
   RecordTooLarge       the intent of one attempt is larger than allowed
   IgnoredError         another program handles the object: no event, no retry
-  TransientError       the system itself is not ready: retried without a back-off step or event
+  TransientError       csi-fleet itself is not ready: retried without a back-off step or an event
     QueueUnavailable   Redis does not answer
     LeaseLost          another worker may own the volume now: no further write is allowed
-    DriverAway         the connection to the driver is lost; the call may have arrived
+    DriverAway         the connection to the driver is lost; the call may have reached the driver
     CatalogIncomplete  the watcher has not refilled the shared cache since Redis lost its data
   ApiError             the Kubernetes API refused; subclasses by HTTP status in workers.kube.errors
 ```
-`csi_client.errors.CsiError` has its own root, because csi_client imports no other package.
+`csi_client.errors.CsiError` has its own base class, because csi_client imports no other package.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """What is known about the storage after one attempt (rule P-400, L-050)."""
+    """What is known about the volume in the storage system after an attempt (P-400, L-050)."""
 
     FINISHED = "finished"
     BACKGROUND = "background"
@@ -32,11 +32,11 @@ class State(Enum):
 
 
 class ProvisionerError(Exception):
-    """Root of all errors of this package."""
+    """Base class of all errors of this package."""
 
 
 class ConfigError(ProvisionerError):
-    """A flag, file or environment variable is unusable; the text names it and the remedy."""
+    """A flag, a file or an environment variable is unusable; the text names it and the remedy."""
 
     def __init__(self, message: str, *, exit_code: int = 2) -> None:
         super().__init__(message)
@@ -44,13 +44,14 @@ class ConfigError(ProvisionerError):
 
 
 class AttemptError(ProvisionerError):
-    """One provisioning or deletion attempt failed.
+    """One attempt to provision or delete failed.
 
     Args:
-        message: text of the event, as upstream's.
-        state: what the storage may be doing now; decides retry and the in-progress record.
-        code: gRPC status number if the driver answered with a raw status, else None.
-            INVALID_ARGUMENT (3) marks the claim for slow retry (P-414).
+        message: the text of the event, the same as upstream's.
+        state: what the storage system may be doing now; it decides whether the attempt is retried
+            and whether the record of the attempt is kept.
+        code: the gRPC status number if the driver answered with a raw status, otherwise None.
+            INVALID_ARGUMENT (3) marks the claim for slow retries (P-414).
     """
 
     def __init__(self, message: str, state: State, *, code: int | None = None) -> None:
@@ -61,11 +62,11 @@ class AttemptError(ProvisionerError):
 
 
 class NamespaceFull(ProvisionerError):  # noqa: N818 - the word the whole system uses
-    """No further attempt of this namespace can be recorded; its users see the text."""
+    """No further attempt can be recorded for this namespace; its users see the text."""
 
 
 class RecordTooLarge(ProvisionerError):  # noqa: N818 - as NamespaceFull
-    """The intent, needed to finish an attempt after a crash, is too large; users see the text."""
+    """The intent that would finish an attempt after a crash is too large; users see the text."""
 
 
 class IgnoredError(ProvisionerError):
@@ -77,7 +78,7 @@ class IgnoredError(ProvisionerError):
 
 
 class TransientError(ProvisionerError):
-    """The system itself is not ready; the key is retried without back-off step or event."""
+    """csi-fleet itself is not ready; the key is retried without a back-off step or an event."""
 
 
 class QueueUnavailable(TransientError):  # noqa: N818 - the word the whole system uses
@@ -89,11 +90,11 @@ class QueueFull(QueueUnavailable):
 
 
 class LeaseLost(TransientError):  # noqa: N818 - the word the whole system uses
-    """The lease of this volume is lost; the holder must no longer write (G9)."""
+    """The lease on this volume is lost; its former holder must not write any more (G9)."""
 
 
 class DriverAway(TransientError):  # noqa: N818 - the word the whole system uses
-    """The connection to the driver is lost: its keys wait, without event and back-off (S-020)."""
+    """The connection to the driver is lost: its keys wait, without events or back-off (S-020)."""
 
 
 class CatalogIncomplete(TransientError):  # noqa: N818 - the word the whole system uses
@@ -104,9 +105,9 @@ class ApiError(ProvisionerError):
     """The API server refused a request.
 
     Args:
-        status: HTTP status, 0 if there was no answer.
+        status: the HTTP status; 0 if there was no answer.
         reason: the Status object's reason, for example `NotFound`.
-        message: the Status object's message, as client-go prints it.
+        message: the Status object's message, in the form in which client-go prints it.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:

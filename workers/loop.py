@@ -1,8 +1,9 @@
-"""A background thread that repeats a step for ever, watched by liveness.
+"""A background thread that repeats a step forever, monitored by the liveness check.
 
-A step returns how long to wait before the next one. No error ends the loop: the first error in a
-row is logged, and each further error waits longer. Each step has a heart, so that liveness notices
-a step that hangs. No other code may start a looping thread (tests/unit/test_threads.py).
+A step returns how long to wait before the next one. No error ends the loop: only the first of
+several errors in a row is logged, and the delay grows with each further error. Each step has a
+heart, so that the liveness check notices a step that hangs. No other code may start a looping
+thread (tests/unit/test_threads.py).
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ class Loop:
     """Repeats a step in its own thread.
 
     Args:
-        name: name of the thread, also in liveness errors.
-        step: does a piece of work; returns the seconds to wait before the next, None until `wake`.
-        limit_seconds: longest time for one step, or between two `beat`s in it; beyond it liveness
-            fails.
+        name: the name of the thread, which also appears in liveness errors.
+        step: does a piece of work; returns the seconds to wait before the next step, or None to
+            wait
+            until `wake` is called.
+        limit_seconds: the longest time for one step, or between two calls of `beat` within it;
+            after that the liveness check fails.
         heartbeats: the hearts of the process.
-        backoff: delays after failures.
-        first_wait_seconds: delay before the first step; None waits for `wake`.
+        backoff: the delays after failures.
+        first_wait_seconds: the delay before the first step; None waits until `wake` is called.
 
     Attributes:
         is_failing: True if the last step failed.
-        problem: the cause, as far as known.
+        problem: why it failed, if known.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Loop:
         self._thread.start()
 
     def wake(self) -> None:
-        """Request a step soon; does not shorten the delay after a failure."""
+        """Request a step soon; this does not shorten the delay after a failure."""
         self._woken.set()
 
     def beat(self) -> None:
@@ -76,25 +79,25 @@ class Loop:
             self._heart.beat()
 
     def stop(self) -> None:
-        """End the loop soon; idempotent."""
+        """Make the loop end soon; idempotent."""
         self._stopped.set()
         self._woken.set()
 
     def join(self, timeout_seconds: float | None) -> None:
-        """Wait for the end after `stop`; None waits without limit."""
+        """Wait for the thread to end after `stop`; with None, wait without a limit."""
         if self._thread is not None:
             self._thread.join(timeout_seconds)
 
     @property
     def is_alive(self) -> bool:
-        """True if the thread runs."""
+        """True if the thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def run(self) -> None:
-        """Repeat the step until `stop`; never raises."""
+        """Repeat the step until `stop` is called; never raises."""
         self._wait(self._first_wait_seconds, self._woken)
         while not self._stopped.is_set():
-            # Cleared before the step, so that a `wake` during the step causes another one.
+            # Cleared before the step, so that a `wake` during the step causes another step.
             self._woken.clear()
             try:
                 with self._heartbeats.during(self.name, self._limit_seconds) as self._heart:
@@ -116,7 +119,7 @@ class Loop:
 
     def _failed(self, problem: str = "") -> None:
         self.is_failing, self.problem = True, problem
-        # `wake` must not cause immediate retries; only `stop` ends this wait.
+        # A `wake` must not cause an immediate retry; only `stop` ends this wait.
         self._wait(self._backoff.next_seconds(), self._stopped)
 
     def _wait(self, seconds: float | None, until: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""Parts of every long-running process: API client, HTTP endpoint, ready and liveness files."""
+"""What every long-running process has: API client, HTTP endpoint, ready and liveness files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from workers.observability.metrics import Metrics
 
 LIVE_FILE: Final = "live"
-"""File that says what hangs in a part, empty if nothing does; rewritten every few seconds."""
+"""Name of the file that says what hangs in a part of the system; empty if nothing hangs. It is
+rewritten every few seconds.
+"""
 TELL_SECONDS: Final = 5.0
 _ready: Final[set[Path]] = set()
-"""Ready files of this process; also kept here because writing the file can fail."""
+"""Ready files of this process; also kept in memory, because writing a file can fail."""
 
 
 def kube_client(
@@ -37,10 +39,12 @@ def kube_client(
     metrics: Metrics | None,
     guard: Guard = lambda: None,
 ) -> KubeClient:
-    """Return the API client of one process; opens no connection yet. `guard`: see KubeClient.
+    """Return the API client of one process; it opens no connection yet.
+
+    For `guard` see KubeClient.
 
     Raises:
-        ConfigError: no usable client configuration.
+        ConfigError: there is no usable client configuration.
     """
     from workers.engine.shadow.api import ShadowApi  # noqa: PLC0415
     from workers.kube.client import KubeClient  # noqa: PLC0415 - a supervisor never loads it
@@ -58,7 +62,7 @@ def kube_client(
 
 
 def guarded(settings: Settings, checks: Checks) -> Checks:
-    """Add to the checks, if configured, that the API server decides who may read the metrics."""
+    """Let the API server decide who may read the metrics, if this is configured."""
     if not settings.http.token_review:
         return checks
     from workers.kube.reviews import PathReaders  # noqa: PLC0415 - rarely needed
@@ -69,16 +73,16 @@ def guarded(settings: Settings, checks: Checks) -> Checks:
 
 
 def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsServer | None:
-    """Start the endpoint of one process; returns None without `--http-endpoint`.
+    """Start the HTTP endpoint of one process; returns None without `--http-endpoint`.
 
     Raises:
-        ConfigError: the address cannot be bound.
+        ConfigError: the process cannot listen on the address.
     """
     if not settings.http.endpoint:
         return None
     checks = guarded(settings, checks)
-    # Only the watcher: every process would export the same figures, and in node mode each node's
-    # worker would read the figures of all nodes.
+    # Only for the watcher: otherwise every process would export the same figures, and in node mode
+    # each node's worker would read the figures of all nodes.
     shared = [lanes(settings)] if settings.command is Command.WATCHER else []
     server = DiagnosticsServer(settings.http, Exposition(metrics.registry, *shared), checks)
     server.start()
@@ -86,8 +90,8 @@ def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsSe
 
 
 def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
-    """Return the collector of queue figures, which reads Redis at each scrape."""
-    # Imported here, so that a supervisor without an endpoint never loads the Redis client.
+    """Return the collector of the queue's figures, which reads Redis at each scrape."""
+    # Imported here, so that a supervisor without an HTTP endpoint never loads the Redis client.
     from workers.queue.connection import connect  # noqa: PLC0415
     from workers.queue.inspect import read_memory, read_sizes  # noqa: PLC0415
     from workers.queue.limits import read_stats  # noqa: PLC0415
@@ -96,7 +100,7 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
     client = connect(
         redis_url or redis.url_with_credentials(),
         password_file=redis.password_file,
-        # A scrape takes 10 s at most; it must return in time even if Redis hangs.
+        # A scrape may take 10 s at most, so the read must return in time even if Redis hangs.
         socket_timeout_seconds=2.0,
         retries=1,
     )
@@ -109,9 +113,9 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Make SIGTERM end the process at once inside the block, and raise SystemExit afterwards.
+    """Make SIGTERM end the process at once inside the block, and raise SystemExit after the block.
 
-    During startup nothing needs a clean end, but threads may wait for drivers, and after an
+    During startup nothing needs a clean end. But threads may be waiting for drivers, and after an
     exception the process would wait for these threads.
     """
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -125,9 +129,11 @@ def _end(signum: int, frame: object) -> None:
 
 
 def mark_ready(settings: Settings, name: str) -> None:
-    """Tell the supervisor that a part has started: from now on it restarts the part if it exits.
+    """Report to the supervisor that a part has started, so that it restarts the part if it exits.
 
-    Works without a writable folder: a sidecar's container often has a read-only root and no mount.
+    Works without a writable folder: a sidecar's container often has a read-only root file system
+    and
+    no mount.
     """
     path = Path(settings.process.state_dir) / name
     _ready.add(path)
@@ -136,9 +142,9 @@ def mark_ready(settings: Settings, name: str) -> None:
 
 
 def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
-    """Write every few seconds, for the supervisor, what hangs here; no update: all hangs.
+    """Report regularly to the supervisor what hangs here; if reports stop, everything hangs.
 
-    Does nothing without a state folder: then the kubelet uses the endpoint of the process.
+    Does nothing without a state folder: then the kubelet uses the HTTP endpoint of the process.
     """
     if not os.access(settings.process.state_dir or "/nonexistent", os.W_OK):
         return
@@ -155,7 +161,7 @@ def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
 
 
 def ready_file(directory: str, name: str) -> Callable[[], str]:
-    """Return a readiness check that passes once the part called `mark_ready`."""
+    """Return a readiness check that passes once the part has called `mark_ready`."""
     path = Path(directory) / name
 
     def check() -> str:

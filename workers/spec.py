@@ -1,9 +1,9 @@
-"""Describes a controller as data.
+"""The classes that describe a controller as data.
 
-A controller is one folder under `workers/controllers`. Its `spec.py` declares, with the classes of
-this module, its kinds of keys, watches, flags, gates, permissions and Lease. Queue, watcher, tasks,
-limits, metrics, explain, docs and manifests are derived from it; no other code names a kind. This
-module loads neither gRPC nor Celery.
+A controller is one folder under `workers/controllers`. Its `spec.py` uses the classes of this
+module to declare its kinds of keys, watches, flags, feature gates, permissions and Lease. The
+queue, watcher, tasks, limits, metrics, `explain`, docs and manifests are derived from it; no other
+code names a kind. This module loads neither gRPC nor Celery.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 ENVIRONMENT: Final = "environ"
-"""Key of the environment variables among the flag values for `Spec.read_settings`."""
+"""The key of the environment variables among the flag values for `Spec.read_settings`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,19 @@ class Kind:
     """One kind of key.
 
     Attributes:
-        name: first part of its keys, such as `attachments`.
-        task: its Celery task, such as `attachments.sync`.
-        work_queue: its name in upstream's workqueue metrics, such as `csi-attacher-va`.
-        operations: its driver calls, by the names for limits and deadlines (`attach`); empty for
-            kinds that only use the API server.
-        subject: the resource of its events, history and `explain`; None for none.
+        name: the first part of the kind's keys, such as `attachments`.
+        task: the kind's Celery task, such as `attachments.sync`.
+        work_queue: the kind's name in upstream's workqueue metrics, such as `csi-attacher-va`.
+        operations: the driver calls that the kind makes, under the names used for limits and
+            deadlines (`attach`); empty for kinds that only use the API server.
+        subject: the resource that the kind's events, history and `explain` are about; None if there
+            is none.
         noun: the word for the subject in logs and on the command line, such as `va`.
         has_driver: False for kinds whose work belongs to no driver.
-        limits_each: True if its reconcile enforces the limit of each operation itself; the queue
-            then has the widest limit, otherwise the narrowest.
+        limits_each: True if the reconcile itself enforces the limit of each operation; the queue
+            then has the widest of these limits, otherwise the narrowest.
         group_by: the field of a cluster-scoped subject that replaces the namespace in its keys; the
-            queue is fair between its values.
+            queue is fair between the values of this field.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The part of a resource that is watched; by default all objects."""
+    """The part of a resource that is watched; by default all its objects."""
 
     namespace: str = ""
     label_selector: str = ""
@@ -78,16 +79,17 @@ class Watch:
 
     Attributes:
         resource: the resource to list and watch.
-        item_type: msgspec struct of the fields that the rules need; the same type for every
+        item_type: the msgspec struct with the fields that the rules need; the same type for every
             controller that watches the resource.
-        metadata_only: ask the API server only for metadata.
+        metadata_only: request only the objects' metadata from the API server.
         is_needed: called with the records of the controller's drivers; the watch starts once it
             returns True.
-        relists: called with these records before and after a change; True lists again, for Rules
-            that keep nothing of objects of unknown drivers.
+        relists: called with these records as they were before a change and as they are after it;
+            True causes a new LIST, for Rules that keep no data about objects of unknown drivers.
         catalog: the cached kind that the controller's workers read; "" for none.
-        scopes: called with the records; returns the parts to watch. For such a resource the Rules
-            get only `seen` and `gone`.
+        scopes: called with the records; returns the parts to watch. For a resource with scopes,
+            only
+            the methods `seen` and `gone` of the Rules are called.
     """
 
     resource: Resource
@@ -101,7 +103,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """A key whose object is gone and needs no work: its counters are dropped, nothing is run."""
+    """A key whose object is gone and needs no work: its counters are dropped and nothing is run."""
 
     key: Key
 
@@ -112,38 +114,43 @@ Told: TypeAlias = "Key | Forget"
 class Rules(Protocol):
     """Maps events to the keys of one controller that need work.
 
-    A watcher has one object, called by several threads under a lock. It remembers only what it
-    needs of objects that wait for a decision. It may return too many keys (the worker then finds
-    nothing to do), never too few.
+    A watcher has one instance, which several threads call under a lock. The instance keeps only the
+    data that it needs about objects that wait for a decision. It may return too many keys (the
+    worker
+    then finds nothing to do), but never too few.
     """
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
-        """Take the records of the controller's drivers; returns keys that now need work.
+        """Set the records of the controller's drivers; returns the keys that now need work.
 
-        Each record has at least the driver's `name` and its `queue_name`, the driver part of its
-        keys. A driver whose workers are away is still included; in node deployment a node whose
-        worker is away is not.
+        Each record has at least the driver's `name` and its `queue_name`, which is the driver part
+        of
+        its keys. A driver is still included after its workers have gone; in node deployment, a node
+        whose worker has gone is not.
         """
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Take the current state of an object; returns keys that now need work."""
+        """Process the current state of an object; returns the keys that now need work."""
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Take a deleted object; returns keys that now need work."""
+        """Process the deletion of an object; returns the keys that now need work."""
 
     def begin_list(self, resource: Resource) -> None:
-        """A complete list starts: its objects follow as calls of `seen`."""
+        """Prepare for a complete list, whose objects follow as calls of `seen`."""
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Treat objects missing from the list as deleted; returns keys that now need work."""
+        """Treat objects missing from the list as deleted; returns the keys that now need work."""
 
     def all_keys(self) -> Iterable[Key]:
-        """Return the keys of all objects that need work, for a resync or after data loss."""
+        """Return the keys of all objects that need work, for a resync or after a loss of data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """One RBAC rule that a controller needs, and its feature; "" if it is always needed."""
+    """One RBAC rule that a controller needs.
+
+    `feature` names the feature that needs the rule; "" if the rule is always needed.
+    """
 
     group: str
     resources: tuple[str, ...]
@@ -157,24 +164,26 @@ class Spec:
     """One controller as data.
 
     Attributes:
-        name: name of its folder, and in `--controllers`.
-        program: the Go sidecar that it replaces, also a command of csi-fleet (`csi-attacher`).
-        kinds: its kinds of keys.
-        watches: the resources that the watcher follows for it.
-        make_rules: builds its `Rules`, once per watcher.
-        lease_name: returns the name of the Go sidecar's Lease for a driver's name; None: no Lease.
-        flags: the Go sidecar's flags that not all sidecars have, each with its default.
-        read_settings: builds the controller's frozen settings from flag values by name;
-            `feature-gates` has all gates there, `ENVIRONMENT` the environment.
-        gates: its feature gates.
-        permissions: its RBAC rules.
+        name: the name of the controller's folder, and its name in `--controllers`.
+        program: the Go sidecar that the controller replaces, which is also the name of a csi-fleet
+            command (`csi-attacher`).
+        kinds: the controller's kinds of keys.
+        watches: the resources that the watcher follows for the controller.
+        make_rules: builds the controller's `Rules`, once per watcher.
+        lease_name: returns the name of the Go sidecar's Lease for a driver's name; None if the
+            controller has no Lease.
+        flags: the flags of the Go sidecar that not all sidecars have, each with its default.
+        read_settings: builds the controller's frozen settings from the flag values by name; the
+            value of `feature-gates` has all gates, that of `ENVIRONMENT` the environment variables.
+        gates: the controller's feature gates.
+        permissions: the controller's RBAC rules.
         needs_driver: False for controllers that run without any CSI driver.
         part_of: the controller that includes this one, such as `provisioner`; "" for none.
-        asks: additional calls of the handshake: methods of CsiClient that return a set of names;
-            for a driver that does not implement the call the set is empty.
-        fatal_code: exit code if the handshake fails.
-        unserved: error text if a worker in a driver's pod has no controller for the driver.
-        unserved_code: exit code in that case.
+        asks: additional calls of the handshake: methods of CsiClient that return a set of names.
+            The set is empty if the driver does not implement the call.
+        fatal_code: the exit code if the handshake fails.
+        unserved: the error text if a worker in a driver's pod runs no controller for the driver.
+        unserved_code: the exit code in that case.
     """
 
     name: str
