@@ -1,1 +1,1 @@
-"""The CSI drivers that this process serves."""
+"""The CSI drivers that this process serves, and its connections to them."""

@@ -1,7 +1,7 @@
-"""Announces the drivers of this process in Redis: queue limits, driver records, controllers.
+"""Announces the drivers of this process in Redis: queue limits, driver records and controllers.
 
 Limits are declared first, so that no key is admitted without a limit. Work that belongs to no
-driver is announced like a driver without a name.
+driver is announced as that of a driver without a name.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 REGISTRATION_TTL_SECONDS: Final = 15.0
 DRIVERLESS: Final = ""
-"""Name and queue name of work that belongs to no driver."""
+"""The name and the queue name that stand for work that belongs to no driver."""
 
 
 class Announcing:
-    """Announces the drivers of a process with these controllers."""
+    """Announces the drivers that a process serves, and the controllers that it runs for them."""
 
     def __init__(self, settings: Settings, controllers: Sequence[Controller]) -> None:
         self._settings = settings
@@ -51,7 +51,7 @@ class Announcing:
         return f"{queue_name}{APART}{'+'.join(names)}"
 
     def record(self, driver: Driver) -> dict[str, Any]:
-        """Return the public record of the driver, with the controllers that serve it here."""
+        """Return the driver's public record, which names the controllers that serve it here."""
         record = driver.record()
         for one in self._controllers:
             if isinstance(one, TellsOfDrivers):
@@ -65,7 +65,7 @@ class Announcing:
         return {"name": DRIVERLESS, "queue_name": DRIVERLESS, "controllers": names}
 
     def register(self, driver: Driver, registry: DriverRegistry) -> None:
-        """Put the driver's record into the registry.
+        """Store the driver's record in the registry.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -74,7 +74,7 @@ class Announcing:
         registry.register(place, record, ttl_seconds=REGISTRATION_TTL_SECONDS)
 
     def announce_driverless(self, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Declare the limits of driverless work and register it, if a controller here has any.
+        """Declare the limits of driverless work and register it, if there is any here.
 
         Raises:
             QueueUnavailable: Redis does not answer.

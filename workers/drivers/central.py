@@ -1,8 +1,8 @@
 """Follows the drivers file: changes take effect within a second, a faulty file changes nothing.
 
-Changes are detected by content, not by file time: a mounted ConfigMap is a chain of symbolic links
-that is swapped under the same name. TLS files belong to the content, so a renewed certificate gets
-a new connection.
+Changes are detected by content and not by file time, because a mounted ConfigMap is a chain of
+symbolic links that is swapped under the same name. The TLS files count as content, so a renewed
+certificate leads to a new connection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Central:
     """The drivers file of one worker.
 
     Args:
-        fleet: the drivers of this process, which are changed as the file says.
+        fleet: the drivers of this process; they are changed to match the file.
         path: the file, or a folder of such files.
         pool: the pool of drivers that this worker serves.
     """
@@ -52,7 +52,7 @@ class Central:
         self._fleet.apply(self._read())
 
     def poll(self) -> bool:
-        """Applies the file if it changed; returns True then. A bad file changes nothing.
+        """Applies the file if it changed; returns True if so. A faulty file changes nothing.
 
         Parsing hundreds of drivers takes a tenth of a second, so an unchanged file is not parsed.
         """
@@ -66,7 +66,8 @@ class Central:
         except ConfigError as error:
             if str(error) != self._told:
                 _log.error("the drivers of the last good file are served", err=error)
-            # Read it again at each poll: a missing TLS file may appear without another change.
+            # The file is read again at each poll, because a missing TLS file may appear without
+            # another change.
             self._told, self._seen = str(error), ""
             return False
         self._told = ""
@@ -74,12 +75,12 @@ class Central:
         return True
 
     def step(self) -> float:
-        """Polls once; returns the seconds until the next poll (a `Loop`'s step)."""
+        """Polls once; returns the seconds until the next poll, as a `Loop` expects it."""
         self.poll()
         return POLL_SECONDS
 
     def _stamp(self) -> str:
-        """Returns a digest of the files and of the TLS files they named when last parsed."""
+        """Returns a digest of the files and of the TLS files that they named when last parsed."""
         digest = hashlib.sha256()
         for path, text in read_texts(self._path).items():
             digest.update(hashlib.sha256(str(path).encode()).digest())
@@ -105,7 +106,10 @@ class Central:
 
 
 def _digest(file: Path) -> bytes:
-    """Returns a digest of the file's content, or the error if it is unreadable: it may appear."""
+    """Returns a digest of the file's content, or the error if it is unreadable.
+
+    The error counts as content, because the file may appear later.
+    """
     try:
         return hashlib.sha256(file.read_bytes()).digest()
     except OSError as error:

@@ -1,7 +1,8 @@
-"""One driver as this worker knows it: handshake, capabilities and what follows from them.
+"""One driver as this worker knows it: its capabilities, and what follows from them.
 
-Upstream reads name and capabilities once and exits when the socket is lost. Here every reconnect
-repeats the handshake, because the driver may have been updated meanwhile (F-017, P-003).
+Upstream reads the name and the capabilities once, and exits when the socket is lost. Here every
+reconnect repeats the handshake, because the driver may have been updated in the meantime (F-017,
+P-003).
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ class Driver:
     """A driver after its handshake.
 
     Attributes:
-        name: name from GetPluginInfo; the provisioner name everywhere.
-        queue_name: name of its queues and in its keys: `name`, in node deployment `name@<node>`.
-        in_tree_name: the in-tree plugin it replaces, or None (P-009).
-        identity: value of the identity volume attribute (P-010).
-        node_segments: accessible topology of the local node; None outside node deployment.
-        pace: limits the rate of its calls.
+        name: the name from GetPluginInfo, which is the provisioner name everywhere.
+        queue_name: the name of the driver's queues, and its part of the keys: `name`, or
+            `name@<node>` in node deployment.
+        in_tree_name: the in-tree plugin that the driver replaces; None if there is none (P-009).
+        identity: the value of the identity volume attribute (P-010).
+        node_segments: the accessible topology of the local node; None outside node deployment.
+        pace: limits the rate of the driver's calls.
         timeouts: seconds by operation (`create`, `expand`), from the drivers file.
-        class_timeouts: `timeouts` by storage class.
-        limits: concurrent calls by operation, from the drivers file.
-        limits_per_node: concurrent calls for one node, by operation.
-        told: its answers to the questions of `Spec.asks`, by question.
+        class_timeouts: the same as `timeouts`, by storage class.
+        limits: the number of concurrent calls by operation, from the drivers file.
+        limits_per_node: the number of concurrent calls for one node, by operation.
+        told: the driver's answers to the additional calls of `Spec.asks`, by call.
     """
 
     name: str
@@ -68,30 +70,30 @@ class Driver:
 
     @property
     def event_source(self) -> str:
-        """Source component of events on claims and volumes (P-802, L-006)."""
+        """The source component of events about claims and volumes (P-802, L-006)."""
         return self.name
 
     def timeout_seconds(self, operation: str, class_name: str) -> float | None:
-        """Deadline of a call for a volume of that class; None means the controller's default."""
+        """Timeout of a call for a volume of that class; None means the controller's default."""
         by_class = self.class_timeouts.get(class_name, {}).get(operation)
         return self.timeouts.get(operation) if by_class is None else by_class
 
     def per_node(self, operation: str) -> int:
-        """Return how many calls may run at once for one node; 0 for any number."""
+        """Return how many calls may run at once for one node; 0 means any number."""
         return self.limits_per_node.get(operation, 0)
 
     def supports(self, capability: str) -> bool:
-        """True if the controller or the plug-in reports the capability (P-008)."""
+        """True if the driver's controller service or the plug-in has the capability (P-008)."""
         return capability in self.controller_capabilities or capability in self.plugin_capabilities
 
     @property
     def node_capabilities(self) -> frozenset[str]:
-        """Capabilities of its node service, if that is served by the same socket (R-003)."""
+        """Capabilities of the driver's node service, if the same socket serves it (R-003)."""
         return self.told.get("node_capabilities", frozenset())
 
     @property
     def expansion_modes(self) -> frozenset[str]:
-        """How its volumes can grow: ONLINE, OFFLINE."""
+        """How the driver's volumes can grow: ONLINE, OFFLINE."""
         return self.told.get("expansion_modes", frozenset())
 
     @property
@@ -104,11 +106,11 @@ class Driver:
 
     @property
     def publishes_capacity(self) -> bool:
-        """True if csi-fleet maintains CSIStorageCapacity objects for it (CAP-012)."""
+        """True if csi-fleet maintains CSIStorageCapacity objects for the driver (CAP-012)."""
         return self.settings.capacity.enabled and "GET_CAPACITY" in self.controller_capabilities
 
     def record(self) -> dict[str, Any]:
-        """Return the driver's public record for the watcher and tools; controllers add to it."""
+        """Return the driver's public record for the watcher and tools; controllers extend it."""
         return {
             "name": self.name,
             "queue_name": self.queue_name,
@@ -123,10 +125,10 @@ class Driver:
 
 
 def wait_ready(client: CsiClient, log: Callable[[str], None], *, tick_seconds: float = 1.0) -> None:
-    """Probes until the driver is ready (P-004).
+    """Probe the driver until it is ready (P-004).
 
     Raises:
-        ConfigError: any gRPC error but DEADLINE_EXCEEDED; exit code 1.
+        ConfigError: any gRPC error except DEADLINE_EXCEEDED; exit code 1.
     """
     while True:
         started = time.monotonic()
@@ -142,11 +144,11 @@ def wait_ready(client: CsiClient, log: Callable[[str], None], *, tick_seconds: f
 
 
 def handshake(client: CsiClient, settings: Settings) -> Driver:
-    """Asks a ready driver who it is and what it can do (P-005 to P-010, P-050).
+    """Ask a ready driver for its name and capabilities (P-005 to P-010, P-050).
 
     Raises:
-        ConfigError: any of the calls failed; 255 for csi-provisioner, 1 for the other sidecars, as
-            upstream (F-013, F-014, A-003, R-003, SNS-110).
+        ConfigError: one of the calls failed. The exit code is upstream's: 255 for csi-provisioner,
+            1 for the other sidecars (F-013, F-014, A-003, R-003, SNS-110).
     """
     fatal = max((spec.fatal_code for spec in specs(settings.chosen)), default=1)
     try:
@@ -190,7 +192,7 @@ def handshake(client: CsiClient, settings: Settings) -> Driver:
 
 
 def _told(client: CsiClient, settings: Settings) -> dict[str, frozenset[str]]:
-    """Ask the driver the additional questions of the chosen controllers (`Spec.asks`).
+    """Make the additional calls that the chosen controllers need (`Spec.asks`).
 
     Raises:
         ConfigError: the driver did not answer; exit code 1.

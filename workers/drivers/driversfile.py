@@ -1,4 +1,4 @@
-"""Reads and checks the drivers file, which says what drivers a central worker serves, and how.
+"""Reads and checks the drivers file, which lists the drivers that a central worker serves.
 
 ```yaml
 defaults:                            # optional; for every driver below
@@ -10,14 +10,14 @@ drivers:
     endpoint: array.storage.svc:9000
     pool: gold                       # served only by workers that ask for this pool
     tls: {ca: ca.pem, certificate: tls.crt, key: tls.key, serverName: array.example.org}
-    replicas: one                    # of several addresses, all workers call the same
+    replicas: one                    # if there are several addresses, all workers call the same one
     timeouts: {create: 2m, delete: 1m, capacity: 10s}
     limits: {create: {concurrency: 10, rate: 5, burst: 10}, delete: {concurrency: 4}}
     classes: {slow-clone: {timeouts: {create: 30s}}}
     flags: {extra-create-metadata: true, default-fstype: xfs}
     controllers: {attacher: {flags: {timeout: 30s}}}
 ```
-docs/drivers-file.md explains each field. Every error is one line: file, line, field, remedy.
+docs/drivers-file.md explains each field. Every error is one line: file, line, field and remedy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from workers.spec import Kind
 
 NOT_SERIAL: Final[dict[str, LaneLimits]] = {}
-"""Limits for `serial: false`: none, and those of `defaults` do not apply to this driver."""
+"""The limits for `serial: false`: there are none, and those of `defaults` do not apply to this
+driver.
+"""
 
 _DRIVER_FIELDS: Final = {
     "name",
@@ -66,21 +68,23 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class DriverSpec:
-    """One driver as an operator wants it served.
+    """One driver, and how an operator wants it to be served.
 
     Attributes:
-        name: name that GetPluginInfo must return; "" accepts any name (`--csi-address`).
-        pool: only workers with this `--drivers-pool` serve it; "": only workers without the flag.
+        name: the name that GetPluginInfo must return; "" accepts any name (`--csi-address`).
+        pool: only workers with this `--drivers-pool` serve the driver; if it is "", only workers
+            without the flag do.
         timeouts: seconds by operation (`create`, `delete`, `capacity`).
-        class_timeouts: `timeouts` by storage class.
-        limits: limits by operation; missing ones come from the flags.
-        limits_per_node: concurrent calls for one node, by operation.
-        flags: parsed values of the provisioner's flags, by flag name.
-        controller_flags: parsed flags of other controllers, by controller name.
-        threads: most threads of a worker process inside this driver; None: a fair share.
-        is_one_replica: of the host's addresses, all workers call the same one.
+        class_timeouts: the same as `timeouts`, by storage class.
+        limits: the limits by operation; those that are missing come from the flags.
+        limits_per_node: the number of concurrent calls for one node, by operation.
+        flags: the parsed values of the provisioner's flags, by flag name.
+        controller_flags: the parsed flags of the other controllers, by controller name.
+        threads: the largest number of a worker's threads that may be inside this driver; None
+            means a fair share.
+        is_one_replica: if the host has several addresses, all workers call the same one.
         allow_tcp: False for a driver in the same pod (`--csi-address`).
-        tls_stamp: digest of the TLS files' content.
+        tls_stamp: a digest of the content of the TLS files.
     """
 
     name: str
@@ -100,7 +104,7 @@ class DriverSpec:
 
     @property
     def connection(self) -> tuple[object, ...]:
-        """The settings whose change needs a new connection."""
+        """The settings that need a new connection if one of them changes."""
         return (
             *(self.name, self.endpoint, self.tls, self.tls_stamp, self.is_one_replica),
             *(self.timeouts, self.flags, self.controller_flags),
@@ -117,7 +121,7 @@ class DriverSpec:
         )
 
     def _controllers(self, base: Settings) -> dict[str, Any]:
-        """Return the settings of controllers that run here and have own values in the file."""
+        """Return the settings of controllers that run here and have values in the file."""
         return {
             spec.name: spec.read_settings(
                 {**base.values[spec.name], **self.controller_flags[spec.name]}
@@ -127,24 +131,27 @@ class DriverSpec:
         }
 
     def timeouts_by_rpc(self) -> dict[str, float]:
-        """Return the deadlines for the driver's client, by gRPC method."""
+        """Return the timeouts for the driver's client, by gRPC method."""
         return {RPCS[name]: seconds for name, seconds in self.timeouts.items()}
 
     def hold_seconds(self, kind: Kind, limits: LaneLimits, base: Settings) -> float:
-        """Return how long to wait for a dead worker's call; 0 unless the limit is one at a time."""
+        """Return how long to wait for the open call of a worker that died.
+
+        It is 0 unless only one call may run at a time.
+        """
         is_asked_for = any(name in self.limits or name not in READING for name in kind.operations)
         if not is_asked_for or 1 not in {limits.concurrency, limits.total}:
             return 0.0
         return self.longest_call(self.settings(base))
 
     def longest_call(self, settings: Settings) -> float:
-        """Return the longest deadline of any call, in seconds; `settings` are the driver's own."""
+        """Return the longest timeout of any call, in seconds; `settings` are the driver's."""
         by_class = [x for timeouts in self.class_timeouts.values() for x in timeouts.values()]
         own = [getattr(one, "timeout_seconds", 0.0) for one in settings.controllers.values()]
         return max([settings.driver.timeout_seconds, *self.timeouts.values(), *by_class, *own])
 
     def lane_limits(self, kind: Kind, default: int) -> LaneLimits:
-        """Return the limits for keys of one kind; the file's limits win over the controller's.
+        """Return the limits for keys of one kind; limits in the file override the controller's.
 
         The operations of a kind share a queue: the narrowest limit applies to all of them, unless
         the reconcile itself enforces the limit of each operation (`Kind.limits_each`).
@@ -162,7 +169,7 @@ class DriverSpec:
 
 
 def read_texts(path: Path) -> dict[Path, str]:
-    """Return the content of the file, or of each `*.yaml` in a folder, in the order of their names.
+    """Return the content of the file, or of each `*.yaml` in a folder, sorted by file name.
 
     Raises:
         ConfigError: one line that names the file.
@@ -184,10 +191,10 @@ def _read_text(path: Path) -> str:
 
 
 def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, DriverSpec]:
-    """Return the drivers of all files that belong to the pool (None: to any pool), by name.
+    """Return by name the drivers of all files that belong to the pool (None: to any pool).
 
     Raises:
-        ConfigError: one line that names the file, the line, what is wrong and what to write.
+        ConfigError: one line that names the file, the line, the problem and the remedy.
     """
     found: dict[str, DriverSpec] = {}
     places: dict[str, Path] = {}
@@ -204,10 +211,10 @@ def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, 
 
 
 def parse(content: str, path: Path, *, pool: str | None = "") -> dict[str, DriverSpec]:
-    """Return the drivers of one file that belong to the pool (None: to any pool), by name.
+    """Return by name the drivers of one file that belong to the pool (None: to any pool).
 
     Raises:
-        ConfigError: one line that names the file, the line, what is wrong and what to write.
+        ConfigError: one line that names the file, the line, the problem and the remedy.
     """
     top = load(content, str(path)).mapping({"defaults", "drivers"}, required={"drivers"})
     defaults = DriverSpec("", "")
@@ -260,7 +267,7 @@ def _driver(entry: Entry, defaults: DriverSpec, path: Path) -> DriverSpec:
 
 
 def _check_open(fields: dict[str, Entry], target: str, tls: TlsFiles | None) -> None:
-    """Require mutual TLS or `insecure` for an endpoint on a network: calls carry secrets."""
+    """Require mutual TLS or `insecure` for a network endpoint, because calls carry secrets."""
     is_insecure = "insecure" in fields and _truth(fields["insecure"])
     is_mutual = tls is not None and tls.certificate is not None
     if target.startswith("unix") or is_mutual or is_insecure:
@@ -284,7 +291,7 @@ def _truth(entry: Entry) -> bool:
 
 
 def _common(fields: dict[str, Entry], spec: DriverSpec) -> DriverSpec:
-    """Read the fields that `defaults` can have too; a driver's values win one by one."""
+    """Read the fields that `defaults` can have too; each value of a driver overrides the default."""
     if "timeouts" in fields:
         spec = replace(spec, timeouts={**spec.timeouts, **_timeouts(fields["timeouts"])})
     if "limits" in fields:
@@ -327,7 +334,7 @@ def _tls(entry: Entry, folder: Path) -> TlsFiles:
 
 
 def _operations() -> set[str]:
-    """Return the operations of all kinds of key."""
+    """Return the operations of all kinds of keys."""
     return set(catalogue.lanes())
 
 
@@ -375,7 +382,7 @@ def _limits(entry: Entry) -> dict[str, LaneLimits]:
 
 
 def _limits_per_node(entry: Entry) -> dict[str, int]:
-    """Read `attach: {per: node}`: one call at a time per node, or `concurrency` of them."""
+    """Read `attach: {per: node}`: one call at a time per node, or `concurrency` calls."""
     found = {}
     for name, value in entry.mapping({*_operations(), "serial"}).items():
         if name == "serial":
@@ -402,7 +409,7 @@ def _flags(entry: Entry) -> dict[str, Any]:
 
 
 def _controllers(entry: Entry) -> dict[str, dict[str, Any]]:
-    """Read the flags by controller; the provisioner's are in the driver's `flags`."""
+    """Read the flags of each controller; those of the provisioner are in the driver's `flags`."""
     known = {spec.name: spec for spec in catalogue.SPECS[1:] if not spec.part_of}
     return {
         name: _own_flags(

@@ -1,12 +1,13 @@
 """The drivers that this process serves: connects and announces them, and handles lost sockets.
 
 A lost socket neither ends the process nor fails a claim. The process stops fetching the driver's
-messages; when no process is connected, the driver's queues are paused. Its keys then wait without
-back-off or event, and continue one after another after a new handshake (S-020, F-017).
+messages; when no process is connected any more, the driver's queues are paused. The driver's keys
+then wait without back-off or events, and continue one after another after a new handshake (S-020,
+F-017).
 
-As upstream, sidecar drivers (`--csi-address`) must be reachable at startup. Drivers of the drivers
-file are connected in the background and follow changes of the file. One thread follows all drivers;
-handshakes, which may hang, run in a small pool, however many drivers there are.
+As upstream requires, sidecar drivers (`--csi-address`) must be reachable at startup. Drivers in the
+drivers file are connected in the background and follow changes of the file. One thread follows all
+drivers. Handshakes, which may hang, run in small pools, however many drivers there are.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ TICK_SECONDS: Final = 0.5
 LOST_AGAIN_SECONDS: Final = 2.0
 HANDSHAKE_THREADS: Final = 8
 PATIENT_THREADS: Final = 16
-# A handshake makes at most this many calls.
+# The largest number of calls that a handshake makes.
 TALK_CALLS: Final = 8
 
 
@@ -64,8 +65,9 @@ class Fleet:
     """All drivers of one worker process, by queue name.
 
     Args:
-        observer: called after each CSI call with driver name, method, status and seconds.
-        shared: tells all workers which drivers are connected; None: nothing is paused (tests).
+        observer: called after each CSI call with the driver's name, the method, the status and the
+            duration in seconds.
+        shared: reports to all workers which drivers are connected; None pauses nothing (in tests).
         consumers: decides which drivers' messages this process fetches.
         controllers: the controllers of this process.
         make_client: creates a driver's client.
@@ -94,11 +96,12 @@ class Fleet:
         self._lock = threading.Lock()
         self._renewed = float("-inf")
         self._pool = ThreadPoolExecutor(HANDSHAKE_THREADS, thread_name_prefix="handshake")
-        # Drivers that failed before use this pool, so that they do not delay healthy drivers.
+        # Drivers whose last handshake failed use this pool, so that they do not delay healthy
+        # drivers.
         self._patient = ThreadPoolExecutor(PATIENT_THREADS, thread_name_prefix="patient")
 
     def driver_of(self, queue_name: str) -> Driver | None:
-        """Return the driver of that queue name, even if disconnected; None if not served here."""
+        """Return the driver of a queue, even if disconnected; None if it is not served here."""
         return self._drivers.get(queue_name)
 
     def drivers(self) -> list[Driver]:
@@ -107,7 +110,10 @@ class Fleet:
         return [known[name] for name in sorted(known)]
 
     def connections(self) -> dict[str, bool]:
-        """Return for each driver name, even of one that never answered, if it is being served."""
+        """Return by driver name whether the driver is being served.
+
+        Drivers that have never answered are included if their name is known.
+        """
         found = {driver.name: True for driver in self.drivers()}
         for link in list(self._links.values()):
             if name := link.spec.name or (link.driver.name if link.driver else ""):
@@ -115,22 +121,22 @@ class Fleet:
         return found
 
     def seats(self, queue_name: str) -> int:
-        """Return how many threads may be inside the driver: all, if it is the only driver."""
+        """Return how many threads may be inside the driver: all, if there is no other driver."""
         limit = self._seats.get(queue_name)
         if limit is not None:
             return limit
         return default_seats(self._settings.process.concurrency, len(self._drivers))
 
     def longest_call(self) -> float:
-        """Return the longest deadline of any call of any driver here, in seconds."""
+        """Return the longest timeout of any call of any driver here, in seconds."""
         links = list(self._links.values())
         return max((link.longest_call for link in links), default=0.0)
 
     def connect_all(self) -> None:
-        """Connects every `--csi-address` and completes the handshakes (P-001 to P-010).
+        """Connect every `--csi-address` and complete the handshakes (P-001 to P-010).
 
         Raises:
-            ConfigError: with upstream's text and exit code.
+            ConfigError: a connection or handshake failed; the text and exit code are upstream's.
         """
         addresses = self._settings.driver.csi_addresses
         with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
@@ -146,7 +152,7 @@ class Fleet:
             self._adopt(link, driver)
 
     def add(self, drivers: Iterable[Driver]) -> None:
-        """Adds drivers that run inside this process and need no connection.
+        """Add drivers that run inside this process and need no connection.
 
         Raises:
             ConfigError: the name is already in use.
@@ -157,7 +163,7 @@ class Fleet:
             self._drivers[driver.queue_name] = driver
 
     def connect(self, address: str) -> Link:
-        """Connects one sidecar driver and waits until it is ready."""
+        """Connect to one sidecar driver and wait until it is ready."""
         spec = DriverSpec("", address, allow_tcp=False)
         try:
             link = self._open(spec)
@@ -179,10 +185,10 @@ class Fleet:
         return link
 
     def apply(self, specs: dict[str, DriverSpec]) -> None:
-        """Serves exactly the drivers of the file; unchanged drivers keep their connection.
+        """Serve exactly the drivers of the file; unchanged drivers keep their connections.
 
         Raises:
-            ConfigError: an endpoint or TLS file is unusable; nothing was changed.
+            ConfigError: an endpoint or a TLS file is unusable; nothing was changed.
         """
         with self._lock:
             current = {link.spec.name: link for link in self._links.values() if link.spec.name}
@@ -196,7 +202,7 @@ class Fleet:
                 self._links[link.spec.endpoint] = link
 
     def _open_new(self, specs: dict[str, DriverSpec], current: dict[str, Link]) -> dict[str, Link]:
-        """Opens the connections that the specs need and that do not exist; all of them or none."""
+        """Open the missing connections that the specs need; either all of them or none."""
         opened: dict[str, Link] = {}
         problems = []
         beside = {link.spec.endpoint for link in self._links.values() if not link.spec.name}
@@ -220,7 +226,7 @@ class Fleet:
         return opened
 
     def serve(self, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Declares limits and announces the drivers; call once after `connect_all`."""
+        """Declare the limits and announce the drivers; to be called once, after `connect_all`."""
         self._announcing.announce_driverless(queue, registry)
         if self._announcing.has_driverless and self._consumers is not None:
             self._consumers.serve(DRIVERLESS)
@@ -234,7 +240,7 @@ class Fleet:
                 self._resume(link, link.driver)
 
     def announce(self, driver: Driver, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Declares the driver's limits, then registers it: no key is admitted without a limit."""
+        """Declare the driver's limits, then register it: no key is admitted without a limit."""
         if self._settings.capacity.enabled and not driver.publishes_capacity:
             _log.warning("capacity is not published: it lacks GET_CAPACITY", driver=driver.name)
         spec = next(
@@ -247,9 +253,9 @@ class Fleet:
         self._announcing.register(driver, registry)
 
     def tick(self, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Renews registrations and follows the connections of all drivers.
+        """Renew the registrations and follow the connections of all drivers.
 
-        Call it every `TICK_SECONDS` from one thread.
+        To be called every `TICK_SECONDS`, always by the same thread.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -263,7 +269,7 @@ class Fleet:
                 self.follow(link, queue, registry)
 
     def follow(self, link: Link, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Moves one link to its next state: lost, connected, in handshake, served."""
+        """Move one link to its next state: lost, connected, in handshake or served."""
         client = link.client
         is_connected, losses = client.is_connected, client.connection_losses
         if link.is_served:
@@ -283,10 +289,11 @@ class Fleet:
             link.shaking, link.shaking_losses = pool.submit(self._seen, link, link.shake), losses
 
     def _prove(self, link: Link) -> None:
-        """Probes a TCP connection that has been silent for `PROVE_SECONDS`.
+        """Probe a TCP connection that has been silent for `PROVE_SECONDS`.
 
-        A dead connection can accept data without an error, after a power loss or behind a NAT.
-        The probe finds and replaces it, so that no claim waits for it until its deadline.
+        After a power loss or behind a NAT, a dead connection can accept data without an error. The
+        probe finds and replaces such a connection, so that no claim waits for it until the call's
+        timeout.
         """
         now = time.monotonic()
         is_under_way = link.proving is not None and not link.proving.done()
@@ -309,7 +316,7 @@ class Fleet:
         return is_mended
 
     def stop(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         for pool in (self._pool, self._patient):
             pool.shutdown(wait=False, cancel_futures=True)
         for link in self._links.values():
@@ -328,7 +335,7 @@ class Fleet:
         return link
 
     def _adopt(self, link: Link, driver: Driver) -> None:
-        """Stores a driver after its handshake under its queue name."""
+        """Store a driver under its queue name after its handshake."""
         if link.driver is None:
             _log.info("Detected CSI driver", driver=driver.name)
         if driver.in_tree_name:
@@ -346,7 +353,7 @@ class Fleet:
             self._seats[driver.queue_name] = spec.threads
 
     def _seen(self, link: Link, talk: Callable[[], T]) -> T:
-        """Runs `talk`, which calls the driver, watched by liveness in case it hangs."""
+        """Run `talk`, which calls the driver; the liveness check notices if it hangs."""
         seconds = LIMIT_SECONDS + TALK_CALLS * link.longest_call
         with HEARTBEATS.during(f"driver {link.name}", seconds):
             return talk()
@@ -379,7 +386,7 @@ class Fleet:
             _log.warning("the driver is connected again", driver=driver.name)
 
     def _resume(self, link: Link, driver: Driver) -> bool:
-        """Report the connection; False if another replica of the driver is called."""
+        """Report the connection; returns False if another replica of the driver is called."""
         if self._shared is not None:
             since, place = suspend_aware_clock(), link.place
             verdict = self._shared.back(driver.queue_name, REGISTRATION_TTL_SECONDS, place)
@@ -391,9 +398,9 @@ class Fleet:
         return True
 
     def _obey(self, link: Link, verdict: Verdict, asked: Place, since: float) -> bool:
-        """Allow calls to the replica, or forbid them; returns whether they are allowed.
+        """Allow or forbid calls to the replica; returns whether they are allowed.
 
-        Redis was asked about the replica of `asked`, at `since`.
+        `verdict` is Redis' answer about the replica `asked`, which was requested at `since`.
         """
         replica = link.client.replica
         if replica is None:
@@ -416,7 +423,7 @@ class Fleet:
             self._consumers.leave(link.driver.queue_name)
 
     def _wait(self, link: Link) -> None:
-        """Reports the lost connection to other workers, and logs why there is none."""
+        """Report the lost connection to the other workers, and log why there is no connection."""
         now = time.monotonic()
         if (
             link.driver is not None
@@ -432,7 +439,7 @@ class Fleet:
             link.diagnosis = self._patient.submit(self._seen, link, link.diagnose)
 
     def _drop(self, link: Link) -> None:
-        """Stops serving the driver: its keys wait in Redis, its registration expires."""
+        """Stop serving the driver: its keys wait in Redis, and its registration expires."""
         self._links.pop(link.spec.endpoint, None)
         if link.driver is not None:
             name = link.driver.queue_name
@@ -442,7 +449,8 @@ class Fleet:
             self._seats.pop(name, None)
             self._records.pop(name, None)
             _log.info("the driver is not served any more", driver=link.name)
-        # Running reconciles may finish: the client is closed after the longest possible call.
+        # Reconciles that are running may finish, so the client is closed only after the longest
+        # possible call.
         timer = threading.Timer(link.longest_call, link.client.close)
         timer.daemon = True
         timer.start()
@@ -475,7 +483,7 @@ class Fleet:
                     link.client.replica.renew(since, REGISTRATION_TTL_SECONDS)
 
     def _record(self, driver: Driver) -> str | bytes:
-        """Returns the driver's record as text, cached: a driver changes only by a new handshake."""
+        """Return the driver's record as text; cached, because only a new handshake changes it."""
         known = self._records.get(driver.queue_name)
         if known is None or known[0] is not driver:
             known = self._records[driver.queue_name] = (

@@ -1,4 +1,4 @@
-"""One driver's connection in this process: connect, handshake, serve, lose, reconnect."""
+"""One driver's connection in this process: connect, shake hands, serve, lose, reconnect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TELL_AFTER_SECONDS: Final = 3.0
 TELL_EVERY_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 1.0
 PROVE_SECONDS: Final = 8.0
-"""A TCP connection without an answer for this long is probed."""
+"""A TCP connection that has brought no answer for this long is probed."""
 
 _REMEDIES: Final = {
     tlscheck.EXPIRED: "renew it",
@@ -52,9 +52,9 @@ class Link:
         driver: set by the first handshake; kept while the connection is lost.
         is_served: the driver is connected, known and announced.
         losses: the client's `connection_losses` at the last handshake.
-        shaking: the running handshake, in another thread.
+        shaking: the handshake in progress, in another thread.
         has_failed: the last handshake failed; the next one uses the pool for such drivers.
-        proving: the running check of whether the connection is dead.
+        proving: the check in progress of whether the connection is dead.
     """
 
     spec: DriverSpec
@@ -78,7 +78,7 @@ class Link:
 
     @property
     def place(self) -> Place:
-        """The report for Redis about the connection."""
+        """The report about the connection that is sent to Redis."""
         replica = self.client.replica
         if replica is None:
             return ANYWHERE
@@ -88,7 +88,7 @@ class Link:
     def seek(self, *, is_connected: bool) -> bool:
         """Move to the replica that all workers call; without a connection, to the next replica.
 
-        Returns True if the address changed. Blocks while the name is resolved.
+        Returns True if the address changed. Blocks while the host name is resolved.
         """
         replica = self.client.replica
         address = replica.next(is_connected=is_connected) if replica else ""
@@ -107,19 +107,21 @@ class Link:
 
     @cached_property
     def longest_call(self) -> float:
-        """Longest deadline of any call of the driver, in seconds; cached, as it is read often."""
+        """The longest timeout of any call of the driver, in seconds; cached for frequent reads."""
         return self.spec.longest_call(self.settings)
 
     def change(self, spec: DriverSpec) -> None:
-        """Take new limits or class timeouts; a new handshake on this connection announces them."""
+        """Adopt new limits or class timeouts; a new handshake on this connection announces them."""
         self.spec, self.is_served, self.retry_at = spec, False, 0.0
         vars(self).pop("longest_call", None)
 
     def shake(self) -> Driver:
-        """Probe the driver and do the handshake; runs in a separate thread.
+        """Probe the driver and complete the handshake; runs in a separate thread.
 
         Raises:
-            ConfigError: the driver is not ready, is another driver, or a call failed; one line.
+            ConfigError: the driver is not ready, another driver answers, or a call failed. The
+                text is
+                one line.
         """
         if self.seek(is_connected=True):
             raise ConfigError(f"driver {self.name}: connects to the replica that is called")
@@ -149,7 +151,7 @@ class Link:
         )
 
     def diagnose(self) -> str:
-        """Return one line on why there is no connection; runs in a separate thread."""
+        """Return one line that says why there is no connection; runs in a separate thread."""
         if self.seek(is_connected=False):
             return ""
         place = f"driver {self.name} at {self.spec.endpoint}"
@@ -162,7 +164,7 @@ class Link:
         return ""
 
     def tell(self, line: str) -> None:
-        """Log a problem once, and again every minute while it lasts."""
+        """Log a problem once, and again every minute while it persists."""
         now = time.monotonic()
         if line and (line != self.told or now - self.told_at > TELL_EVERY_SECONDS):
             self.told, self.told_at = line, now
@@ -174,7 +176,10 @@ def _replica(spec: DriverSpec) -> Replica | None:
 
 
 def tls_trouble(spec: DriverSpec) -> str:
-    """Return why TLS fails and the remedy, "" if TLS is not the problem. Blocks for about 5 s."""
+    """Return why TLS fails and the remedy; "" if TLS is not the problem.
+
+    Blocks for up to about 5 s.
+    """
     if spec.tls is None:
         return ""
     refusal = tlscheck.refusal(*host_and_port(spec.endpoint), spec.tls)

@@ -1,7 +1,7 @@
-"""Maps operations, as limits and deadlines name them, to gRPC methods.
+"""Maps operations, the names used for limits and timeouts, to gRPC methods.
 
-The drivers file, `pause` and the pace of a driver use operations (`create`, `attach`), gRPC uses
-methods. Each kind of key lists its operations (`Kind.operations`).
+The drivers file, `pause` and the pace of a driver use operations (`create`, `attach`), whereas gRPC
+uses methods. Each kind of key lists its operations (`Kind.operations`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ RPCS: Final = {
 OPERATIONS: Final = {method: operation for operation, method in RPCS.items()}
 """The operation of each method that is subject to limits.
 
-The other methods (Probe, names, capabilities) find out whether the driver answers, so they are
-never delayed, and their errors change no limit.
+The other methods (Probe and those that return names or capabilities) find out whether the driver
+answers. So they are never delayed, and their errors change no limit.
 """
 
 READING: Final = frozenset(

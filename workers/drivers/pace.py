@@ -1,12 +1,12 @@
 """Limits the rate of a driver's calls, and lowers its concurrency when it reports throttling.
 
-A failed call does not delay other calls: its key backs off, and the driver's other storage may
-work. Only two answers concern more than their own call:
+A failed call does not delay other calls: its key backs off, and the rest of the driver's storage
+may work. Only two results affect more than their own call:
 
 - The connection is lost: the key waits (`DriverAway`), and no failure is counted.
-- The error text reports throttling: the limit of the queue is halved. Aborted is ignored, as in CSI
-  it means "a call for this volume is pending". ResourceExhausted without such a text means that
-  one storage pool is full.
+- The error text reports throttling: the limit of the queue is halved. Aborted is ignored, because
+  in CSI it means "a call for this volume is pending". ResourceExhausted without such a text means
+  that one storage pool is full.
 """
 
 from __future__ import annotations
@@ -48,20 +48,21 @@ _TOO_MUCH: Final = re.compile(
 
 
 class LanePort(Protocol):
-    """The part of `workers.queue.links.Links` that a call needs."""
+    """The methods of `workers.queue.links.Links` that a call needs."""
 
     def throttle(self, lane: str) -> int:
         """Halve the limit of a queue."""
 
     def pace(self, lane: str) -> float:
-        """Return the seconds to wait before a call."""
+        """Return the seconds to wait before the next call."""
 
 
 class Pace:
-    """Limits nothing: for drivers without a socket, and for tests.
+    """A pace without limits, for drivers without a socket and for tests.
 
     Attributes:
-        paced: operations (`create`, ...) with a rate; it applies to all workers together.
+        paced: the operations (`create`, ...) that have a rate limit; the limit applies to all
+            workers together.
     """
 
     paced: frozenset[str] = frozenset()
@@ -70,14 +71,14 @@ class Pace:
         """Set the driver's queue name once it is known."""
 
     def wait_turn(self, operation: str) -> None:
-        """Block as long as the rate requires; called before each call."""
+        """Block for as long as the rate limit requires; called before each call."""
 
     def failed(self, operation: str, error: CsiError) -> None:
-        """Take note of the error of a call of an operation (`create`, `delete`, ...)."""
+        """Process the error of a failed call of an operation (`create`, `delete`, ...)."""
 
 
 class SharedPace(Pace):
-    """A pace shared by all workers through Redis; costs nothing if no rate is set."""
+    """A pace that all workers share through Redis; it costs nothing if no rate is set."""
 
     def __init__(self, lanes: LanePort) -> None:
         self._lanes = lanes
@@ -88,9 +89,10 @@ class SharedPace(Pace):
         self._queue_name = queue_name
 
     def wait_turn(self, operation: str) -> None:
-        """Sleep until the call is due. Admission keeps the average rate, this the exact one.
+        """Sleep until the call is due.
 
-        If Redis is away, the call is made at once: admission has stopped, so there are few calls.
+        Admission enforces only the average rate; this method enforces the exact one. If Redis is
+        unavailable, the call is made at once: nothing is admitted then, so there are few calls.
         """
         if operation in self.paced and (lane := self._lane(operation)):
             try:
@@ -101,8 +103,8 @@ class SharedPace(Pace):
                 time.sleep(seconds)
 
     def failed(self, operation: str, error: CsiError) -> None:
-        """Halve the limit of the queue if the driver reports throttling."""
-        # Not for Aborted: its text names volumes, and a volume's name may match by chance.
+        """Halve the limit of the queue if the error reports throttling."""
+        # Aborted is ignored: its text contains volume names, and a name may match by chance.
         if error.code == ABORTED or error.from_transport or not _TOO_MUCH.search(error.details):
             return
         if lane := self._lane(operation):
@@ -117,10 +119,10 @@ class SharedPace(Pace):
 
 
 class WatchedClient(CsiClient):
-    """A client whose calls that work on volumes and snapshots keep `pace`.
+    """A client that follows `pace` in all calls that work on volumes and snapshots.
 
-    They raise DriverAway instead of a CsiError when the connection is lost. The driver may have
-    received the call, so callers that create objects must treat it as still running.
+    These calls raise DriverAway instead of a CsiError when the connection is lost. The driver may
+    have received the call, so callers that create objects must treat the call as still running.
 
     Attributes:
         replica: the replica that is called; None if the driver has no replicas, or if any of them
@@ -142,7 +144,7 @@ class WatchedClient(CsiClient):
         timeout_seconds: float | None,
         **options: Any,
     ) -> _Answer:
-        """Make one call, with pace and lease check; every call passes through here."""
+        """Make one call, after the pace and the lease allow it; every call passes through here."""
         operation = OPERATIONS.get(method)
         if operation is None:
             return super()._call(method, request, answer_type, timeout_seconds, **options)

@@ -1,14 +1,16 @@
 """Makes all workers call the same replica of a driver (`replicas: one` in the drivers file).
 
-The driver's host resolves to the addresses of its replicas (a headless Service). Redis stores the
-address that is called (`chosen`, workers/queue/lua/link.lua). A worker that reached another replica
-gets that address and moves there. While a worker is connected to the chosen replica, no other
-replica is called. Once no worker is, the first worker that reaches another replica chooses it.
+The driver's host name resolves to the addresses of its replicas (a headless Service). Redis stores
+the address of the replica that is called (`chosen`, workers/queue/lua/link.lua). A worker that
+reached another replica gets that address and moves to it. While a worker is connected to the chosen
+replica, no other replica is called. When no worker is connected to it any more, the first worker
+that reaches another replica makes that one the chosen replica.
 
-No volume is in calls of two replicas at once: the new replica is called once all calls to the old
-one have ended or their deadlines have passed. Each worker reports its deadlines to Redis when it
-loses its connection. For a silent worker Redis adds the longest call to the end of the worker's
-last report; a worker makes calls only while its own report is valid (`admit`).
+Two replicas never have calls for the same volume at the same time: the new replica is called only
+after all calls to the old one have ended or their deadlines have passed. Each worker reports its
+deadlines to Redis when it loses its connection. For a silent worker, Redis adds the longest timeout
+to the end of the worker's last report; a worker makes calls only while its own report is valid
+(`admit`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _UNANSWERED: Final = frozenset({None, CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE}
 
 
 def addresses_of(host: str, port: int) -> list[str]:
-    """Return the addresses of a host, sorted; empty if it cannot be resolved. May block."""
+    """Return a host's addresses, sorted; empty if the name cannot be resolved. May block."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
@@ -45,12 +47,12 @@ class Replica:
     """The replica that this process is connected to.
 
     Attributes:
-        host: name of the driver's host.
-        port: port of all replicas.
-        address: address of the replica; "" until one is chosen.
-        chosen: the address that the other workers call, if Redis refused this one; else "".
+        host: the name of the driver's host.
+        port: the port of all replicas.
+        address: the address of the replica; "" until one is chosen.
+        chosen: the address that the other workers call, if Redis refused `address`; otherwise "".
         resolve: returns the addresses of a host.
-        clock: local seconds, which also count while the machine is suspended.
+        clock: returns local seconds, which also count while the machine is suspended.
     """
 
     host: str
@@ -67,38 +69,40 @@ class Replica:
     _numbers: count[int] = field(default_factory=count)
 
     def admit(self, address: str, since: float, hold_seconds: float, ttl_seconds: float) -> bool:
-        """Allow calls to the replica that Redis was asked about; False if it is another one by now.
+        """Allow calls to the replica that Redis was asked about; False if the process left it.
 
-        Redis began to count both times somewhere between the question, at `since`, and now: calls
-        are allowed from `hold_seconds` after now to `ttl_seconds` after the question.
+        Redis started both periods at an unknown moment between the request, which was sent at
+        `since`,
+        and now. So calls are allowed from `hold_seconds` after now until `ttl_seconds` after
+        `since`.
         """
         self._admitted = address
         self._from, self._until = self.clock() + hold_seconds, since + ttl_seconds
         return self.address == address
 
     def renew(self, since: float, ttl_seconds: float) -> None:
-        """Allow calls for longer: Redis still counts this process as connected."""
+        """Extend the time for calls: Redis still counts this process as connected."""
         if self._until > -math.inf:
             self._until = since + ttl_seconds
 
     def revoke(self) -> None:
-        """Allow no calls until `admit`."""
+        """Allow no calls until `admit` is called."""
         self._from, self._until = math.inf, -math.inf
 
     def open_seconds(self) -> float:
-        """Return how long calls of this process may still run at the replica; 0 for none."""
+        """Return how long calls of this process may still run at the replica; 0 if none do."""
         last = max(self._ends.copy().values(), default=-math.inf)
         return max(0.0, max(last, self._unanswered) - self.clock())
 
     @contextmanager
     def call(self, timeout_seconds: float) -> Iterator[None]:
-        """Record a call while it runs.
+        """Record a call as open while it runs.
 
         Raises:
             DriverAway: this process must not call the replica now; nothing was sent.
         """
         number, now = next(self._numbers), self.clock()
-        # `seek` may move on between Redis' answer and `admit`.
+        # `seek` may change the address after Redis has answered and before `admit` is called.
         if not self._from <= now < self._until or self.address != self._admitted:
             raise DriverAway(f"no replica of {self.host} may be called at the moment")
         self._ends[number] = end = now + timeout_seconds + MARGIN_SECONDS
@@ -112,7 +116,7 @@ class Replica:
             self._ends.pop(number, None)
 
     def next(self, *, is_connected: bool) -> str:
-        """Return the address to move to, "" to stay. Resolves the name, which may block."""
+        """Return the address to move to; "" to stay. Resolves the host name, which may block."""
         found = self.resolve(self.host, self.port)
         if not found:
             return ""

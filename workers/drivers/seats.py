@@ -1,12 +1,13 @@
 """Limits how many threads of this process are inside one driver.
 
-A driver that hangs must not take all threads. In a worker with several drivers each may use a share
-of the threads; when its share is used up, the process stops taking its keys. They wait in Redis for
-a free thread here or in another worker. A message already fetched is still handled.
+A driver that hangs must not occupy all threads. In a worker with several drivers, each driver may
+use a share of the threads; when the share is used up, the process stops fetching the driver's keys.
+They wait in Redis for a free thread here or in another worker. A message that was already fetched
+is still processed.
 
-If fewer threads are free than a share, a driver may use at most as many as are free. So each
-further driver that hangs takes half of the rest (of 64 threads, three drivers get 16 each, the next
-ones 8, 4, 2 and 1), and over time they share evenly.
+If fewer threads are free than one share, a driver may use at most as many threads as are free. So
+each further driver that hangs takes half of the rest: of 64 threads, three drivers get 16 each, and
+the next ones 8, 4, 2 and 1. Over time the drivers share the threads evenly.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SHARE = 4
-"""With the usual 64 threads, three hanging drivers leave 16 to all others."""
+"""One driver may use a quarter of the threads: three hanging drivers leave 16 of 64 free."""
 
 FEWEST = 2
-"""Even in a small pool a driver may run one slow call and a quick one at the same time."""
+"""Even in a small pool, a driver may run a slow call and a quick call at the same time."""
 
 
 def default_seats(threads: int, drivers: int) -> int:
-    """Return how many threads of a pool one driver may use: all, if it is the only driver."""
+    """Return how many threads of a pool a driver may use: all, if there is no other driver."""
     return threads if drivers < 2 else min(threads, max(FEWEST, threads // SHARE))
 
 
@@ -34,22 +35,24 @@ class Consumers(Protocol):
     """Controls which drivers' messages this process fetches."""
 
     def serve(self, queue_name: str) -> None:
-        """Fetch messages of this driver."""
+        """Start to fetch the messages of this driver."""
 
     def leave(self, queue_name: str) -> None:
-        """Stop fetching messages of this driver."""
+        """Stop fetching the messages of this driver."""
 
     def hold(self, queue_name: str, is_full: bool) -> None:
-        """Suspend fetching while the driver's slots are full; resume with `is_full` False."""
+        """Suspend fetching if all slots of the driver are taken; resume if `is_full` is False."""
 
 
 class Seats:
-    """Counts the threads inside each driver; each thread takes a slot of the driver.
+    """Counts the threads inside each driver; each thread takes one of the driver's slots.
 
     Args:
-        limit: returns a driver's slots by queue name; a driver with all threads is never held.
-        hold: called when a driver's last slot is taken (True), and when one is free again (False).
-        threads: size of the thread pool; 0: threads never count as scarce.
+        limit: returns the number of a driver's slots by queue name; a driver that may use all
+            threads is never held.
+        hold: called with True when a driver's last slot is taken, and with False when a slot is
+            free again.
+        threads: the size of the thread pool; with 0, threads never count as scarce.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Seats:
 
     @contextmanager
     def seat(self, queue_name: str) -> Iterator[None]:
-        """Take a slot for one turn of a thread; never waits."""
+        """Take a slot while the thread works inside the driver; never waits."""
         self._change(queue_name, 1)
         try:
             yield
@@ -81,12 +84,15 @@ class Seats:
         return self._taken.get(queue_name, 0)
 
     def has_room(self, queue_name: str) -> bool:
-        """Return True if a thread inside may take another key of the driver when it is done."""
+        """Return True if a thread that is inside may take another key of the driver next."""
         with self._lock:
             return self._taken.get(queue_name, 0) <= self._allowed(queue_name, self._total - 1)
 
     def look_again(self) -> None:
-        """Check held drivers again after limits changed: maybe no thread ends that would do so."""
+        """Check held drivers again after the limits changed.
+
+        Otherwise they are checked only when a thread ends, and perhaps none is about to.
+        """
         with self._lock:
             self._look_at_full()
 
@@ -100,8 +106,8 @@ class Seats:
                 self._taken.pop(queue_name, None)
             self._look(queue_name)
             if by < 0 and not self._is_scarce(self._total):
-                # Threads are no longer scarce, so all held drivers are checked. While they are
-                # scarce, a driver is checked only when its own work ends: that is cheaper.
+                # Threads are no longer scarce, so all held drivers are checked. While threads are
+                # scarce, a driver is checked only when its own work ends, because that is cheaper.
                 self._look_at_full()
 
     def _look_at_full(self) -> None:
@@ -110,7 +116,8 @@ class Seats:
 
     def _look(self, queue_name: str) -> None:
         allowed = self._allowed(queue_name, self._total)
-        # A driver that may use all threads is never held: without a free thread nothing is fetched.
+        # A driver that may use all threads is never held: if no thread is free, nothing is fetched
+        # anyway.
         has_all = 0 < self._threads <= allowed
         is_full = not has_all and self._taken.get(queue_name, 0) >= allowed
         if is_full != (queue_name in self._full):

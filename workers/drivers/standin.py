@@ -1,8 +1,8 @@
-"""The driver client of a shadow: asks a driver for name and capabilities, and calls nothing else.
+"""The driver client of a shadow: it asks a driver for its name and capabilities, and nothing else.
 
-Calls that would change the storage get an invented answer: success, exactly as requested, with
-`comparing.UNKNOWN` for values that only a driver knows. Calls that would only read are refused,
-because no answer can be invented.
+A call that would change the storage is not sent but gets an invented answer: success, exactly as
+requested, with `comparing.UNKNOWN` for values that only a driver knows. A call that would only
+read is refused, because no answer can be invented for it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     _Answer = TypeVar("_Answer", bound=Message)
 
-# One volume id that is valid for every migrated driver (P-605 ff.): for a migrated class the PV is
-# stored in in-tree form, which is derived from the id.
+# One volume ID that is valid for every migrated driver (P-605 ff.): the PV of a migrated class is
+# stored in its in-tree form, which is derived from the ID.
 _ID: Final = (
     f"{UNKNOWN}#{UNKNOWN}#{UNKNOWN}/{UNKNOWN}/subscriptions/{UNKNOWN}"
     f"/resourceGroups/{UNKNOWN}/providers/Microsoft.Compute/disks/{UNKNOWN}"
@@ -47,7 +47,7 @@ ASKED: Final = frozenset(
         "Node/NodeGetCapabilities",
     }
 )
-"""The only methods that are really called."""
+"""The only methods that the shadow really calls."""
 
 NOT_SENT: Final = "GRPC call not sent"
 
@@ -73,7 +73,7 @@ class ShadowClient(WatchedClient):
         if OPERATIONS.get(method) in READING or method not in OPERATIONS:
             raise CsiError(UNIMPLEMENTED, "a shadow does not ask the driver", rpc=method)
         content = redact(request)
-        # The same form as the log line of a real call (P-012).
+        # In the same form as the log line of a real call (P-012).
         _log.v(5, NOT_SENT, method=f"/csi.v1.{method}", content=content)
         self._views.called(method, json.loads(content))
         return cast("_Answer", answer_to(request) or answer_type())
@@ -86,7 +86,7 @@ def answer_to(request: Message) -> Message | None:
     if isinstance(request, csi.CreateSnapshotRequest):
         return csi.CreateSnapshotResponse(snapshot=_snapshot(request.source_volume_id))
     if isinstance(request, csi.ControllerExpandVolumeRequest):
-        # As most drivers: the node grows the file system. The kubelet's part is not compared.
+        # As with most drivers, the node grows the file system. The kubelet's part is not compared.
         return csi.ControllerExpandVolumeResponse(
             capacity_bytes=request.capacity_range.required_bytes, node_expansion_required=True
         )

@@ -1,7 +1,7 @@
-"""YAML with line numbers: a value knows its line, so that errors can name it.
+"""YAML with line numbers: each value knows its line, so that error messages can name it.
 
-Scalars are kept as written: `true`, `1` and `"1"` are texts. The reader of a field parses them with
-the parser of the command line.
+Scalars are kept as written: `true`, `1` and `"1"` are all texts. The code that reads a field parses
+its text in the same way as the command line does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def load(content: str, file: str) -> Entry:
     """Return the root of the document.
 
     Raises:
-        ConfigError: the text is not YAML, empty, or more than one document.
+        ConfigError: the text is not YAML, is empty, or has more than one document.
     """
     try:
         node = yaml.compose(content, Loader=yaml.SafeLoader)
@@ -39,19 +39,19 @@ def load(content: str, file: str) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One value of the file: its line, and methods to read it."""
+    """One value of the file, with its line and methods to read it."""
 
     node: yaml.Node
     file: str
     path: str
 
     def error(self, problem: str) -> ConfigError:
-        """Return the error about this value, to be raised."""
+        """Return an error about this value, for the caller to raise."""
         place = f"{self.path}: " if self.path else ""
         return ConfigError(f"{self.file}: line {self.node.start_mark.line + 1}: {place}{problem}")
 
     def text(self) -> str:
-        """Return a scalar as written; an absent value is an error."""
+        """Return the scalar as written; raises ConfigError if the value is absent."""
         if not isinstance(self.node, yaml.ScalarNode):
             raise self.error("must be a single value, not a list or map")
         if self.node.tag == "tag:yaml.org,2002:null":
@@ -70,7 +70,7 @@ class Entry:
     def mapping(
         self, known: Collection[str] | None, *, required: Collection[str] = ()
     ) -> dict[str, Entry]:
-        """Return the fields of a map; `known` None allows any name.
+        """Return the fields of a map; if `known` is None, any name is allowed.
 
         Raises:
             ConfigError: a field is unknown, duplicated or missing.
