@@ -291,7 +291,7 @@ def _truth(entry: Entry) -> bool:
 
 
 def _common(fields: dict[str, Entry], spec: DriverSpec) -> DriverSpec:
-    """Read the fields that `defaults` can have too; each value of a driver overrides the default."""
+    """Read the fields that `defaults` can have too; a driver's values override the defaults."""
     if "timeouts" in fields:
         spec = replace(spec, timeouts={**spec.timeouts, **_timeouts(fields["timeouts"])})
     if "limits" in fields:

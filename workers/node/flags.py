@@ -1,4 +1,4 @@
-"""Flags of the node helpers: those of the Go programs, then additional ones (LP-002, NR-003)."""
+"""Flags of the node helpers: the Go programs' flags, and additional ones (LP-002, NR-003)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ SUMMARIES: Final = {
 
 @dataclass(slots=True)
 class Options:
-    """Flag values by name, the names of given flags, and a warning for each without effect."""
+    """The flag values by name, the names of the flags that were given, and the warnings."""
 
     values: dict[str, Any] = field(default_factory=dict)
     explicit: set[str] = field(default_factory=set)
@@ -117,7 +117,7 @@ def read(program: str, argv: Sequence[str]) -> Options | str:
     """Read the arguments; returns the help text if `--help` is among them.
 
     Raises:
-        ConfigError: exit code 2: a flag is unknown, or a value is missing or invalid.
+        ConfigError: a flag is unknown, or a value is missing or invalid; exit code 2.
     """
     flags = {flag.name: flag for flag in TABLES[program]}
     options = Options({name: flag.default_value() for name, flag in flags.items()})
@@ -136,7 +136,7 @@ def read(program: str, argv: Sequence[str]) -> Options | str:
 
 
 def usage(program: str) -> str:
-    """Return the text of `--help`."""
+    """Return the text that `--help` prints."""
     lines = [f"Usage: csi-fleet {program} [flags]", "", f"{SUMMARIES[program]}.", "", "Flags:"]
     for flag in sorted(TABLES[program], key=lambda one: one.name):
         shown = f" (default {flag.default})" if flag.default else ""
@@ -146,7 +146,7 @@ def usage(program: str) -> str:
 
 
 def _shorthand(flags: dict[str, Flag], name: str) -> Flag | None:
-    """Return the flag for a letter with an attached value, such as `-v5`."""
+    """Return the flag of a letter that is followed directly by its value, such as `-v5`."""
     return None if not (name[:1] == "v" and name[1:].isdigit()) else flags["v"]
 
 

@@ -1,8 +1,8 @@
-"""A small HTTP server for probes: one answer per path, at most 16 requests at a time.
+"""A small HTTP server for probes: one response per path, and at most 16 requests at a time.
 
 The standard library's http.server is not used, because it loads 9 MiB of mail, HTML and TLS code
-into each helper. Only requests without a body are understood; the connection is closed after each
-request.
+into each helper. The server handles only requests without a body, and closes the connection after
+each request.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _PHRASES: Final = {
 
 
 class Client:
-    """The client of one request, and the query of the request."""
+    """The client that sent a request, and the query string of the request."""
 
     def __init__(self, connection: socket.socket, query: str) -> None:
         self._connection = connection
         self.query = query
 
     def is_gone(self) -> bool:
-        """Return True if the client closed the connection."""
+        """Return True if the client has closed the connection."""
         try:
             readable, _, _ = select.select([self._connection], [], [], 0)
             return bool(readable) and not self._connection.recv(1, socket.MSG_PEEK)
@@ -51,11 +51,11 @@ class Client:
 
 
 class Server:
-    """One listener.
+    """An HTTP server on one address.
 
     Args:
-        address: `host:port`, `:port` for every address, IPv6 too (LPD-002).
-        handlers: handler by exact path.
+        address: `host:port`; `:port` for every address of the machine, including IPv6 (LPD-002).
+        handlers: the handlers by exact path.
     """
 
     def __init__(self, address: str, handlers: Mapping[str, Handler]) -> None:
@@ -69,15 +69,15 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port in use, chosen by the kernel if the address has port 0."""
+        """The port in use; the kernel chose it if the address has port 0."""
         return int(self._socket.getsockname()[1])
 
     def start(self) -> None:
-        """Serve in a new thread; returns at once."""
+        """Serve requests in a new thread; returns at once."""
         threading.Thread(target=self._serve, name="http", daemon=True).start()
 
     def stop(self) -> None:
-        """Close the port. Idempotent."""
+        """Close the listening socket. Idempotent."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -115,7 +115,7 @@ class Server:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Listen; without a host on IPv6 and IPv4, if the machine has both."""
+    """Listen; without a host on both IPv6 and IPv4, if the machine supports both."""
     if not host and socket.has_dualstack_ipv6():
         with suppress(OSError):
             return socket.create_server(
@@ -126,7 +126,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _read_target(connection: socket.socket) -> str:
-    """Return the target of the request line, "" if invalid; headers are read and dropped."""
+    """Return the target of the request line, "" if the request is invalid; ignores the headers."""
     head = b""
     try:
         while b"\r\n\r\n" not in head:

@@ -1,6 +1,6 @@
-"""livenessprobe: turns the kubelet's HTTP probe into a CSI Probe (LP-001 to LP-025).
+"""livenessprobe: answers the kubelet's HTTP probe by a CSI Probe (LP-001 to LP-025).
 
-The process keeps running if its driver is away; every answer is then 500 (LP-011).
+The process keeps running while its driver is unavailable; every answer is then 500 (LP-011).
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ _BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 
 
 class Metrics:
-    """`csi_sidecar_operations_seconds` of our own calls and `process_start_time_seconds` (LP-023).
+    """The metrics `csi_sidecar_operations_seconds` and `process_start_time_seconds` (LP-023).
 
-    Writes Prometheus' text format itself: its library would load 9 MiB of HTTP, mail and TLS code
-    for one histogram.
+    The first one covers only the calls of this process. The class writes Prometheus' text format
+    itself, because the Prometheus library would load 9 MiB of HTTP, mail and TLS code for one
+    histogram.
     """
 
     def __init__(self) -> None:
         self.driver = UNKNOWN_DRIVER
         self._started = time.time()
         self._lock = threading.Lock()
-        # By labels: calls per bucket (the last bucket without bound), and the sum of their seconds.
+        # For each set of labels: the number of calls in each bucket (the last bucket has no upper
+        # bound), and the sum of their durations in seconds.
         self._counts: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
 
@@ -62,7 +64,7 @@ class Metrics:
         return 200, self.text()
 
     def text(self) -> str:
-        """Return the content of the metrics page."""
+        """Return the text of the metrics page."""
         name = "csi_sidecar_operations_seconds"
         told = "Container Storage Interface operation duration with gRPC error code status total"
         lines = [f"# HELP {name} {told}", f"# TYPE {name} histogram"]
@@ -82,7 +84,7 @@ class Metrics:
 
 
 def escaped(value: str) -> str:
-    """Escape a label's value for Prometheus' text format."""
+    """Return a label's value, escaped for Prometheus' text format."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -118,10 +120,10 @@ class Liveness:
         return served
 
     def meet(self) -> None:
-        """Wait for the driver without a limit, and ask for its name (LP-010).
+        """Wait without a limit until the driver answers, and read its name (LP-010).
 
         Raises:
-            ConfigError: exit code 1: the driver answers with an error or without a name.
+            ConfigError: the driver answers with an error or without a name; exit code 1.
         """
         client = CsiClient(self._address, timeout_seconds=self._timeout, observer=self._observer())
         try:
@@ -192,7 +194,7 @@ def check(options: Options) -> None:
     """Check for the two pairs of conflicting flags (LP-003).
 
     Raises:
-        ConfigError: exit code 1.
+        ConfigError: both flags of a pair are given; exit code 1.
     """
     if not options["http-endpoint"]:
         return

@@ -1,4 +1,4 @@
-"""`csi-fleet livenessprobe | csi-node-driver-registrar | node`: reads flags, starts the parts."""
+"""`csi-fleet livenessprobe | csi-node-driver-registrar | node`: starts the parts of the helper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 def main(program: str, argv: Sequence[str]) -> int:
-    """Run one of the programs; returns the exit code."""
+    """Run one of the three programs; returns the exit code."""
     try:
         options = flags.read(program, argv)
         if isinstance(options, str):
@@ -43,10 +43,10 @@ def main(program: str, argv: Sequence[str]) -> int:
 
 
 def start_logging(options: Options) -> None:
-    """Log to stderr as klog does.
+    """Log to stderr in klog's formats.
 
     Raises:
-        ConfigError: exit code 1: the format is unknown.
+        ConfigError: the format is unknown; exit code 1.
     """
     layout = options["logging-format"]
     if layout not in {"text", "json"}:
@@ -57,7 +57,7 @@ def start_logging(options: Options) -> None:
 
 
 def run(program: str, options: Options) -> int:
-    """Start the parts and wait for their end."""
+    """Start the parts of the program and wait until they end; returns the exit code."""
     stopped = threading.Event()
     set_at_end(stopped)
     faulthandler.register(signal.SIGUSR1)
@@ -70,10 +70,12 @@ def run(program: str, options: Options) -> int:
 
 
 def set_at_end(stopped: threading.Event) -> None:
-    """Set `stopped` when SIGTERM or SIGINT arrives, from a separate thread.
+    """Set `stopped`, from a separate thread, when SIGTERM or SIGINT arrives.
 
-    A Python signal handler would not do: it runs in the main thread, and only after a wait that the
-    signal does not interrupt. If it interrupts `stopped.wait()`, that may hold the lock of `set()`.
+    A Python signal handler is not suitable. It runs in the main thread, and only after a wait that
+    the
+    signal does not interrupt. If it runs during `stopped.wait()`, that call may hold the lock that
+    `stopped.set()` needs.
     """
     waker = SignalWaker()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -88,7 +90,7 @@ def set_at_end(stopped: threading.Event) -> None:
 
 
 def run_registrar(program: str, options: Options, stopped: threading.Event) -> int:
-    """Run the registrar; for `node` with the liveness probe in the same process."""
+    """Run the registrar; for the program `node`, with the liveness probe in the same process."""
     part = registrar.Registrar(options, stopped)
     served = part.handlers()
     probe = None
@@ -117,7 +119,7 @@ def run_registrar(program: str, options: Options, stopped: threading.Event) -> i
 
 
 def _both(probe: liveness.Liveness, part: registrar.Registrar) -> Handler:
-    """Return a handler for the metrics of both parts."""
+    """Return a handler for the metrics of both the probe and the registrar."""
 
     def page(_client: Client) -> Answer:
         return 200, (probe.metrics.text() if probe.metrics else "") + part.metrics()
@@ -126,7 +128,7 @@ def _both(probe: liveness.Liveness, part: registrar.Registrar) -> Handler:
 
 
 def listen(options: Options, served: dict[str, Handler]) -> Server | None:
-    """Start the HTTP endpoint, if flags ask for one (NR-030)."""
+    """Start the HTTP endpoint if the flags request one (NR-030)."""
     port = options.values.get("health-port", 0)
     address = options["http-endpoint"] or (f":{port}" if port > 0 else "")
     if not address:

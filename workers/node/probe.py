@@ -1,4 +1,4 @@
-"""Probes the driver over a new connection; concurrent callers share one Probe."""
+"""Probes the driver over a new connection; concurrent callers share one Probe call."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _LOOK_SECONDS: Final = 0.05
 
 
 def _nobody(_method: str, _code: str, _seconds: float) -> None:
-    """Ignore a call."""
+    """Ignore an observed call."""
 
 
 class Flight:
-    """One running Probe.
+    """One Probe call in progress.
 
     Attributes:
-        done: set with the result.
-        result: "" for a healthy driver, else the problem.
-        was_connected: True if the driver could be connected.
+        done: set when the result is available.
+        result: "" for a healthy driver, otherwise the problem.
+        was_connected: True if a connection to the driver was established.
     """
 
     def __init__(self, address: str, timeout_seconds: float, observer: Observer) -> None:
@@ -61,7 +61,7 @@ class Flight:
             self.done.set()
 
     def cancel(self) -> None:
-        """End the call, when no caller waits for it."""
+        """Cancel the call because no caller waits for it any more."""
         self._client.close()
 
 
@@ -70,9 +70,9 @@ class Prober:
 
     Args:
         address: the driver's socket.
-        timeout_seconds: for connection and Probe together.
-        min_interval_seconds: a result younger than this is reused.
-        observer: called after each call with method, gRPC status and seconds.
+        timeout_seconds: the timeout for the connection and the Probe together.
+        min_interval_seconds: a result that is younger than this is reused.
+        observer: called after each call with the method, the gRPC status and the seconds.
     """
 
     def __init__(
@@ -92,10 +92,11 @@ class Prober:
         self._last: Flight | None = None
 
     def probe(self, is_gone: Callable[[], bool] = lambda: False) -> Flight:
-        """Join the running Probe or start one, and wait for its end (LPD-006).
+        """Join the Probe in progress, or start one, and wait until it ends (LPD-006).
 
-        `is_gone` tells whether this caller's client left; the last caller to leave cancels the
-        Probe.
+        `is_gone` returns True once this caller's client has disconnected. The last caller whose
+        client
+        disconnects cancels the Probe.
         """
         flight = self._board()
         while not flight.done.wait(_LOOK_SECONDS):

@@ -1,8 +1,9 @@
 """csi-node-driver-registrar: registers a driver with the kubelet of its node (NR-001 to NR-032).
 
-The kubelet calls this process over a socket in its directory and then talks to the driver itself.
-Unlike the Go program it recreates a vanished socket, exits if the driver changes its name, and
-waits while another registrar of the same name runs (NRD-001 to NRD-011).
+The kubelet calls this process over a socket in the kubelet's directory, and then talks to the
+driver itself. Unlike the Go program, this one recreates a socket that has disappeared, exits if the
+driver changes its name, and waits while another registrar of the same name runs (NRD-001 to
+NRD-011).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ PROBE_MODE: Final = "kubelet-registration-probe"
 CONNECT_SECONDS: Final = 30.0
 _TRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 10.0
-# Time between the answer to the kubelet and our exit, so that the answer arrives (NR-040).
+# Time between our answer to the kubelet and the end of the process, so that the answer still
+# arrives (NR-040).
 LAST_WORDS_SECONDS: Final = 0.1
 FIRST_OFFER_AGAIN_SECONDS, LAST_OFFER_AGAIN_SECONDS = 1.0, 60.0
 # CSI spec, GetPluginInfo: domain name notation, at most 63 characters.
@@ -44,7 +46,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
 
 @dataclass(slots=True)
 class Status:
-    """Result of the last registration; `when` is Unix seconds, 0 for never."""
+    """The result of the last registration; `when` is in Unix seconds, 0 for never."""
 
     state: str = "never"
     error: str = ""
@@ -52,7 +54,7 @@ class Status:
 
 
 class _Fingerprint(NamedTuple):
-    """Identifies a socket file, to notice its replacement; zeros if there is no file."""
+    """Identifies a socket file, to detect its replacement; all zeros if there is no file."""
 
     device: int = 0
     inode: int = 0
@@ -84,7 +86,7 @@ class Registrar:
 
     @property
     def path(self) -> Path:
-        """Path of the registration socket."""
+        """The path of the registration socket."""
         return Path(self._options["plugin-registration-path"]) / f"{self.name}-reg.sock"
 
     def handlers(self) -> dict[str, Handler]:
@@ -106,16 +108,17 @@ class Registrar:
         return "\n".join([f"# HELP {name} {told}.", f"# TYPE {name} gauge", *values, ""])
 
     def meet(self, *, is_patient: bool = False) -> None:
-        """Connect to the driver and learn its name, within 30 s (NR-004, NRD-006).
+        """Connect to the driver and read its name, within 30 s (NR-004, NRD-006).
 
         Returns without a name if the process should end.
 
         Args:
-            is_patient: wait without a limit. If the liveness probe is in the same process, exiting
-                would stop it too and get a slow-starting driver restarted.
+            is_patient: wait without a limit. If the liveness probe runs in the same process, an
+                exit
+                would end it too, and the kubelet would then restart a driver that starts slowly.
 
         Raises:
-            ConfigError: exit code 1.
+            ConfigError: the driver did not answer in time, or its name is invalid; exit code 1.
         """
         deadline = time.monotonic() + CONNECT_SECONDS
         self._known_socket = _fingerprint(self._driver_socket)
@@ -142,7 +145,10 @@ class Registrar:
         self.name = name
 
     def _ask_name(self, wait_seconds: float) -> str:
-        """Ask over a temporary connection: an open one costs 0.1 % of a core."""
+        """Return the driver's name, read over a temporary connection.
+
+        A connection that stays open would cost 0.1 % of a core.
+        """
         address = self._options["csi-address"]
         client = CsiClient(address, timeout_seconds=self._timeout)
         try:
@@ -169,7 +175,7 @@ class Registrar:
         return 0
 
     def notified(self, is_registered: bool, error: str) -> None:
-        """Take the kubelet's report of a registration (NR-012)."""
+        """Handle the kubelet's report about a registration (NR-012)."""
         _log.info("registration status", registered=is_registered, err=error)
         self.status = Status("ok" if is_registered else "failed", error, time.time())
         if is_registered:
@@ -181,7 +187,7 @@ class Registrar:
         self._wake.set()
 
     def healthz(self, client: Client) -> Answer:
-        """Check that the registration socket answers (NR-031), one check at a time (NRD-007)."""
+        """Check that the registration socket answers (NR-031); one check at a time (NRD-007)."""
         if "registered=1" in client.query.split("&") and self.status.state != "ok":
             return 503, f"kubelet registration: {self.status.state} {self.status.error}".strip()
         if not self._checking.acquire(timeout=self._timeout):
@@ -192,7 +198,7 @@ class Registrar:
             self._checking.release()
 
     def readyz(self, _client: Client) -> Answer:
-        """Answer 503 until the kubelet has registered the driver (NRD-002)."""
+        """Answer with 503 until the kubelet has registered the driver (NRD-002)."""
         if self.status.state == "ok":
             return 200, "ok"
         return 503, f"kubelet registration: {self.status.state} {self.status.error}".strip()
@@ -215,7 +221,7 @@ class Registrar:
         )
 
     def _take_name(self) -> None:
-        """Wait until no other registrar of this name runs on the node (NRD-009)."""
+        """Wait until no other registrar with this name runs on the node (NRD-009)."""
         lock = self.path.with_name(f".{self.name}-reg.lock")
         try:
             self._lock_file = lock.open("w")
@@ -249,7 +255,7 @@ class Registrar:
             self._lock_file = None
 
     def _keep(self) -> None:
-        """Watch socket and driver until the end or a failure."""
+        """Monitor the socket and the driver until the process should end or a failure occurs."""
         while True:
             was_refused = self._wake.wait(LOOK_SECONDS)
             if self._stopped.is_set():
@@ -268,7 +274,7 @@ class Registrar:
                 return
 
     def _offer_later(self) -> None:
-        """Remove the socket and offer it again later, after the kubelet refused (NRD-001)."""
+        """Remove the socket after a refusal by the kubelet, and offer it again later (NRD-001)."""
         if self._server is not None:
             self._server.stop()
         self._stopped.wait(self._offer_delay)
@@ -277,7 +283,7 @@ class Registrar:
             self._offer()
 
     def _has_another_name(self) -> bool:
-        """Return True if a driver of another name recreated the driver's socket (NRD-005)."""
+        """Return True if a driver with a different name recreated the driver's socket (NRD-005)."""
         found = _fingerprint(self._driver_socket)
         if found in {self._known_socket, _Fingerprint()}:
             return False
@@ -292,7 +298,7 @@ class Registrar:
         return name != self.name
 
     def wake(self) -> None:
-        """End `run` soon; `stopped` is set."""
+        """Make `run` return soon; `stopped` is already set."""
         self._wake.set()
 
 
@@ -300,7 +306,7 @@ def check(options: Options) -> None:
     """Check for missing and conflicting flags (NR-003).
 
     Raises:
-        ConfigError: exit code 1.
+        ConfigError: a flag is missing, or two flags conflict; exit code 1.
     """
     endpoint = options["kubelet-registration-path"]
     if not endpoint:
