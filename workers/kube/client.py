@@ -1,7 +1,7 @@
 """Sends one JSON request to the Kubernetes API server, with timeouts and client-go's retries.
 
-Invariants: every call has a timeout; every exception is a class of workers.kube.errors; a 401
-reloads the credentials once. Paths are in paths.py, HTTP is in transport.py.
+Invariants: every call has a timeout; every exception belongs to a class of workers.kube.errors; a
+401 reloads the credentials once. Paths are built in paths.py, and HTTP is in transport.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 
 READ_TIMEOUT_SECONDS: Final = 30.0
 # client-go retries a refused request (429, 5xx with Retry-After) up to 10 times. A worker gives up
-# earlier: its thread can reconcile other keys, and the queue retries this key with back-off.
+# earlier, because its thread can reconcile other keys, and the queue retries this key with
+# back-off.
 _MAX_REPEATS: Final = 3
 _MAX_RETRY_AFTER_SECONDS: Final = 5.0
 _MIN_RELOAD_INTERVAL_SECONDS: Final = 5.0
@@ -43,14 +44,14 @@ _MIN_RELOAD_INTERVAL_SECONDS: Final = 5.0
 class Throttle:
     """The request rate of `--kube-api-qps` and `--kube-api-burst` (client-go: flowcontrol).
 
-    `qps` requests per second pass after a first `burst`. A request reserves its token at once and
-    sleeps until the token is due, so threads keep their order and none polls. Thread-safe.
+    After a first `burst`, `qps` requests per second pass. A request reserves its token at once and
+    sleeps until the token is due, so threads keep their order and none of them polls. Thread-safe.
 
     Args:
-        qps: tokens per second, more than 0.
-        burst: most tokens that can be saved, at least 1.
-        clock: monotonic seconds.
-        sleep: sleeps for the given seconds.
+        qps: the number of tokens per second, more than 0.
+        burst: the largest number of tokens that can be saved, at least 1.
+        clock: returns monotonic seconds.
+        sleep: sleeps for the given number of seconds.
     """
 
     def __init__(
@@ -106,27 +107,29 @@ class RawStream:
             raise Unreachable(f"watch ended: {error}") from error
 
     def interrupt(self) -> None:
-        """End a blocked `lines()` from another thread."""
+        """End a `lines()` call that is blocked in another thread."""
         self._stream.interrupt()
 
     def close(self) -> None:
-        """Drop the connection: after a watch that was not read to its end it cannot be reused."""
+        """Drop the connection: it cannot be reused if the watch was not read to its end."""
         self._stream.close()
 
 
 class KubeClient:
-    """Sends raw JSON requests; one per process, shared by all threads.
+    """Sends raw JSON requests; one instance per process, shared by all threads.
 
     Args:
         load: returns a fresh Connection; called again after a 401.
-        rate: requests per second (0: unlimited), and burst: requests that may exceed it at once.
+        rate: the number of requests per second (0: unlimited), and the burst: the number of
+            requests that may exceed this rate at once.
         user_agent: the User-Agent header, which the API server's audit log shows.
-        observer: called after each request with method, path, HTTP status (0: no answer), seconds.
-        sleep: sleeps for the given seconds, for Retry-After.
-        timeout_seconds: default timeout of a request.
+        observer: called after each request with the method, the path, the HTTP status (0: no
+            answer) and the seconds.
+        sleep: sleeps for the given number of seconds, as Retry-After requires.
+        timeout_seconds: the default timeout of a request.
         repeats: how often a request is retried after an answer with Retry-After.
-        guard: called before each write; returns None or a check, which is called right before the
-            write and each retry of it is sent. An exception of the check ends the request.
+        guard: called before each write; returns None or a check. The check is called right before
+            the write or a retry of it is sent; an exception from the check ends the request.
     """
 
     def __init__(
@@ -155,22 +158,22 @@ class KubeClient:
 
     @classmethod
     def from_settings(cls, kubeconfig: str = "", master: str = "", **options: Any) -> KubeClient:
-        """Build a client; `options` as for the class.
+        """Build a client; for `options` see the class.
 
         Raises:
-            ConfigError: no usable client configuration (F-010, F-014).
+            ConfigError: there is no usable client configuration (F-010, F-014).
         """
         return cls(lambda: connect(kubeconfig, master), **options)
 
     def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
-        """Read one object or one list page."""
+        """Read one object or one page of a list."""
         return _decoded(self.request("GET", path, query=query))
 
     def create(self, path: str, body: JsonObject) -> JsonObject:
         """POST a new object; returns it as stored.
 
         Raises:
-            AlreadyExistsError: the name is taken, perhaps by an earlier attempt of this caller.
+            AlreadyExistsError: the name is taken, perhaps by an earlier attempt of the same caller.
         """
         return _decoded(self.request("POST", path, body=body))
 
@@ -178,7 +181,7 @@ class KubeClient:
         """PUT the whole object; its resourceVersion is the precondition.
 
         Raises:
-            ConflictError: it changed since it was read.
+            ConflictError: the object changed since it was read.
         """
         return _decoded(self.request("PUT", path, body=body))
 
@@ -189,7 +192,7 @@ class KubeClient:
     def delete(
         self, path: str, *, uid: str | None = None, resource_version: str | None = None
     ) -> JsonObject:
-        """Delete an object; returns it if finalizers keep it, otherwise a Status.
+        """Delete an object; returns the object if finalizers keep it, otherwise a Status.
 
         Raises:
             ConflictError: the object does not have the given `uid` or `resource_version`.
@@ -207,7 +210,7 @@ class KubeClient:
         accept: str = JSON,
         timeout_seconds: float = 60.0,
     ) -> bytes:
-        """Return one list page as bytes."""
+        """Return one page of a list as bytes."""
         return self.request(
             "GET", path, query=query, accept=accept, timeout_seconds=timeout_seconds
         )
@@ -220,7 +223,11 @@ class KubeClient:
         accept: str = JSON,
         read_timeout_seconds: float,
     ) -> RawStream:
-        """Open a watch; `read_timeout_seconds` without data end it (half-open connections)."""
+        """Open a watch.
+
+        If no data arrives for `read_timeout_seconds`, the watch ends: its connection may be half
+        open.
+        """
         url, headers = _url(path, query), [f"Accept: {accept}"]
         answer = self._send_authorized(
             "GET",
@@ -246,8 +253,9 @@ class KubeClient:
     ) -> bytes:
         """Send one request and return the body of the response.
 
-        A request answered with Retry-After (429, 5xx: the server did nothing) is retried up to 3
-        times, whatever its method, as in client-go. All other retries are left to the queue.
+        A request that is answered with Retry-After (429, 5xx: the server did nothing) is retried up
+        to
+        3 times whatever its method, as in client-go. All other retries are left to the queue.
 
         Raises:
             ApiError: one of the classes of workers.kube.errors.
@@ -289,7 +297,7 @@ class KubeClient:
             status, is_open = answer.status, isinstance(answer, Stream)
             return answer
         finally:
-            # The duration of an open watch says nothing; a refused watch counts as a request.
+            # The duration of an open watch means nothing; a refused watch counts as a request.
             if self._observer is not None and not is_open:
                 self._observer(method, url, status, time.monotonic() - started)
 
@@ -310,7 +318,7 @@ class KubeClient:
             raise Unreachable(f'{method.capitalize()} "{address}": {error}') from error
 
     def _reload(self, refused: Connection) -> Connection | None:
-        """Return a connection with fresh credentials, or None if they were reloaded just now."""
+        """Return a connection with fresh credentials; None if they were reloaded just before."""
         with self._lock:
             if self._connection is not refused:
                 return self._connection

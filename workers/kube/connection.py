@@ -18,10 +18,10 @@ _EXIT_CODE: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Address, credentials and connection pool; replaced as a whole when credentials reload.
+    """Address, credentials and connection pool; replaced as a whole when credentials are reloaded.
 
     Attributes:
-        authorization: returns the Authorization header, "" for none.
+        authorization: returns the Authorization header; "" for none.
     """
 
     base_url: str
@@ -32,10 +32,11 @@ class Connection:
 def connect(kubeconfig: str, master: str) -> Connection:
     """Load the client configuration; opens no connection yet.
 
-    `master` overrides the address; if both are empty, the pod's service account is used (F-010).
+    `master` overrides the address; if both arguments are empty, the pod's service account is used
+    (F-010).
 
     Raises:
-        ConfigError: no usable configuration; exit code 255.
+        ConfigError: there is no usable configuration; exit code 255.
     """
     try:
         if kubeconfig:

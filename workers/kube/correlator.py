@@ -1,10 +1,10 @@
-"""Decides whether one more event becomes a new Event, a higher count, or nothing (L-006).
+"""Decides whether another event becomes a new Event, a higher count, or nothing (L-006).
 
 Identical events become one Event with a count. If ten events within ten minutes differ only in the
-message, the tenth and all later ones are merged into one. Each source, object and type (`Normal`,
-`Warning`) has a bucket of 25 writes, refilled by one every five minutes.
+message, the tenth and all later ones are merged into one. For each source, object and type
+(`Normal`, `Warning`) there is a budget of 25 writes, which grows by one every five minutes.
 
-As in client-go the state is kept in memory: after a restart counts and budgets start again.
+As in client-go, the state is kept in memory: after a restart, counts and budgets start again.
 Source: client-go tools/record/events_cache.go.
 """
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from workers.kube.objects import JsonObject
 
-# Upstream merges from the tenth message on (`localKeys.Len() < maxEvents`), unlike its comment.
+# Upstream merges from the tenth message on (`localKeys.Len() < maxEvents`), contrary to its own
+# comment.
 MAX_SIMILAR: Final = 9
 SIMILAR_SECONDS: Final = 600
 BURST: Final = 25
@@ -42,10 +43,10 @@ class EventPlan:
     """The write that one event causes.
 
     Attributes:
-        action: `create` a new Event, `patch` the count of an earlier one, or `drop`.
-        name: of the Event.
-        count: events so far.
-        message: the text to write: the event's own, or the text of merged events.
+        action: `create` a new Event, `patch` the count of an earlier one, or `drop` the event.
+        name: the name of the Event.
+        count: the number of events so far.
+        message: the text to write: the event's own, or the text for merged events.
     """
 
     action: Literal["create", "patch", "drop"]
@@ -56,7 +57,7 @@ class EventPlan:
 
 @dataclass(slots=True)
 class _Similar:
-    """Messages of events that differ only in the message."""
+    """The messages of events that differ only in their message."""
 
     newest_at: float
     messages: set[int] = field(default_factory=set)
@@ -64,7 +65,7 @@ class _Similar:
 
 @dataclass(slots=True)
 class _Bucket:
-    """The remaining writes of one source, object and type."""
+    """The remaining write budget of one source, object and type."""
 
     refilled_at: float
     tokens: float = BURST
@@ -99,10 +100,10 @@ class _Cache(Generic[_T]):
 
 
 class EventCorrelator:
-    """Decides for all events of one process; thread-safe.
+    """Plans the writes for all events of one process; thread-safe.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

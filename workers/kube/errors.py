@@ -2,7 +2,7 @@
 
 ```
 ApiError(status, reason, message)
-  RefusedError: the server rejected this request; also every status without a class of its own
+  RefusedError: the server rejected this request; also every status without its own class
     UnauthorizedError 401   ForbiddenError 403, and 400 or 422 by admission   NotFoundError 404
     AlreadyExistsError 409 reason AlreadyExists   ConflictError 409 otherwise
     GoneError 410 (also reason Expired)   InvalidError 422 and 400
@@ -10,8 +10,9 @@ ApiError(status, reason, message)
     TooManyRequestsError 429   ServerError 5xx
     Unreachable 0: no answer; a write may have happened
 ```
-`str()` is the Status object's message, the text client-go prints (`secrets "x" not found`).
-Source of the texts without a Status body: apimachinery, pkg/api/errors NewGenericServerResponse.
+`str()` gives the Status object's message, which is the text that client-go prints
+(`secrets "x" not found`). The texts for an answer without a Status body are from apimachinery,
+pkg/api/errors NewGenericServerResponse.
 """
 
 from __future__ import annotations
@@ -51,23 +52,23 @@ class AwayError(ApiError):
 
 
 class UnauthorizedError(RefusedError):
-    """The credentials were refused, also after a reload."""
+    """The credentials were refused, even after they were reloaded."""
 
 
 class ForbiddenError(RefusedError):
-    """RBAC or an admission plugin refused; for RBAC the message names the missing permission."""
+    """RBAC or an admission plugin refused the request; RBAC's message names the permission."""
 
 
 class NotFoundError(RefusedError):
-    """The object (or its whole kind) does not exist."""
+    """The object or its whole kind does not exist."""
 
     def is_about(self, name: str) -> bool:
-        """Return True if the object is missing, not its kind: an unserved kind gives 404 too."""
+        """Return True if the object is missing, not its kind: an unserved kind also gives 404."""
         return f'"{name}" not found' in str(self)
 
 
 class AlreadyExistsError(RefusedError):
-    """An object of this name exists."""
+    """An object with this name already exists."""
 
 
 class ConflictError(RefusedError):
@@ -75,7 +76,7 @@ class ConflictError(RefusedError):
 
 
 class GoneError(RefusedError):
-    """The resourceVersion or continue token is too old: list again."""
+    """The resourceVersion or the continue token is too old; the caller has to list again."""
 
 
 class InvalidError(RefusedError):
@@ -91,7 +92,7 @@ class ServerError(AwayError):
 
 
 class Unreachable(AwayError):  # noqa: N818 - the word the rest of the system uses
-    """No answer came; a write may have happened."""
+    """No answer arrived; a write may have happened."""
 
     def __init__(self, message: str) -> None:
         super().__init__(0, "Unreachable", message)
@@ -114,10 +115,10 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
     422: InvalidError,
     429: TooManyRequestsError,
 }
-# A ValidatingAdmissionPolicy that names no reason refuses with 422, a webhook without a code with
-# 400; the same statuses say that an object is invalid.
+# A ValidatingAdmissionPolicy that gives no reason refuses with 422, and a webhook that gives no
+# code refuses with 400. The same statuses are used for an invalid object.
 _OF_ADMISSION_TOO: Final = frozenset({400, 422})
-# Reason and message when the body is no Status object.
+# Reasons and messages for a response whose body is not a Status object.
 _GENERIC: Final[dict[int, tuple[str, str]]] = {
     400: ("BadRequest", "the server rejected our request for an unknown reason"),
     401: ("Unauthorized", "the server has asked for the client to provide credentials"),
@@ -156,10 +157,11 @@ _RESOURCE_PATH: Final = re.compile(
 def error_from_response(
     status: int, body: bytes, *, method: str = "GET", path: str = ""
 ) -> ApiError:
-    """Return the error for an HTTP answer of 300 or more, with client-go's text.
+    """Return the error for an HTTP response with status 300 or higher, with client-go's text.
 
-    A Status body gives its own message; any other body gives the generic text followed by
-    `(verb resource name)`.
+    A Status body contains its own message; for any other body the message is the generic text,
+    followed
+    by `(verb resource name)`.
     """
     try:
         decoded = msgspec.json.decode(body)
@@ -177,7 +179,7 @@ def error_from_response(
 
 
 def error_from_status(status_object: dict[str, Any], *, default_status: int = 500) -> ApiError:
-    """Return the error for a decoded Status object; fields of a wrong type count as absent."""
+    """Return the error for a decoded Status; fields with a wrong type count as absent."""
     code = status_object.get("code")
     reason = status_object.get("reason")
     message = status_object.get("message")
@@ -192,8 +194,10 @@ def error_from_status(status_object: dict[str, Any], *, default_status: int = 50
 def _is_by_admission(message: str, details: object) -> bool:
     """Return True if a webhook or a ValidatingAdmissionPolicy refused, not the object's validation.
 
-    Each cause of an invalid object names its field, a policy's cause has a text alone. A webhook is
-    known only by the words that the API server puts before the webhook's own.
+    Each cause of an invalid object names its field, whereas a policy's cause consists of a text
+    only.
+    A webhook is recognized only by the words that the API server puts before the webhook's own
+    text.
     """
     if message.startswith('admission webhook "'):
         return True

@@ -1,7 +1,8 @@
-"""Queue of events to be written; a burst of events is delayed, so that work goes first.
+"""Queue of events to be written; a burst of events is delayed, so that other work goes first.
 
-When many claims are created at once, their volumes need the API server more than their events do.
-During a burst `take` waits until its first event is `HOLD_SECONDS` old, then returns a batch.
+When many claims are created at once, the API server is needed for their volumes more than for their
+events. During a burst, `take` waits until its first event is `HOLD_SECONDS` old, and then returns a
+batch of events.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
 HOLD_SECONDS: Final = 2.0
-# `BURST_EVENTS` events of one queue within `BURST_SECONDS` are a burst.
+# `BURST_EVENTS` events that arrive in one queue within `BURST_SECONDS` are a burst.
 BURST_EVENTS: Final = 10
 BURST_SECONDS: Final = 0.25
 BATCH: Final = 32
@@ -27,10 +28,10 @@ _POLL_SECONDS: Final = 0.05
 
 
 class EventQueue:
-    """Events of one writer, in order; `put` is thread-safe.
+    """The events of one writer, in order; `put` is thread-safe.
 
     Args:
-        size: capacity in events; a queue that is more than half full delays nothing.
+        size: the largest number of events; a queue that is more than half full delays nothing.
     """
 
     def __init__(self, size: int) -> None:
@@ -40,7 +41,7 @@ class EventQueue:
         self._closed = threading.Event()
 
     def put(self, event: JsonObject) -> bool:
-        """Add one event; False if there is no room. Returns at once."""
+        """Add one event; returns False if there is no room. Never waits."""
         now = time.monotonic()
         self._arrivals.append(now)
         try:
@@ -55,7 +56,7 @@ class EventQueue:
         return self._closed.is_set() and self._queue.empty()
 
     def take(self, wait_seconds: float | None = None) -> list[JsonObject]:
-        """Wait for events and return up to `BATCH`; [] when over or after `wait_seconds`."""
+        """Wait for up to `BATCH` events; returns [] if the queue is over or the wait timed out."""
         while not self.is_over:
             try:
                 item = self._queue.get(timeout=wait_seconds)
@@ -67,7 +68,7 @@ class EventQueue:
         return []
 
     def close(self) -> None:
-        """Delay no more events; `take` returns [] once the queue is empty."""
+        """Stop delaying events; `take` returns [] once the queue is empty."""
         self._closed.set()
         with contextlib.suppress(queue.Full):  # if it is full, no `take` is blocked
             self._queue.put_nowait(None)

@@ -1,9 +1,9 @@
 """Writes core/v1 Events, which show users what happened to their objects.
 
-An event never delays or fails an attempt: it is queued in memory, written by separate threads,
-a little later during a burst (workers.kube.eventqueue), and dropped when the queue is full.
-Events of one object keep their order. The correlator limits and counts them (L-006).
-Source of the object's form: client-go, tools/record/event.go makeEvent.
+An event never delays or fails an attempt: it is queued in memory and written by separate threads,
+a little later during a burst (workers.kube.eventqueue). It is dropped when the queue is full.
+Events about the same object keep their order. The correlator limits and counts them (L-006).
+Source of the Event's form: client-go, tools/record/event.go makeEvent.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ _log = get_logger(__name__)
 QUEUE_SIZE: Final = 1000
 _WRITE_ATTEMPTS: Final = 3
 _RETRY_SECONDS: Final = 0.5
-# A writer without events wakes this often, to show liveness that it still runs.
+# A writer without events wakes this often, to show the liveness check that it is still running.
 _LOOK_SECONDS: Final = 30.0
 _DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _MAX_NAME: Final = 253
-# Only bounds memory: core/v1 has no limit, and client-go cuts nothing.
+# This only bounds memory: core/v1 has no limit, and client-go truncates nothing.
 _MAX_MESSAGE: Final = 16 * 1024
 
 EventType = Literal["Normal", "Warning"]
 
 
 class EventRecorder:
-    """Writes events asynchronously; one per process, thread-safe.
+    """Writes events asynchronously; one instance per process, thread-safe.
 
     Args:
         client: the API client.
-        correlator: limits and counts events; a new one by default.
-        threads: number of writers; one object's events always go to the same writer.
-        queue_size: events each writer holds before new ones are dropped.
-        now: seconds since 1970.
-        on_drop: called with a reason (`full`, `budget`, `refused`) for each event not written.
+        correlator: limits and counts the events; a new one by default.
+        threads: the number of writers; events about one object always go to the same writer.
+        queue_size: the number of events that each writer holds before new ones are dropped.
+        now: returns the seconds since 1970.
+        on_drop: called with a reason (`full`, `budget`, `refused`) for each event that is not
+            written.
     """
 
     def __init__(
@@ -94,14 +95,14 @@ class EventRecorder:
         *,
         component: str,
     ) -> None:
-        """Queue one event about an API object; returns at once, never raises.
+        """Queue one event about an API object; returns at once and never raises.
 
         Args:
             involved: the object, with apiVersion, kind and metadata.
             event_type: `Normal` or `Warning`.
-            reason: CamelCase, one of upstream's (L-005).
-            message: for the user; must not contain a secret.
-            component: event source, e.g. `external-provisioner` (L-004).
+            reason: a CamelCase word, one of upstream's (L-005).
+            message: the text for the user; it must not contain a secret.
+            component: the event source, for example `external-provisioner` (L-004).
         """
         event = make_event(involved, event_type, reason, message, component, now=self._now())
         identity = f"{event['metadata']['namespace']}/{event['involvedObject'].get('name')}"
@@ -110,7 +111,7 @@ class EventRecorder:
             self._on_drop("full")
 
     def stop(self, *, timeout_seconds: float = 5.0) -> None:
-        """Write queued events for at most `timeout_seconds`, then end. Idempotent."""
+        """Write queued events for at most `timeout_seconds`, then stop the writers. Idempotent."""
         self._stop_at = time.monotonic() + timeout_seconds
         self._stopped.set()
         for waiting in self._queues:
@@ -165,7 +166,7 @@ class EventRecorder:
                 pass  # the Event expired: create it again, as client-go does
             else:
                 return
-        # Not `create`, which would decode an answer that is not needed.
+        # Not by `create`, which would decode a response that is not needed.
         self._client.request("POST", paths.EVENTS.path(namespace=namespace), body=event)
 
 
@@ -178,15 +179,15 @@ def make_event(
     *,
     now: float,
 ) -> JsonObject:
-    """Build an Event as client-go does; for cluster-scoped objects in namespace `default`.
+    """Build an Event as client-go does; in namespace `default` for cluster-scoped objects.
 
     Args:
         involved: the object, with apiVersion, kind and metadata.
         event_type: `Normal` or `Warning`.
-        reason: CamelCase.
-        message: for the user.
-        component: event source and reporting component.
-        now: seconds since 1970.
+        reason: a CamelCase word.
+        message: the text for the user.
+        component: the event source, which is also the reporting component.
+        now: the current time in seconds since 1970.
     """
     metadata = involved.get("metadata") or {}
     reference = {
@@ -220,7 +221,7 @@ def make_event(
 
 
 def event_name(object_name: str, now: float) -> str:
-    """Return `<object>.<hex nanoseconds>`, with a UUID instead of a name that does not fit."""
+    """Return `<object>.<hex nanoseconds>`; a UUID replaces an object name that is too long."""
     suffix = f"{int(now * 1e9):x}"
     name = f"{object_name}.{suffix}"
     if len(name) > _MAX_NAME or not _DNS_SUBDOMAIN.fullmatch(name):
@@ -229,7 +230,7 @@ def event_name(object_name: str, now: float) -> str:
 
 
 def _shortened(message: str) -> str:
-    """Cut the message to `_MAX_MESSAGE` bytes."""
+    """Return the message, truncated to `_MAX_MESSAGE` bytes."""
     data = message.encode()
     if len(data) <= _MAX_MESSAGE:
         return message

@@ -1,8 +1,8 @@
-"""Reads address, TLS and credentials from a kubeconfig or from a pod's service account.
+"""Reads the address, TLS settings and credentials from a kubeconfig or a pod's service account.
 
-Follows client-go's tools/clientcmd: of several files, the first that defines an entry wins; inline
-data wins over a path; paths are relative to their file; a `tokenFile` wins over a `token` and is
-re-read. Only the old `auth-provider` entries are left to the official client.
+The rules are those of client-go's tools/clientcmd: of several files, the first one that defines an
+entry wins; inline data wins over a path; paths are relative to their file; a `tokenFile` wins over
+a `token` and is re-read. Only the old `auth-provider` entries are left to the official client.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 _POD_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_FILE_SECONDS: Final = 60.0
-# A token that expires this soon is renewed.
+# A token that expires within this time is renewed.
 _EXPIRY_MARGIN_SECONDS: Final = 300.0
 
 
 class UnusableError(Exception):
-    """The configuration does not describe a usable client; the text says why."""
+    """The configuration does not describe a usable client; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Address and credentials for the API server.
+    """Address of the API server, and the credentials for it.
 
     Attributes:
-        server: URL of the API server; "" when only `--master` names it.
+        server: the URL of the API server; "" if only `--master` gives it.
         authorization: returns the Authorization header, "" for none; cheap to call.
-        proxy: URL of a proxy, "" when the file names none.
+        proxy: the URL of a proxy; "" if the file gives none.
     """
 
     server: str
@@ -138,7 +138,7 @@ def nobody() -> Access:
 
 
 def in_pod() -> Access:
-    """Return the access of this pod's service account.
+    """Return the access that this pod's service account has.
 
     Raises:
         UnusableError: the process runs outside a pod, or the pod has no service account.
@@ -218,7 +218,7 @@ def _always(header: str) -> Callable[[], str]:
 
 
 class _TokenFile:
-    """The Authorization header from a token file, re-read because the file gets replaced."""
+    """The Authorization header from a token file, which is re-read because it gets replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -239,12 +239,13 @@ class _TokenFile:
                 self._until = now + _TOKEN_FILE_SECONDS
             elif not self._header:
                 raise UnusableError(reason)
-            # An unreadable file is being replaced right now; the previous token is still valid.
+            # If the file is unreadable, it is just being replaced, and the previous token is still
+            # valid.
         return self._header
 
 
 class _ExecToken:
-    """The token of an exec plug-in, which runs again shortly before the token expires."""
+    """The token from an exec plug-in, which is run again shortly before the token expires."""
 
     def __init__(self, plugin: _Exec, cluster: _Cluster, file: Path) -> None:
         self._plugin = plugin
@@ -262,7 +263,8 @@ class _ExecToken:
 
     def _is_ending(self) -> bool:
         end = self.credential.expiration_timestamp
-        # Only tokens expire here: a client certificate is replaced with the connections, on a 401.
+        # Only the token's expiry is checked: a client certificate is replaced together with the
+        # connections, after a 401.
         return bool(
             end and self.credential.token and end.timestamp() < time.time() + _EXPIRY_MARGIN_SECONDS
         )
@@ -323,7 +325,10 @@ class _ExecToken:
 
 
 def _by_official_client(paths: str) -> Callable[[], str]:
-    """Handle the old `auth-provider` (oidc): rare, and the official client costs 40 MiB."""
+    """Return a function for the Authorization header of an old `auth-provider` entry (oidc).
+
+    Uses the official client, which needs 40 MiB; such entries are rare.
+    """
     from kubernetes import client, config  # noqa: PLC0415 - see above
 
     configuration = client.Configuration()
@@ -344,7 +349,7 @@ def _expanded(path: str) -> Path | None:
 
 
 def _decoded(path: Path | None) -> _File | None:
-    """Return the decoded file, or None if it does not exist: kubectl skips it too."""
+    """Return the decoded file; None if it does not exist, because kubectl skips such a file too."""
     if path is None or not path.exists():
         return None
     try:

@@ -1,6 +1,6 @@
 """Computes the merge patch (RFC 7386) that turns one JSON object into another.
 
-Lists are replaced as a whole; a member to remove is None in the patch.
+Lists are replaced as a whole. A member that is to be removed is None in the patch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the patch from `old` to `new`; empty when they are equal.
+    """Return the patch from `old` to `new`; it is empty if they are equal.
 
     Worked example: {"a": 1, "b": {"c": 2}} to {"b": {"c": 3}} gives {"a": None, "b": {"c": 3}}.
     """

@@ -1,8 +1,8 @@
-"""The fields of API objects that the watcher's rules use, and nothing else.
+"""The fields of API objects that the watcher's rules use, and no others.
 
-Decoding bytes into these structs takes a seventh of the time of untyped JSON and keeps no unused
-field. Every field has a default, so an absent field never fails. If a field has a wrong type,
-decoding that object fails, and the reflector skips the object.
+Decoding bytes into these structs takes a seventh of the time of decoding untyped JSON, and no
+unused field is kept. Every field has a default, so an absent field never causes an error. If a
+field has a wrong type, decoding that object fails, and the reflector skips the object.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 class Meta(msgspec.Struct, rename="camel", gc=False):
-    """Part of metav1.ObjectMeta."""
+    """The fields of metav1.ObjectMeta that are used here."""
 
     name: str = ""
     namespace: str = ""
@@ -29,11 +29,11 @@ class Meta(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def full_name(self) -> str:
-        """`<namespace>/<name>`, or the name alone of a cluster's object."""
+        """`<namespace>/<name>`, or only the name for a cluster-scoped object."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def annotation(self, name: str) -> str | None:
-        """Return an annotation's value, which may be empty; None if absent."""
+        """Return the value of an annotation, which may be empty; None if it is absent."""
         return self.annotations.get(name) if self.annotations else None
 
     def has_finalizer(self, name: str) -> bool:
@@ -42,7 +42,7 @@ class Meta(msgspec.Struct, rename="camel", gc=False):
 
 
 class DataSource(msgspec.Struct, rename="camel", gc=False):
-    """TypedLocalObjectReference or TypedObjectReference."""
+    """A TypedLocalObjectReference or a TypedObjectReference."""
 
     kind: str = ""
     name: str = ""
@@ -51,7 +51,7 @@ class DataSource(msgspec.Struct, rename="camel", gc=False):
 
 
 class Reference(msgspec.Struct, rename="camel", gc=False):
-    """Part of an ObjectReference; with a uid it means that very object, not a later namesake."""
+    """The used fields of an ObjectReference; a uid excludes a later object with the same name."""
 
     name: str = ""
     namespace: str = ""
@@ -59,13 +59,13 @@ class Reference(msgspec.Struct, rename="camel", gc=False):
 
 
 class Amounts(msgspec.Struct, gc=False):
-    """ResourceRequirements of a claim: quantity, as text, by resource."""
+    """The ResourceRequirements of a claim: the quantity, as text, of each resource."""
 
     requests: dict[str, str] | None = None
 
 
 class ClaimSpec(msgspec.Struct, rename="camel", gc=False):
-    """Part of a PersistentVolumeClaimSpec."""
+    """The fields of a PersistentVolumeClaimSpec that are used here."""
 
     volume_name: str = ""
     storage_class_name: str | None = None
@@ -83,14 +83,14 @@ class Condition(msgspec.Struct, gc=False):
 
 
 class ModifyStatus(msgspec.Struct, rename="camel", gc=False):
-    """ModifyVolumeStatus of a claim."""
+    """The ModifyVolumeStatus of a claim."""
 
     target_volume_attributes_class_name: str = ""
     status: str = ""
 
 
 class ClaimStatus(msgspec.Struct, rename="camel", gc=False):
-    """Part of a PersistentVolumeClaimStatus."""
+    """The fields of a PersistentVolumeClaimStatus that are used here."""
 
     phase: str = ""
     capacity: dict[str, str] | None = None
@@ -110,14 +110,14 @@ class Claim(msgspec.Struct, gc=False):
 
 
 class CsiSource(msgspec.Struct, rename="camel", gc=False):
-    """Part of a CSIPersistentVolumeSource."""
+    """The fields of a CSIPersistentVolumeSource that are used here."""
 
     driver: str = ""
     volume_handle: str = ""
 
 
 class VolumeSpec(msgspec.Struct, rename="camel", gc=False):
-    """Part of a PersistentVolumeSpec."""
+    """The fields of a PersistentVolumeSpec that are used here."""
 
     csi: CsiSource | None = None
     capacity: dict[str, str] | None = None
@@ -130,7 +130,7 @@ class VolumeSpec(msgspec.Struct, rename="camel", gc=False):
 
 
 class Phase(msgspec.Struct, gc=False):
-    """The status of a volume."""
+    """The status of a PersistentVolume."""
 
     phase: str = ""
 
@@ -144,7 +144,7 @@ class Volume(msgspec.Struct, gc=False):
 
 
 class CsiNodeDriver(msgspec.Struct, rename="camel", gc=False):
-    """One driver on a node: the driver's name for the node, and its topology keys."""
+    """One driver on a node: the driver's ID for the node, and its topology keys."""
 
     name: str = ""
     node_id: str = msgspec.field(default="", name="nodeID")
@@ -152,7 +152,7 @@ class CsiNodeDriver(msgspec.Struct, rename="camel", gc=False):
 
 
 class CsiNodeSpec(msgspec.Struct, gc=False):
-    """The drivers of a node."""
+    """The drivers on a node."""
 
     drivers: list[CsiNodeDriver] | None = None
 
@@ -165,19 +165,19 @@ class CsiNode(msgspec.Struct, gc=False):
 
 
 class Node(msgspec.Struct, gc=False):
-    """A Node, read as PartialObjectMetadata: labels only."""
+    """A Node, read as PartialObjectMetadata: only its labels are used."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
 
 
 class AnyObject(msgspec.Struct, gc=False):
-    """An object of any kind whose metadata is all that is needed."""
+    """An object of any kind, of which only the metadata is needed."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
 
 
 class GroupKind(msgspec.Struct, gc=False, frozen=True):
-    """A kind of object."""
+    """A kind of API object, with its API group."""
 
     group: str = ""
     kind: str = ""
@@ -231,7 +231,7 @@ class AttributesClass(msgspec.Struct, rename="camel", gc=False):
 
 
 class SnapshotError(msgspec.Struct, gc=False):
-    """The last error of a snapshot or content."""
+    """The last error of a snapshot or of a snapshot content."""
 
     message: str | None = None
     time: str | None = None
@@ -252,19 +252,19 @@ class SnapshotSpec(msgspec.Struct, rename="camel", gc=False):
 
 
 class Owner(msgspec.Struct, gc=False):
-    """Part of an OwnerReference."""
+    """The fields of an OwnerReference that are used here."""
 
     kind: str = ""
 
 
 class OwnedMeta(Meta, rename="camel", gc=False):
-    """Metadata with its owners."""
+    """The metadata of an object, with the object's owners."""
 
     owner_references: list[Owner] | None = None
 
 
 class SnapshotStatus(msgspec.Struct, rename="camel", gc=False):
-    """Part of a VolumeSnapshotStatus."""
+    """The fields of a VolumeSnapshotStatus that are used here."""
 
     bound_volume_snapshot_content_name: str | None = None
     volume_group_snapshot_name: str | None = None
@@ -283,14 +283,14 @@ class Snapshot(msgspec.Struct, gc=False):
 
 
 class SnapshotContentSource(msgspec.Struct, rename="camel", gc=False):
-    """The source of a content: a volume to snapshot, or an existing snapshot."""
+    """The source of a snapshot content: a volume to snapshot, or an existing snapshot."""
 
     volume_handle: str | None = None
     snapshot_handle: str | None = None
 
 
 class SnapshotContentSpec(msgspec.Struct, rename="camel", gc=False):
-    """Part of a VolumeSnapshotContentSpec."""
+    """The fields of a VolumeSnapshotContentSpec that are used here."""
 
     driver: str = ""
     deletion_policy: str = ""
@@ -300,7 +300,7 @@ class SnapshotContentSpec(msgspec.Struct, rename="camel", gc=False):
 
 
 class SnapshotContentStatus(msgspec.Struct, rename="camel", gc=False):
-    """Part of a VolumeSnapshotContentStatus."""
+    """The fields of a VolumeSnapshotContentStatus that are used here."""
 
     snapshot_handle: str | None = None
     ready_to_use: bool | None = None
@@ -318,13 +318,13 @@ class SnapshotContent(msgspec.Struct, gc=False):
 
 
 class GroupSnapshotSpec(msgspec.Struct, rename="camel", gc=False):
-    """Part of a VolumeGroupSnapshotSpec."""
+    """The fields of a VolumeGroupSnapshotSpec that are used here."""
 
     volume_group_snapshot_class_name: str | None = None
 
 
 class GroupSnapshotStatus(msgspec.Struct, rename="camel", gc=False):
-    """Part of a VolumeGroupSnapshotStatus."""
+    """The fields of a VolumeGroupSnapshotStatus that are used here."""
 
     bound_volume_group_snapshot_content_name: str | None = None
     ready_to_use: bool | None = None
@@ -340,14 +340,14 @@ class GroupSnapshot(msgspec.Struct, gc=False):
 
 
 class GroupContentSource(msgspec.Struct, rename="camel", gc=False):
-    """The source of a group content: volumes to snapshot together, or an existing group."""
+    """The source of a group content: volumes to snapshot, or an existing group snapshot."""
 
     volume_handles: list[str] | None = None
     group_snapshot_handles: JsonObject | None = None
 
 
 class GroupContentSpec(msgspec.Struct, rename="camel", gc=False):
-    """Part of a VolumeGroupSnapshotContentSpec."""
+    """The fields of a VolumeGroupSnapshotContentSpec that are used here."""
 
     driver: str = ""
     volume_group_snapshot_class_name: str | None = None
@@ -356,7 +356,7 @@ class GroupContentSpec(msgspec.Struct, rename="camel", gc=False):
 
 
 class GroupContentStatus(msgspec.Struct, rename="camel", gc=False):
-    """Part of a VolumeGroupSnapshotContentStatus."""
+    """The fields of a VolumeGroupSnapshotContentStatus that are used here."""
 
     volume_group_snapshot_handle: str | None = None
     ready_to_use: bool | None = None

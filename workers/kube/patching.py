@@ -2,7 +2,7 @@
 
 Supports JSON patch (RFC 6902), merge patch (RFC 7386), and the part of strategic merge patch that
 csi-fleet sends: lists of plain values (finalizers) with `$deleteFromPrimitiveList/`, and lists of
-objects merged by `type` or `uid`.
+objects that are merged by `type` or `uid`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def patched(item: JsonObject, patch: Any, content_type: str) -> JsonObject:
 
     Raises:
         InvalidError: the patch does not fit the object.
-        ConflictError: the patch names a uid that is not the object's.
+        ConflictError: the uid in the patch is not the object's uid.
     """
     if content_type == JSON_PATCH:
         return _json_patched(item, patch)
@@ -73,7 +73,7 @@ def _merged_list(known: list[Any], wanted: list[Any]) -> list[Any]:
 
 
 def _json_patched(item: JsonObject, operations: Sequence[Mapping[str, Any]]) -> JsonObject:
-    """Apply a JSON patch; any failure becomes InvalidError, as the server answers 422."""
+    """Apply a JSON patch; any failure becomes InvalidError, as the server would answer 422."""
     result = deepcopy(item)
     for operation in operations:
         steps = [
@@ -95,7 +95,7 @@ def _apply(result: JsonObject, steps: list[str], operation: Mapping[str, Any]) -
     if isinstance(target, list):
         _apply_to_list(target, last, verb, value)
     elif verb == "test":
-        # As in the server's library, a missing field equals null.
+        # As in the server's patch library, a missing field equals null.
         if target.get(last) != value:
             raise ValueError(last)
     elif verb == "remove":

@@ -1,4 +1,4 @@
-"""API paths of each kind, built from group, version and plural."""
+"""The API paths of each kind, built from its group, version and plural."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind as the API serves it; `group` is empty for core/v1."""
+    """One kind of object, as the API serves it; `group` is empty for core/v1."""
 
     group: str
     version: str
@@ -23,11 +23,11 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def at(self, version: str) -> Resource:
-        """Return the same kind in another served version."""
+        """Return the same kind in a different served version."""
         return replace(self, version=version)
 
     def path(self, name: str = "", *, namespace: str = "") -> str:
-        """Return the path of one object; without `name`, of the collection.
+        """Return the path of one object, or of the whole collection if `name` is empty.
 
         Without `namespace`, the collection of a namespaced kind covers all namespaces.
         """

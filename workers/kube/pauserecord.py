@@ -1,7 +1,7 @@
-"""Stores operators' pauses in one ConfigMap in the system's namespace, one entry per pause.
+"""Stores operators' pauses in a ConfigMap in csi-fleet's own namespace, one entry per pause.
 
-The ConfigMap is the source of truth. `csi-fleet pause` and `resume` write it; Redis mirrors it
-(`workers.queue.pauses`). The state with the newer resourceVersion wins.
+The ConfigMap is the source of truth. `csi-fleet pause` and `resume` write it, and Redis mirrors it
+(`workers.queue.pauses`). If the two differ, the state with the newer resourceVersion wins.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ _log = get_logger(__name__)
 NAME: Final = "csi-fleet-pauses"
 DRIVER: Final = "driver"
 CLASS: Final = "class"
-# Characters to escape in a ConfigMap key; `_` is allowed there, but starts our escapes.
+# The characters to escape in a ConfigMap key. `_` would be allowed there, but our escapes start
+# with it.
 _OTHERS: Final = re.compile(r"[^-.a-zA-Z0-9]")
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All pauses at one resourceVersion.
+    """All pauses, as stored at one resourceVersion.
 
     Attributes:
-        version: resourceVersion of this state; `get` sets "0" when there is no ConfigMap.
-        pauses: `driver NAME` or `class NAME` -> `until_ms reason`; until 0 means without end.
+        version: the resourceVersion of this state; `get` sets "0" if there is no ConfigMap.
+        pauses: `driver NAME` or `class NAME` -> `until_ms reason`; an `until_ms` of 0 means that
+            the pause has no end.
     """
 
     version: str
@@ -42,11 +44,11 @@ class Recorded:
 
 
 class PauseRecord:
-    """Reads and writes the ConfigMap. Methods raise ApiError.
+    """Reads and writes the ConfigMap of the pauses. Methods raise ApiError.
 
     Args:
-        kube: client of the API server.
-        namespace: the system's namespace.
+        kube: the client of the API server.
+        namespace: the namespace of the ConfigMap.
     """
 
     def __init__(self, kube: KubeResources, namespace: str) -> None:
@@ -54,7 +56,7 @@ class PauseRecord:
         self.namespace = namespace
 
     def change(self, kind: str, name: str, reason: str, until_ms: int | None) -> dict[str, Any]:
-        """Return the change that sets one entry, or removes it if `until_ms` is None."""
+        """Return the change that sets one entry, or that removes it if `until_ms` is None."""
         record = {"kind": kind, "name": name, "reason": reason, "until_ms": until_ms}
         return {_field(kind, name): None if until_ms is None else json.dumps(record)}
 
@@ -69,7 +71,7 @@ class PauseRecord:
         return was_there, self._read(self._kube.apply_config_map(body))
 
     def get(self) -> Recorded:
-        """Return every pause, by a GET: workers have no permission to list."""
+        """Return all pauses by a GET, because workers have no permission to list."""
         return self._read(self._config_map())
 
     def _config_map(self) -> JsonObject:
@@ -79,7 +81,7 @@ class PauseRecord:
             return {"metadata": {"resourceVersion": "0"}}
 
     def list(self) -> Recorded:
-        """Return every pause, by a list: it has a resourceVersion even without a ConfigMap."""
+        """Return all pauses by a LIST, which has a resourceVersion even without a ConfigMap."""
         path = paths.CONFIG_MAPS.path(namespace=self.namespace)
         found = self._kube.client.get(path, {"fieldSelector": f"metadata.name={NAME}"})
         if items := found.get("items"):
@@ -87,7 +89,7 @@ class PauseRecord:
         return Recorded(str(found["metadata"]["resourceVersion"]))
 
     def _read(self, config_map: JsonObject) -> Recorded:
-        """Return the pauses; an unreadable entry is logged and left out."""
+        """Return the pauses in the ConfigMap; an unreadable entry is logged and skipped."""
         found = Recorded(str(config_map["metadata"]["resourceVersion"]))
         for name, text in (config_map.get("data") or {}).items():
             try:

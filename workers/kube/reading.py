@@ -1,6 +1,6 @@
-"""Reads objects from the API server; nothing here changes them.
+"""Reads objects from the API server, and never changes them.
 
-A reconcile gets only this as `context.kube`; its writes go through `context.effects.kube`.
+A reconcile gets only this class, as `context.kube`; its writes go through `context.effects.kube`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from workers.kube.paths import Resource
 
 _PAGE_SIZE: Final = 500
-# The API server's cache may get a recent event up to a second late.
+# A recent event may reach the API server's cache up to a second late.
 PAST_SECONDS: Final = 1
 _PAST_READ_SECONDS: Final = 10.0
 
 
 class Getter(Protocol):
-    """The part of a KubeClient that reads."""
+    """The methods of a KubeClient that read."""
 
     def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
-        """Read one object or one list page; see `KubeClient`."""
+        """Read one object or one page of a list; see `KubeClient`."""
 
     def watch_raw(
         self,
@@ -42,9 +42,9 @@ class Getter(Protocol):
 
 
 class KubeReader:
-    """Reads objects by name; one per process, thread-safe.
+    """Reads objects by name; one instance per process, thread-safe.
 
-    Each read is live: it names no resourceVersion, so the API server reads from etcd.
+    Each read is live: it sends no resourceVersion, so the API server reads from etcd.
     """
 
     def __init__(self, client: Getter) -> None:
@@ -56,9 +56,9 @@ class KubeReader:
         """Read one object.
 
         Args:
-            resource: its kind.
-            name: its name.
-            namespace: "" for a cluster-scoped kind.
+            resource: the kind of the object.
+            name: the name of the object.
+            namespace: the namespace of the object; "" for a cluster-scoped kind.
         """
         return self._getter.get(resource.path(name, namespace=namespace))
 
@@ -73,13 +73,13 @@ class KubeReader:
     def past(
         self, resource: Resource, name: str, *, namespace: str = "", since: int
     ) -> Iterator[tuple[str, JsonObject]]:
-        """Yield type and object of the watch events of one object after a resourceVersion.
+        """Yield type and object of each watch event about one object since `since`.
 
-        The API server keeps the events of the last minute or more. It ends the response after
-        `PAST_SECONDS`; a caller may stop earlier.
+        `since` is a resourceVersion. The API server keeps the events of the last minute or more. It
+        ends the response after `PAST_SECONDS`; a caller may stop earlier.
 
         Raises:
-            GoneError: the API server no longer has events that old.
+            GoneError: the API server no longer has events that are so old.
         """
         query = {
             "watch": "1",
@@ -101,9 +101,9 @@ class KubeReader:
     def list(
         self, resource: Resource, *, namespace: str = "", **query: str
     ) -> Iterator[JsonObject]:
-        """Yield all objects page by page; keywords are query parameters, e.g. labelSelector.
+        """Yield all objects page by page; keyword arguments are query parameters.
 
-        Adds kind and apiVersion, which the items of a list do not have.
+        Adds kind and apiVersion, which the items of a LIST response do not have.
         """
         parameters: dict[str, Any] = {"limit": _PAGE_SIZE, **query}
         identity = {"apiVersion": resource.api_version, "kind": resource.kind}
@@ -123,7 +123,7 @@ class KubeReader:
         return self.get(paths.CLAIMS, name, namespace=namespace)
 
     def list_claims(self, namespace: str = "") -> Iterator[JsonObject]:
-        """Yield the claims of one namespace, or of all."""
+        """Yield the claims of one namespace, or of all namespaces if it is ""."""
         return self.list(paths.CLAIMS, namespace=namespace)
 
     # Volumes.
@@ -132,14 +132,14 @@ class KubeReader:
         """Read a PersistentVolume live."""
         return self.get(paths.VOLUMES, name)
 
-    # Objects that a CSI request is built from.
+    # Objects from which a CSI request is built.
 
     def get_class(self, name: str) -> JsonObject:
         """Read a StorageClass live."""
         return self.get(paths.STORAGE_CLASSES, name)
 
     def get_secret(self, namespace: str, name: str) -> JsonObject:
-        """Read a Secret; the values stay base64 in `data`. Never log the result."""
+        """Read a Secret; the values in `data` remain base64-encoded. Never log the result."""
         return self.get(paths.SECRETS, name, namespace=namespace)
 
     def get_attributes_class(self, name: str, *, version: str = "v1") -> JsonObject:
@@ -151,7 +151,7 @@ class KubeReader:
         return self.get(paths.SNAPSHOTS, name, namespace=namespace)
 
     def list_snapshots(self, namespace: str = "") -> Iterator[JsonObject]:
-        """Yield VolumeSnapshots."""
+        """Yield the VolumeSnapshots of one namespace, or of all namespaces if it is ""."""
         return self.list(paths.SNAPSHOTS, namespace=namespace)
 
     def get_snapshot_content(self, name: str) -> JsonObject:
@@ -163,7 +163,7 @@ class KubeReader:
         return self.list(paths.REFERENCE_GRANTS, namespace=namespace)
 
     def list_attachments(self) -> Iterator[JsonObject]:
-        """Yield all VolumeAttachments; prefer the shared cache, which has them by volume."""
+        """Yield all VolumeAttachments; prefer the shared cache, which finds them by volume."""
         return self.list(paths.ATTACHMENTS)
 
     def get_node(self, name: str) -> JsonObject:
@@ -174,10 +174,10 @@ class KubeReader:
         """Read a CSINode live."""
         return self.get(paths.CSI_NODES, name)
 
-    # Objects that explain why another object waits.
+    # Objects that explain why another object is waiting.
 
     def list_pods_using(self, namespace: str, claim_name: str) -> Iterator[JsonObject]:
-        """Yield the pods that mount a claim, also as a generic ephemeral volume."""
+        """Yield the pods that mount a claim, including claims of generic ephemeral volumes."""
         return (
             pod
             for pod in self.list(paths.PODS, namespace=namespace)
@@ -189,14 +189,14 @@ class KubeReader:
         selector = f"involvedObject.uid={uid},type=Warning"
         return self.list(paths.EVENTS, namespace=namespace, fieldSelector=selector)
 
-    # The system's own namespace.
+    # Objects in csi-fleet's own namespace.
 
     def list_config_maps(self, namespace: str, label_selector: str) -> Iterator[JsonObject]:
-        """Yield ConfigMaps by label."""
+        """Yield the ConfigMaps that a label selector matches."""
         return self.list(paths.CONFIG_MAPS, namespace=namespace, labelSelector=label_selector)
 
     def has_config_map(self, namespace: str, name: str) -> bool:
-        """Return True if a ConfigMap exists now; by a list, the only verb the watcher may use."""
+        """Return True if a ConfigMap exists; uses LIST, the only verb that the watcher may use."""
         selector = f"metadata.name={name}"
         found = self.list(paths.CONFIG_MAPS, namespace=namespace, fieldSelector=selector)
         return next(found, None) is not None
@@ -204,7 +204,7 @@ class KubeReader:
     # Discovery.
 
     def served_kinds(self, group: str, version: str) -> dict[str, JsonObject]:
-        """Return kind -> APIResource of one group version; empty if it is not served."""
+        """Return the APIResource of each kind of one group version; empty if it is not served."""
         root = f"/apis/{group}/{version}" if group else f"/api/{version}"
         try:
             answer = self._getter.get(root)
@@ -218,10 +218,10 @@ class KubeReader:
         return resource.kind in self.served_kinds(resource.group, resource.version)
 
     def get_by_kind(self, api_version: str, kind: str, namespace: str, name: str) -> JsonObject:
-        """Read any object by apiVersion and kind (owner lookup); discovers its path.
+        """Read an object by apiVersion and kind, such as an owner; discovers the API path.
 
         Raises:
-            NotFoundError: no such object, or the kind is not served.
+            NotFoundError: there is no such object, or the kind is not served.
         """
         group, _, version = api_version.rpartition("/")
         found = self.served_kinds(group, version).get(kind)

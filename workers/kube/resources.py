@@ -1,7 +1,7 @@
-"""Typed calls that change API objects; read-only calls are in `reading`.
+"""Typed calls that change API objects; calls that only read are in `reading`.
 
-Each call is one request. Errors are those of workers.kube.errors; a missing object raises
-NotFoundError with the text client-go prints.
+Each call is one request. The errors are those of workers.kube.errors; a missing object raises
+NotFoundError with the text that client-go prints.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class KubeResources(KubeReader):
-    """Reads and writes objects by name; one per process, thread-safe."""
+    """Reads and writes objects by name; one instance per process, thread-safe."""
 
     def __init__(self, client: KubeClient) -> None:
         super().__init__(client)
@@ -31,7 +31,7 @@ class KubeResources(KubeReader):
     # Any kind.
 
     def create(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
-        """POST an object; its metadata names the namespace."""
+        """POST an object; the object's metadata gives the namespace."""
         namespace = item["metadata"].get("namespace", "")
         return self.client.create(resource.path(namespace=namespace), dict(item))
 
@@ -61,17 +61,19 @@ class KubeResources(KubeReader):
         status: bool = False,
         is_exact: bool = False,
     ) -> JsonObject:
-        """Apply a merge patch to an object that was read; returns the patched object.
+        """Apply a merge patch to an object that was read before; returns the patched object.
 
         Args:
-            resource: its kind.
-            item: the object as read.
+            resource: the kind of the object.
+            item: the object as it was read.
             change: the merge patch; None removes a member.
-            status: patch the status subresource.
-            is_exact: fail if the object changed since it was read.
+            status: whether to patch the status subresource.
+            is_exact: whether to fail if the object changed since it was read.
 
         Raises:
-            ConflictError: the object of that name has another UID, or with `is_exact` it changed.
+            ConflictError: the object with that name has a different UID, or `is_exact` is set
+                and the
+                object changed.
         """
         metadata = item["metadata"]
         known: dict[str, str] = {}
@@ -88,7 +90,7 @@ class KubeResources(KubeReader):
         """Add a finalizer to a built-in object, even if the object changed since it was read.
 
         Raises:
-            ConflictError: the object of that name now has another UID.
+            ConflictError: the object with that name now has a different UID.
         """
         patch = finalizers.add_patch(finalizer, item["metadata"]["uid"])
         return self._patch_this(_path_of(resource, item), patch)
@@ -96,20 +98,20 @@ class KubeResources(KubeReader):
     def remove_finalizer(
         self, resource: Resource, item: Mapping[str, Any], finalizer: str
     ) -> JsonObject:
-        """Remove a finalizer; otherwise as `add_finalizer`."""
+        """Remove a finalizer; in all other respects like `add_finalizer`."""
         patch = finalizers.remove_patch(finalizer, item["metadata"]["uid"])
         return self._patch_this(_path_of(resource, item), patch)
 
     # Claims.
 
     def update_claim(self, claim: Mapping[str, Any]) -> JsonObject:
-        """PUT a claim with its resourceVersion as precondition."""
+        """PUT a claim; its resourceVersion is the precondition."""
         return self.update(paths.CLAIMS, claim)
 
     # Volumes.
 
     def create_volume(self, volume: Mapping[str, Any]) -> JsonObject:
-        """Save a new PersistentVolume."""
+        """Create a PersistentVolume."""
         return self.create(paths.VOLUMES, volume)
 
     def delete_volume(self, name: str, *, uid: str | None = None) -> JsonObject:
@@ -117,18 +119,18 @@ class KubeResources(KubeReader):
         return self.delete(paths.VOLUMES, name, uid=uid)
 
     def add_volume_finalizer(self, name: str, finalizer: str, *, uid: str) -> JsonObject:
-        """Add a finalizer and keep all others; idempotent (L-072).
+        """Add a finalizer to a PersistentVolume and keep all others; idempotent (L-072).
 
         Raises:
-            ConflictError: the volume of that name now has another UID.
+            ConflictError: the volume with that name now has a different UID.
         """
         return self._patch_this(paths.VOLUMES.path(name), finalizers.add_patch(finalizer, uid))
 
     def remove_volume_finalizer(self, name: str, finalizer: str, *, uid: str) -> JsonObject:
-        """Remove a finalizer and keep all others; idempotent (L-072).
+        """Remove a finalizer from a PersistentVolume and keep all others; idempotent (L-072).
 
         Raises:
-            ConflictError: the volume of that name now has another UID.
+            ConflictError: the volume with that name now has a different UID.
         """
         return self._patch_this(paths.VOLUMES.path(name), finalizers.remove_patch(finalizer, uid))
 
@@ -140,7 +142,12 @@ class KubeResources(KubeReader):
         *,
         status: bool = False,
     ) -> JsonObject:
-        """Patch the object with the UID in `patch`; for another UID the server answers Invalid."""
+        """Patch the object that has the UID in `patch`.
+
+        Raises:
+            ConflictError: the object with that name has a different UID; the server answers
+                Invalid.
+        """
         try:
             return self.client.patch(path + "/status" * status, patch, content_type)
         except InvalidError as error:
@@ -153,10 +160,10 @@ class KubeResources(KubeReader):
     # Snapshots.
 
     def update_snapshot(self, snapshot: Mapping[str, Any]) -> JsonObject:
-        """PUT a VolumeSnapshot with its resourceVersion as precondition."""
+        """PUT a VolumeSnapshot; its resourceVersion is the precondition."""
         return self.update(paths.SNAPSHOTS, snapshot)
 
-    # The system's own namespace.
+    # Objects in csi-fleet's own namespace.
 
     def apply_config_map(self, config_map: Mapping[str, Any]) -> JsonObject:
         """Create a ConfigMap, or merge data and labels into the existing one; idempotent."""
@@ -168,7 +175,7 @@ class KubeResources(KubeReader):
             return self.create(paths.CONFIG_MAPS, config_map)
 
     def delete_config_map(self, namespace: str, name: str) -> None:
-        """Delete a ConfigMap; do nothing if it does not exist."""
+        """Delete a ConfigMap; does nothing if it does not exist."""
         try:
             self.delete(paths.CONFIG_MAPS, name, namespace=namespace)
         except NotFoundError:

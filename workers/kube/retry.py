@@ -1,4 +1,4 @@
-"""The only place that retries a conflicting update with a fresh read (S-015)."""
+"""The only code that repeats a conflicting update after a fresh read (S-015)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def update_with_retry(
     known: JsonObject | None = None,
     attempts: int = _MAX_ATTEMPTS,
 ) -> JsonObject:
-    """Read, change and update an object; a conflict starts over with a fresh read.
+    """Read, change and update an object; after a conflict, start over with a fresh read.
 
     Args:
         get: reads the object live.
-        change: returns a changed copy of the object, or None when there is nothing left to
-            change; may raise to stop.
-        update: PUTs the object; its resourceVersion is the precondition.
+        change: returns a changed copy of the object, or None if there is nothing left to change; it
+            may raise an exception to stop.
+        update: PUTs the object; the object's resourceVersion is the precondition.
         known: the object as the caller has read it, for the first attempt.
-        attempts: most updates to try.
+        attempts: the largest number of updates to try.
 
     Returns:
         The object as stored.
 
     Raises:
-        ConflictError: the last attempt still conflicted.
-        ApiError: any other refusal, at once.
+        ConflictError: the last attempt also ended in a conflict.
+        ApiError: the API server refused for another reason; this is not retried.
     """
     for attempts_left in range(attempts - 1, -1, -1):
         current, known = known or get(), None

@@ -1,4 +1,4 @@
-"""Decides who may read the metrics, by TokenReview and SubjectAccessReview."""
+"""Decides who may read the metrics, by means of TokenReview and SubjectAccessReview."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKEN_REVIEWS: Final = paths.Resource("authentication.k8s.io", "v1", "tokenrevie
 ACCESS_REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
 )
-# Prometheus scrapes every few seconds. A revoked token is refused after this time at the latest.
+# Prometheus scrapes every few seconds. A revoked token is refused at the latest after this time.
 _REMEMBERED_SECONDS: Final = 60.0
 _MAX_REMEMBERED: Final = 100
 
@@ -31,9 +31,9 @@ class PathReaders:
     """Authorizes readers of one path; caches each answer for a minute. Thread-safe.
 
     Args:
-        client: client of an account that may create both reviews.
-        path: the nonResourceURL on which the token's owner needs `get`.
-        clock: monotonic seconds.
+        client: the client of an account that may create both kinds of review.
+        path: the nonResourceURL for which the token's owner needs the verb `get`.
+        clock: returns monotonic seconds.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""HTTP to the API server by libcurl: a small pool of kept connections, and open watches.
+"""HTTP to the API server by libcurl: a small pool of persistent connections, and open watches.
 
 A pool holds at most `CONNECTIONS` handles, each with one connection. A request takes the handle
-that was used last; if all are in use it waits for one, within its own timeout. So a stalled server
-blocks only these handles, and a burst causes few TLS handshakes.
+that was used most recently; if all are in use, it waits for one within its own timeout. So a
+stalled server blocks only these handles, and a burst causes few TLS handshakes.
 
 Invariants: every request ends within its timeout; a write is sent once, even if its connection
-breaks (libcurl itself repeats a read if a kept connection turns out to be closed); redirects are
-not followed; a handle that failed is closed.
+breaks (libcurl itself repeats a read if a persistent connection turns out to be closed); redirects
+are not followed; a handle that failed is closed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS: Final = 16
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
-# An API server closes an idle connection after 90 s, some load balancers after 60.
+# An API server closes an idle connection after 90 s, and some load balancers do so after 60 s.
 _IDLE_SECONDS: Final = 50
 # Connections are replaced at this age, so that a restarted API server gets its share of them again.
 _AGE_SECONDS: Final = 600
@@ -40,7 +40,8 @@ _ERROR_BODY_BYTES: Final = 2**16
 _UNSAFE: Final = re.compile(r"[\r\n\x00]")
 _MAY_GO_OUT: Final = 0  # PREREQFUNC_OK
 _VERIFY_HOST: Final = 2  # the certificate must name the host
-# libcurl's events translated to poll(2): what it waits for, and below what has happened.
+# libcurl's events in terms of poll(2): this table has what libcurl waits for, the one below what
+# has happened.
 _WANTED: Final = {
     pycurl.POLL_NONE: 0,
     pycurl.POLL_IN: select.POLLIN,
@@ -59,10 +60,11 @@ class Tls:
     """Trusted authorities and the client certificate; each as the path of a file or as PEM bytes.
 
     Attributes:
-        authorities: CA certificates; None means the system's.
-        certificate: client certificate; None for none.
-        server_name: name required in the server's certificate; "" means the host of the address.
-        is_verified: False trusts every server.
+        authorities: the CA certificates; None means those of the system.
+        certificate: the client certificate; None for none.
+        server_name: the name that the server's certificate must have; "" means the host in the
+            address.
+        is_verified: False to trust every server.
     """
 
     authorities: str | bytes | None = None
@@ -77,7 +79,7 @@ class Answer:
     """A complete response.
 
     Attributes:
-        retry_after_seconds: the Retry-After header, 0 without it.
+        retry_after_seconds: the value of the Retry-After header; 0 without this header.
     """
 
     status: int
@@ -86,12 +88,13 @@ class Answer:
 
 
 class Transport:
-    """Sends requests to one server; thread-safe, but not across a fork.
+    """Sends requests to one server; thread-safe, but not usable across a fork.
 
     Args:
-        base_url: scheme, address and path prefix of each request.
-        tls: settings for `https`.
-        proxy: URL of a proxy for all requests; "" leaves the choice to HTTPS_PROXY and NO_PROXY.
+        base_url: the scheme, address and path prefix of each request.
+        tls: the settings for `https`.
+        proxy: the URL of a proxy for all requests; "" leaves the choice to HTTPS_PROXY and
+            NO_PROXY.
     """
 
     def __init__(self, base_url: str, tls: Tls | None = None, proxy: str = "") -> None:
@@ -102,7 +105,7 @@ class Transport:
         self._host = f"Host: {place}"
         self._connect_to = ""
         if self._tls.server_name:
-            # libcurl checks the certificate against the URL's name and connects to this host.
+            # libcurl checks the certificate against the name in the URL, but connects to this host.
             self._connect_to = f"::{parts.hostname}:{parts.port or 443}"
             place = self._tls.server_name
         self._base_url = f"{parts.scheme}://{place}{parts.path}"
@@ -120,22 +123,24 @@ class Transport:
         timeout_seconds: float,
         before_sent: Callable[[], None] | None = None,
     ) -> Answer:
-        """Send one request and return its answer.
+        """Send one request and return its response.
 
         Args:
-            method: HTTP method.
-            url: path and query, appended to the base URL.
-            headers: header lines without line ends.
-            body: body of a write. Every write needs a body, because that keeps libcurl from
-                repeating it.
-            timeout_seconds: for waiting, sending and receiving together; more than 0.
-            before_sent: called once connected, right before sending; if it raises, nothing is
-                sent and the exception is passed on.
+            method: the HTTP method.
+            url: the path and query, which are appended to the base URL.
+            headers: the header lines, without line ends.
+            body: the body of a write. Every write needs a body, because that keeps libcurl from
+                repeating the write.
+            timeout_seconds: the limit for waiting, sending and receiving together; more than 0.
+            before_sent: called after the connection is established, right before the request is
+                sent.
+                If it raises an exception, nothing is sent and the exception is passed on.
 
         Raises:
-            TimeoutError: no complete answer in time, or no free connection.
-            ConnectionError: not connected, not trusted, cut off, or not HTTP. The request may have
-                arrived.
+            TimeoutError: there was no complete response in time, or no free connection.
+            ConnectionError: the server was unreachable or not trusted, cut the connection, or
+                did not
+                speak HTTP. The request may have arrived.
             ValueError: a header or the URL contains a character that HTTP does not allow.
         """
         lines = self._checked(headers)
@@ -145,7 +150,8 @@ class Transport:
             _set_request(handle, method, self._base_url + url, lines, body)
             handle.setopt(pycurl.WRITEFUNCTION, parts.append)
             handle.setopt(pycurl.TIMEOUT_MS, max(1, int((end - time.monotonic()) * 1000)))
-            # Python handles Ctrl-C in the main thread; libcurl's progress callback lets it run.
+            # Python handles Ctrl-C in the main thread; libcurl's progress callback gives it the
+            # chance to do so.
             is_main = threading.current_thread() is threading.main_thread()
             handle.setopt(pycurl.NOPROGRESS, not is_main)
             if before_sent is not None:
@@ -165,18 +171,18 @@ class Transport:
             return answer
 
     def open(self, url: str, headers: Sequence[str], *, silence_seconds: float) -> Answer | Stream:
-        """Open a watch: a GET with an endless response, on a connection of its own.
+        """Open a watch: a GET with an endless response, on its own connection.
 
         Args:
-            url: path and query, appended to the base URL.
-            headers: header lines without line ends.
-            silence_seconds: longest wait for the headers and for more data.
+            url: the path and query, which are appended to the base URL.
+            headers: the header lines, without line ends.
+            silence_seconds: the longest wait for the response headers, and for more data.
 
         Returns:
             The open response, or the complete response of a server that refuses.
 
         Raises:
-            As `send`.
+            The same exceptions as `send`.
         """
         handle = self._new_handle()
         _set_request(handle, "GET", self._base_url + url, self._checked(headers), None)
@@ -206,7 +212,8 @@ class Transport:
             self._free.put(None)
 
     def _checked(self, headers: Sequence[str]) -> list[str]:
-        # The empty "Expect:" stops libcurl from waiting for "100 Continue" before large bodies.
+        # The empty "Expect:" keeps libcurl from waiting for "100 Continue" before it sends a large
+        # body.
         lines = [self._host, "Expect:", *headers]
         for line in lines:
             if _UNSAFE.search(line):
@@ -239,7 +246,7 @@ class Transport:
         return handle
 
     def _options(self) -> dict[int, object]:
-        """Return the options that are the same for all requests."""
+        """Return the libcurl options that are the same for all requests."""
         options: dict[int, object] = {
             pycurl.NOSIGNAL: 1,
             pycurl.PROTOCOLS: pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS,
@@ -285,11 +292,11 @@ class Transport:
 
 
 class Stream:
-    """The open response of a watch; read by one thread, interrupted by any.
+    """The open response of a watch; one thread reads it, and any thread may interrupt it.
 
     Args:
-        handle: a handle used by no other request, with the request set.
-        silence_seconds: longest wait for more data.
+        handle: a handle that no other request uses, with the request already set.
+        silence_seconds: the longest wait for more data.
     """
 
     def __init__(self, handle: pycurl.Curl, silence_seconds: float) -> None:
@@ -308,7 +315,7 @@ class Stream:
         self._multi.add_handle(handle)
 
     def read_head(self) -> None:
-        """Wait for the status; raises as `Transport.send`."""
+        """Wait for the status; raises the same exceptions as `Transport.send`."""
         is_over = False
 
         def header(line: bytes) -> None:
@@ -320,10 +327,10 @@ class Stream:
         self.status = self._handle.getinfo(pycurl.RESPONSE_CODE)
 
     def read(self) -> bytes:
-        """Return the next data, b"" at the end.
+        """Return the next data; b"" at the end of the response.
 
         Raises:
-            TimeoutError: no data for `silence_seconds`.
+            TimeoutError: no data arrived for `silence_seconds`.
             ConnectionError: the stream was cut off or interrupted.
         """
         self._advance_until(lambda: bool(self._parts))
@@ -332,13 +339,13 @@ class Stream:
         return data
 
     def interrupt(self) -> None:
-        """End a blocked read; does nothing once the stream is closed."""
+        """End a read that is blocked; does nothing once the stream is closed."""
         with self._lock:
             if self._interrupted >= 0:
                 os.eventfd_write(self._interrupted, 1)
 
     def close(self) -> None:
-        """Drop the connection: after a watch that was not read to its end it cannot be reused."""
+        """Drop the connection: it cannot be reused if the watch was not read to its end."""
         with self._lock:
             if self._interrupted < 0:
                 return
@@ -358,7 +365,7 @@ class Stream:
             self._advance(left)
 
     def _advance(self, seconds: float) -> None:
-        """Wait at most `seconds` for events and let libcurl handle them."""
+        """Wait for socket events for at most `seconds`, and let libcurl handle them."""
         due_ms = self._multi.timeout()
         wait_ms = seconds * 1000
         ready = self._poll.poll(min(wait_ms, due_ms) if due_ms >= 0 else wait_ms)
@@ -375,7 +382,7 @@ class Stream:
                 raise _error(pycurl.error(code, message))
 
     def _follow(self, wanted: int, descriptor: int, *_: object) -> None:
-        """Register the socket events that libcurl waits for; called by libcurl."""
+        """Register the socket events that libcurl waits for; libcurl calls this method."""
         if wanted == pycurl.POLL_REMOVE:
             self._poll.unregister(descriptor)
         else:
@@ -401,7 +408,8 @@ def _set_request(
     if body is None:
         handle.setopt(pycurl.HTTPGET, 1)
     else:
-        # The body comes from a file that cannot be rewound, so libcurl cannot resend it (error 65).
+        # libcurl cannot rewind the file from which it reads the body, so it cannot send the body
+        # again (error 65).
         handle.setopt(pycurl.UPLOAD, 1)
         handle.setopt(pycurl.READDATA, BytesIO(body))
         handle.setopt(pycurl.INFILESIZE_LARGE, len(body))

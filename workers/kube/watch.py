@@ -1,11 +1,11 @@
-"""Follows all objects of one kind: lists them by pages, then watches, for ever.
+"""Follows all objects of one kind: lists them in pages, then watches them, forever.
 
 Invariants: no object is kept here; an object that cannot be read is logged and skipped, and never
 ends the loop; the sink gets a complete list (`begin_list` .. `end_list`) after every gap, so it
-learns of deletions it missed. A kind that the server does not serve (a CRD that is not installed)
-is not a failure: it is looked for periodically. A watch without any data for `SILENCE_SECONDS`, not
-even a bookmark, is reopened: its connection may be half open, or its server frozen.
-client-go's reflector does the same; the official Python informer has neither bookmarks nor
+learns of deletions that it missed. A kind that the server does not serve (a CRD that is not
+installed) is not a failure: the loop checks for it periodically. A watch that brings no data for
+`SILENCE_SECONDS`, not even a bookmark, is reopened: its connection may be half open, or its server
+frozen. client-go's reflector does the same; the official Python informer has neither bookmarks nor
 back-off.
 """
 
@@ -36,23 +36,24 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 PAGE_SIZE: Final = 500
-# A continue token expires after about 5 minutes. If a list takes longer with pages of 500, each
-# retry asks for pages larger by this factor.
+# A continue token expires after about 5 minutes. If listing takes longer with pages of 500, each
+# retry requests pages that are larger by this factor.
 _PAGE_GROWTH: Final = 4
 _MAX_PAGE_SIZE: Final = 32_000
-# After this time the server ends a watch; random, so that not all watches end together.
+# The server ends a watch after this time, which is random, so that not all watches end together.
 _WATCH_SECONDS: Final = (240, 300)
-# kube-apiserver sends a bookmark every minute. For a kind without bookmarks (no watch cache) a
-# quiet watch is reopened this often, which costs one request.
+# kube-apiserver sends a bookmark every minute. For a kind without bookmarks (one without a watch
+# cache), a quiet watch is reopened this often, which costs one request.
 SILENCE_SECONDS: Final = 90.0
 # Timeout of `present_version`.
 _PRESENT_SECONDS: Final = 10.0
-# A watch that ends sooner and without an event is a failure (client-go: very short watch).
+# A watch that ends earlier and brought no event counts as a failure (client-go: very short watch).
 _SHORT_WATCH_SECONDS: Final = 1.0
 _REPEAT_LOG_SECONDS: Final = 60.0
-# How often to look for a kind that the server does not serve.
+# How often to check for a kind that the server does not serve.
 LOOK_AGAIN_SECONDS: Final = 30.0
-# Asks for metadata only; a server without support sends whole objects, which decode as well.
+# Requests only metadata. A server that does not support this sends whole objects, which can be
+# decoded in the same way.
 METADATA_LIST: Final = (
     "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 )
@@ -65,32 +66,32 @@ class Sink(Protocol[T_contra]):
     """Receives the objects; called only from the reflector's thread, and must not block."""
 
     def begin_list(self) -> None:
-        """A complete list starts; after a failure it is called again without an `end_list`."""
+        """Prepare for a complete list; after a failure it is called again without `end_list`."""
 
     def listed(self, item: T_contra) -> None:
-        """One object of the list."""
+        """Process one object of the list."""
 
     def end_list(self, resource_version: str) -> None:
-        """The list is complete: an object that was not in it does not exist."""
+        """Process the end of the list: an object that was not in it does not exist."""
 
     def changed(self, item: T_contra) -> None:
-        """An object was added or modified."""
+        """Process an object that was added or modified."""
 
     def deleted(self, item: T_contra) -> None:
-        """An object was deleted; its resourceVersion is that of the deletion."""
+        """Process an object that was deleted; its resourceVersion is that of the deletion."""
 
 
 @dataclass(slots=True)
 class ReflectorHealth:
-    """State of a reflector, for the health endpoint.
+    """The state of a reflector, for the health endpoint.
 
     Attributes:
-        listed_at: `time.monotonic()` of the last complete list, None for never.
-        event_at: `time.monotonic()` of the last event, None for never.
-        lists: number of completed lists.
-        error: why listing or watching fails, "" while it works.
+        listed_at: `time.monotonic()` of the last complete list; None for never.
+        event_at: `time.monotonic()` of the last event; None for never.
+        lists: the number of complete lists.
+        error: why listing or watching fails; "" while it works.
         is_served: False while the API server does not serve the kind.
-        is_watching: a watch is open and was not silent for too long.
+        is_watching: True while a watch is open that has not been silent for too long.
         version: the newest resourceVersion of any list, event or bookmark.
     """
 
@@ -125,7 +126,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 class _ItemEvent(msgspec.Struct, Generic[T], gc=False):
-    """An event with a well-formed object: the usual case."""
+    """An event with a well-formed object, which is the usual case."""
 
     type: str
     object: T
@@ -139,7 +140,7 @@ class _AnyObject(msgspec.Struct, gc=False):
     metadata: _Versioned = msgspec.field(default_factory=_Versioned)
 
 
-# Types of events that are not passed to the sink.
+# The types of events that are not passed to the sink.
 _ABOUT_THE_WATCH: Final = frozenset({"BOOKMARK", "ERROR"})
 _RAW_PAGE: Final = msgspec.json.Decoder(_RawPage)
 _EVENT: Final = msgspec.json.Decoder(_Event)
@@ -148,7 +149,7 @@ _ANY: Final = msgspec.json.Decoder(_AnyObject)
 
 @dataclass(slots=True)
 class _Position:
-    """How far the watch has come; an empty `resource_version` means that a list is due."""
+    """How far the watch has progressed; an empty `resource_version` means that a list is due."""
 
     resource_version: str = ""
     events: int = 0
@@ -160,15 +161,16 @@ class Reflector(Generic[T]):
 
     Args:
         client: the API client.
-        path: path of the collection.
-        item_type: type an object decodes to: a struct of objects.py, or `dict` for all of it.
+        path: the path of the collection.
+        item_type: the type to which an object is decoded: a struct of objects.py, or `dict` for the
+            whole object.
         sink: receives the objects.
-        metadata_only: ask for PartialObjectMetadata.
-        label_selector: follow only objects with these labels; "" for all.
-        backoff: delays after failures.
+        metadata_only: whether to request PartialObjectMetadata.
+        label_selector: selects the objects to follow by their labels; "" for all objects.
+        backoff: the delays after failures.
         on_progress: called by the loop's thread after each round, page and event.
-        look_again_seconds: time between two lookups of a kind that is not served.
-        clock: monotonic seconds.
+        look_again_seconds: the time between two checks for a kind that is not served.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -205,7 +207,7 @@ class Reflector(Generic[T]):
         self._heard_at = self._logged_at = float("-inf")
 
     def run(self) -> None:
-        """List and watch until `stop`; an error of the API server never ends it."""
+        """List and watch until `stop` is called; an error of the API server never ends the loop."""
         position = _Position()
         while not self._stopped.is_set():
             self._on_progress()
@@ -221,15 +223,15 @@ class Reflector(Generic[T]):
             except ApiError as error:
                 self._failed(str(error))
             except Exception as error:  # noqa: BLE001 - the loop must outlive any defect
-                # Most likely a defect of a sink: the next list repairs what the sink missed.
+                # Most likely a defect in a sink; the next list delivers what the sink missed.
                 _log.exception("unexpected error while watching", path=self.path)
                 position.resource_version = ""
                 self._failed(repr(error))
 
     def stop(self) -> None:
-        """End `run` soon; thread-safe and idempotent."""
+        """Make `run` return soon; thread-safe and idempotent."""
         self._stopped.set()
-        # `run` lists nothing after `stop`; this only ends its wait for a relist.
+        # `run` does not list any more after `stop`; this only ends its wait for a relist.
         self._relist.set()
         self._interrupt()
 
@@ -242,7 +244,8 @@ class Reflector(Generic[T]):
     def present_version(self) -> str:
         """Return the current resourceVersion of the collection; thread-safe.
 
-        A list without a resourceVersion is read from etcd, so a late watch does not matter.
+        A LIST without a resourceVersion is read from etcd, so it does not matter if the watch is
+        late.
 
         Raises:
             ApiError: the API server does not answer with a list.
@@ -366,11 +369,12 @@ class Reflector(Generic[T]):
             position.resource_version = version
 
     def _apply_parts(self, line: bytes, position: _Position) -> None:
-        """Decode step by step: a bookmark, an error, or an object with a malformed field."""
+        """Decode an event in steps: a bookmark, an error, or an object with a malformed field."""
         try:
             event = _EVENT.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            # The second unreadable line at this resourceVersion: only a new list gets past it.
+            # This is the second unreadable line at this resourceVersion, so only a new list can get
+            # past it.
             if position.unreadable_at == position.resource_version:
                 position.resource_version = ""
             position.unreadable_at = position.resource_version
@@ -415,7 +419,7 @@ class Reflector(Generic[T]):
         self._stopped.wait(self._backoff.next_seconds())
 
     def _not_served(self) -> None:
-        """Report all objects of the kind as deleted and wait before the next lookup."""
+        """Report all objects of the kind as deleted, and wait before the kind's next check."""
         if self.health.is_served:
             _log.info("the API server does not serve this kind, looking for it", path=self.path)
             if self.health.lists:
@@ -461,7 +465,10 @@ def _version_in(raw: msgspec.Raw) -> str:
 
 
 def _name_of(raw: msgspec.Raw) -> str:
-    """Return namespace/name of an object whose other fields may be malformed, else its start."""
+    """Return namespace/name of an object, whose other fields may be malformed.
+
+    Without a readable name, returns the start of the raw object.
+    """
     try:
         decoded = msgspec.json.decode(raw)
         metadata = decoded["metadata"]
