@@ -1,1 +1,1 @@
-"""Turns API events into keys: a light process without gRPC or domain code."""
+"""Turns API events into keys: a lightweight process without gRPC or domain code."""

@@ -1,4 +1,4 @@
-"""`python -m watcher [flags]`: read the flags, build the watcher, run it until SIGTERM."""
+"""`python -m watcher [flags]`: read the flags, build the watcher, and run it until SIGTERM."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
-    """Wire a watcher; connects to nothing.
+    """Build a watcher from its parts; connects to nothing.
 
     Raises:
-        ConfigError: no usable client configuration.
+        ConfigError: there is no usable client configuration.
     """
     client = kube_client(settings, user_agent="csi-fleet-watcher", metrics=metrics)
     redis = settings.redis
@@ -56,7 +56,8 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
         intents=IntentStore(redis_client),
         namespace=settings.kube.namespace,
         resync_seconds=resync_seconds,
-        # A little shorter than the watchers' period, so that it has passed at each of their rounds.
+        # This period is a little shorter than the watchers' own, so that it has always passed when
+        # a watcher starts its next round.
         recovery=Recovery(
             redis_client, queue, period_seconds=recovery_seconds(resync_seconds) * 0.9
         ),
@@ -77,9 +78,11 @@ def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code.
 
     Raises:
-        ConfigError: no usable client configuration, or the endpoint's address cannot be bound.
+        ConfigError: there is no usable client configuration, or the process cannot listen on the
+            address of the HTTP endpoint.
     """
-    # Blocked before the first thread starts, so that all inherit it and only sigwait sees them.
+    # The signals are blocked before the first thread starts, so that all threads inherit this and
+    # only `sigwait` receives them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     metrics = Metrics()
     watcher = build(settings, metrics)
@@ -96,7 +99,7 @@ def run(settings: Settings) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read flags and environment; usage errors are one line and an exit code (F-014)."""
+    """Read the flags and the environment; a usage error gives one line and an exit code (F-014)."""
     try:
         settings = parse(
             Command.WATCHER, sys.argv[1:] if arguments is None else arguments, os.environ

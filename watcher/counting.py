@@ -13,12 +13,12 @@ ItemT = TypeVar("ItemT")
 
 
 class CountingSink(Generic[ItemT]):
-    """Passes every call on to a sink and counts objects by resource and type.
+    """Passes every call on to another sink, and counts the objects by resource and type of call.
 
     Args:
-        sink: the receiver.
-        counter: `csi_fleet_watch_events_total`.
-        resource: label, e.g. `claims`.
+        sink: the sink that receives the calls.
+        counter: the metric `csi_fleet_watch_events_total`.
+        resource: the resource label, for example `claims`.
     """
 
     def __init__(self, sink: Sink[ItemT], counter: Counter, resource: str) -> None:
@@ -28,24 +28,24 @@ class CountingSink(Generic[ItemT]):
         self._deleted = counter.labels(resource, "deleted")
 
     def begin_list(self) -> None:
-        """A list starts."""
+        """Pass on the start of a list."""
         self._sink.begin_list()
 
     def listed(self, item: ItemT) -> None:
-        """One object of a list."""
+        """Count one object of a list and pass it on."""
         self._listed.inc()
         self._sink.listed(item)
 
     def end_list(self, resource_version: str) -> None:
-        """The list is complete."""
+        """Pass on the end of a list."""
         self._sink.end_list(resource_version)
 
     def changed(self, item: ItemT) -> None:
-        """An object is new or changed."""
+        """Count a new or changed object and pass it on."""
         self._changed.inc()
         self._sink.changed(item)
 
     def deleted(self, item: ItemT) -> None:
-        """An object is gone."""
+        """Count a deleted object and pass it on."""
         self._deleted.inc()
         self._sink.deleted(item)

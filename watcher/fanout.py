@@ -1,7 +1,7 @@
 """Passes one watched resource to several receivers: controllers' rules and the shared cache.
 
-A receiver that joins later gets nothing until the next list starts, so that its knowledge is
-complete. A defect in one receiver does not keep an object from the others.
+A receiver that joins later gets nothing until the next list starts, so that what it knows is
+complete. If one receiver fails on an object, the others still receive the object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FanOut(Generic[T]):
     """Passes every call on to all receivers.
 
     Args:
-        path: path of the resource, for the log.
+        path: the API path of the resource, for the log.
     """
 
     def __init__(self, path: str) -> None:
@@ -33,28 +33,31 @@ class FanOut(Generic[T]):
         self._listening: tuple[tuple[str, Sink[T]], ...] = ()
 
     def join(self, name: str, make: Callable[[], Sink[T]]) -> bool:
-        """Add a receiver unless the name exists; returns True if added: a new list is needed."""
+        """Add a receiver unless there is one with this name.
+
+        Returns True if the receiver was added; a new list is needed then.
+        """
         if name in self._members:
             return False
-        # The dict is replaced, not changed, because the reflector's thread may be reading it.
+        # The dict is replaced and not modified, because the reflector's thread may be reading it.
         self._members = {**self._members, name: make()}
         return True
 
     def begin_list(self) -> None:
-        """A list starts; receivers that joined since the last list get objects from now on."""
+        """Pass on the start of a list; from now on receivers that joined before it are included."""
         self._listening = tuple(self._members.items())
         self._tell(lambda sink: sink.begin_list())
 
     def listed(self, item: T) -> None:
-        """One object of a list."""
+        """Pass on one object of a list."""
         self._tell(lambda sink: sink.listed(item))
 
     def end_list(self, resource_version: str) -> None:
-        """The list is complete."""
+        """Pass on the end of a list."""
         self._tell(lambda sink: sink.end_list(resource_version))
 
     def changed(self, item: T) -> None:
-        """An object is new or changed.
+        """Pass on a new or changed object.
 
         Raises:
             Exception: a receiver failed; the reflector then lists again, which repairs the gap.
@@ -62,7 +65,7 @@ class FanOut(Generic[T]):
         self._raise(self._tell(lambda sink: sink.changed(item)))
 
     def deleted(self, item: T) -> None:
-        """An object is gone; raises as `changed`."""
+        """Pass on a deleted object; raises the same exceptions as `changed`."""
         self._raise(self._tell(lambda sink: sink.deleted(item)))
 
     def _tell(self, say: Callable[[Sink[T]], Any]) -> list[Exception]:

@@ -1,11 +1,12 @@
 """Detects that etcd was restored to an older state, which invalidates all known resourceVersions.
 
-After a restore from a backup, the same resourceVersions are used again for other states. A watch
-that continues from the old, higher version is silent until the cluster has passed it, and newer
-looking entries of the shared cache win over current ones. So every few seconds this module asks for
-the current version of one kind, in turn, and compares it with the newest version of that kind's
-watch. It does the same when Redis holds entries newer than a complete list. A lagging API server
-can answer with an old version, so a second answer must agree.
+After a restore from a backup, the same resourceVersions are used again for different states. A
+watch that continues from the old, higher version is silent until the cluster has passed that
+version, and entries of the shared cache that look newer win over the current ones. So every few
+seconds this module requests the current version of one kind, one kind after another, and compares
+it with the newest version that the kind's watch has seen. It does the same when Redis holds entries
+that are newer than a complete list. An API server that lags behind can answer with an old version,
+so a second answer must confirm the first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# One kind per step is enough: bookmarks keep all watches within a minute of the current version.
+# One kind per step is enough, because bookmarks keep all watches within a minute of the current
+# version.
 LOOK_SECONDS: Final = 5.0
 SECOND_LOOK_SECONDS: Final = 2.0
 
@@ -33,10 +35,11 @@ class History:
     """Compares known resourceVersions with the current ones.
 
     Args:
-        reflectors: the watcher's reflectors by name; may grow.
+        reflectors: the watcher's reflectors by name; more may be added later.
         epoch: returns the current epoch of Redis.
-        end_life: ends the given epoch, unless it has ended, and drops what Redis knows by versions.
-        relist: lists kinds again, by name.
+        end_life: ends the given epoch, unless it has already ended, and drops the entries in Redis
+            that have a resourceVersion.
+        relist: lists the kinds with the given names again.
     """
 
     def __init__(
@@ -56,11 +59,11 @@ class History:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Interrupt a comparison that waits for its second answer."""
+        """Interrupt a comparison that is waiting for its second answer."""
         self._stopped.set()
 
     def life_began(self) -> None:
-        """Take note of a new epoch: Redis is empty, but watches may still be ahead of etcd."""
+        """Note that a new epoch began: Redis is empty, but watches may still be ahead of etcd."""
         self._is_new_life = True
 
     def step(self) -> float:
@@ -81,20 +84,21 @@ class History:
         return LOOK_SECONDS
 
     def compare(self, name: str, version: str) -> None:
-        """Check whether a version that Redis holds of this kind is higher than the current one.
+        """Check whether a version of this kind in Redis is higher than the current version.
 
-        Raises as `step` does.
+        Raises the same exceptions as `step`.
         """
         epoch = self._epoch()
         if self._is_beyond(name, version):
             self._went_back(name, epoch)
 
     def _is_ahead(self, name: str) -> bool:
-        # The watch's version is read first, so the current version must be at least as high.
+        # The watch's version is read before the current version, which must therefore be at least
+        # as high.
         return self._is_beyond(name, self._reflectors[name].health.version)
 
     def _is_beyond(self, name: str, version: str) -> bool:
-        # Only numbers have an order.
+        # A version that is not a number has no order, and is not compared.
         newest = number(version)
         for is_second in (False, True):
             if not newest or (is_second and self._stopped.wait(SECOND_LOOK_SECONDS)):

@@ -1,4 +1,4 @@
-"""Runs a controller's rules in the watcher: calls them under a lock, puts keys in the outbox."""
+"""Runs a controller's rules in the watcher: calls them under a lock, passes keys to the outbox."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Hosted:
-    """The rules of one controller.
+    """The rules of one controller, and the lock under which they are called.
 
     Args:
         spec: the controller's description.
-        outbox: receives its keys.
+        outbox: receives the controller's keys.
 
     Attributes:
-        records: records of its drivers, as last passed to the rules.
+        records: the records of the controller's drivers, as last passed to the rules.
     """
 
     def __init__(self, spec: Spec, outbox: Outbox) -> None:
@@ -35,7 +35,7 @@ class Hosted:
         self.records: Records = ()
         self.rules = spec.make_rules()
         self._outbox = outbox
-        # Needed because reflectors, keeper and resync call from different threads.
+        # Needed because the reflectors, the keeper and the resync call from different threads.
         self._lock = threading.RLock()
 
     def set_records(self, records: Records) -> None:
@@ -54,7 +54,8 @@ class Hosted:
         """Pass the current state of an object to the rules."""
         with self._lock:
             told = tuple(self.rules.seen(resource, item, is_listed=is_listed))
-        # A list follows a gap, so its keys are added even if the same version was added before.
+        # A list follows a gap, so its keys are added even if a key was already added for the same
+        # version of the object.
         self._send(told, None if is_listed else resource, item)
 
     def gone(self, resource: Resource, item: Any) -> None:
@@ -64,12 +65,12 @@ class Hosted:
         self._send(told, resource, item)
 
     def begin_list(self, resource: Resource) -> None:
-        """Tell the rules that a list starts."""
+        """Notify the rules that a list starts."""
         with self._lock:
             self.rules.begin_list(resource)
 
     def end_list(self, resource: Resource) -> None:
-        """Tell the rules that the list is complete."""
+        """Notify the rules that the list is complete."""
         with self._lock:
             told = tuple(self.rules.end_list(resource))
         self._send(told)
@@ -84,53 +85,56 @@ class Hosted:
                 self._outbox.add([one], version=self._version(one, resource, item))
 
     def _version(self, key: Key, resource: Resource | None, item: Any) -> str:
-        """Return the event's resourceVersion if the key is about this very object, else "".
+        """Return the event's resourceVersion if the key belongs to this very object, otherwise "".
 
-        By this version the queue ignores the same event from the other watcher.
+        With this version, the queue can ignore the same event if it comes from another watcher.
         """
         kind = next((kind for kind in self.spec.kinds if kind.name == key.kind), None)
         if kind is None or kind.subject is None or kind.subject != resource:
             return ""
         meta = item.metadata
-        # A volume's key has its claim's namespace, marked by @, instead of the UID.
+        # The key of a volume has its claim's namespace, marked by @, in place of the UID.
         is_same = key.uid in {"", meta.uid} or key.uid.startswith("@")
         return str(meta.resource_version) if is_same and key.object == meta.full_name else ""
 
 
 class RulesSink:
-    """Passes one resource to one controller's rules."""
+    """Passes one resource to the rules of one controller."""
 
     def __init__(self, hosted: Hosted, resource: Resource) -> None:
         self._hosted = hosted
         self._resource = resource
 
     def begin_list(self) -> None:
-        """A list starts."""
+        """Pass on the start of a list."""
         self._hosted.begin_list(self._resource)
 
     def listed(self, item: Any) -> None:
-        """One object of a list."""
+        """Pass on one object of a list."""
         self._hosted.seen(self._resource, item, is_listed=True)
 
     def end_list(self, resource_version: str) -> None:  # noqa: ARG002 - the sink's form
-        """The list is complete."""
+        """Pass on the end of a list."""
         self._hosted.end_list(self._resource)
 
     def changed(self, item: Any) -> None:
-        """An object is new or changed."""
+        """Pass on a new or changed object."""
         self._hosted.seen(self._resource, item, is_listed=False)
 
     def deleted(self, item: Any) -> None:
-        """An object is gone."""
+        """Pass on a deleted object."""
         self._hosted.gone(self._resource, item)
 
 
 class ScopedSink:
-    """Passes one part of a resource to one controller's rules, without list starts and ends.
+    """Passes one part of a resource to one controller's rules.
 
-    A list of one part says nothing about the other parts. So this sink finds the objects that are
-    missing from it and reports them as deleted. It keeps identity and labels of each object, so use
-    it for resources with few objects.
+    Unlike RulesSink it does not pass on the starts and ends of lists, because a list of one part
+    says
+    nothing about the other parts. So this sink itself finds the objects that are missing from the
+    list, and reports them as deleted. It keeps the identity and labels of each object, so it should
+    be
+    used only for resources with few objects.
     """
 
     def __init__(self, hosted: Hosted, resource: Resource) -> None:
@@ -149,19 +153,22 @@ class ScopedSink:
         self._hosted.seen(self._resource, item, is_listed=True)
 
     def end_list(self, resource_version: str) -> None:  # noqa: ARG002 - the sink's form
-        """Report known objects that were not in the list as deleted."""
+        """Report the known objects that were not in the list as deleted."""
         gone = [item for uid, item in self._known.items() if uid not in self._listed]
         self._known, self._listed = self._listed, {}
         for item in gone:
             self._hosted.gone(self._resource, item)
 
     def changed(self, item: Any) -> None:
-        """Remember one object and pass it to the rules."""
+        """Record a new or changed object and pass it to the rules."""
         self._known[item.metadata.uid] = _kept(item)
         self._hosted.seen(self._resource, item, is_listed=False)
 
     def deleted(self, item: Any) -> None:
-        """Report the object as last seen: it may have left the watch because its labels changed."""
+        """Report an object as deleted, in the state in which it was last seen.
+
+        The object may have left the watch because its labels changed.
+        """
         known = self._known.pop(item.metadata.uid, None)
         self._hosted.gone(self._resource, known or item)
 

@@ -1,9 +1,9 @@
 """Restores intents from their ConfigMap copies after Redis lost its data.
 
-Workers copy the intent of a long or unfinished attempt into a ConfigMap of the system's own
-namespace (M-010). Without the copy, a volume whose claim was deleted meanwhile would leak. This
-runs after Redis lost its data, and every minute: if a worker died before it deleted a copy, the
-restored intent causes one more reconcile, which removes both.
+Workers copy the intent of a long or unfinished attempt into a ConfigMap in csi-fleet's own
+namespace (M-010). Without the copy, a volume would leak if its claim was deleted in the meantime.
+Intents are restored after Redis lost its data, and also every minute: if a worker died before it
+deleted a copy, the restored intent causes one more reconcile, which removes both.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _log = get_logger(__name__)
 
 
 class _Record(msgspec.Struct):
-    """The used part of a record, type-checked: one bad record must not stop the others."""
+    """The field of a record that is used, type-checked: one bad record must not stop the others."""
 
     key: str
 
 
 class Intents(Protocol):
-    """The part of workers.queue.intents.IntentStore that is used here."""
+    """The methods of workers.queue.intents.IntentStore that are used here."""
 
     def of(self, driver: str) -> Intents:
-        """The intents of another driver."""
+        """Return the intents of the given driver."""
 
     def get(self, domain: str) -> dict[str, Any] | None:
-        """Return an intent."""
+        """Return an intent; None if there is none."""
 
     def restore(self, domain: str, sealed: bytes) -> bool:
-        """Write an intent unless one exists; returns True if written."""
+        """Write an intent unless one exists; returns True if it was written."""
 
 
 def restore_intents(
@@ -51,11 +51,14 @@ def restore_intents(
 ) -> list[Key]:
     """Write back every copied intent that is missing in Redis; returns the keys to reconcile.
 
-    Restores only intents of the given drivers' queues: installations may share a namespace, and
-    each handles its own. Called again whenever a driver is registered.
+    Only the intents of the given drivers' queues are restored: several installations may share a
+    namespace, and each restores only its own intents. This is called again whenever a driver is
+    registered.
 
-    Idempotent, and safe in two watchers: an existing intent is newer than its copy, and for an
-    intent restored after its attempt has ended, the worker finds that nothing is left to do.
+    The function is idempotent, and may run in two watchers at once. An existing intent is newer
+    than
+    its copy. If an intent is restored after its attempt has ended, the worker finds nothing left to
+    do.
 
     Raises:
         ApiError: the ConfigMaps cannot be read.
@@ -79,18 +82,20 @@ def restore_intents(
         if not domain:  # its controller reads the copy itself
             keys.append(key)
             continue
-        # The attempt may have ended since the list: then both intent and copy are gone.
+        # The attempt may have ended since the ConfigMaps were listed; then both the intent and its
+        # copy are gone.
         own = intents.of(key.driver)
         if own.get(domain) is not None or not resources.has_config_map(namespace, name):
             continue
-        # `restore` overwrites nothing: the worker may be writing a newer intent right now.
+        # `restore` overwrites nothing, because a worker may be writing a newer intent at this
+        # moment.
         if own.restore(domain, sealed):
             keys.append(key)
     return keys
 
 
 def _read(config_map: JsonObject) -> tuple[bytes, Key]:
-    """Return the record as Redis had it, and its key; the worker verifies its signature."""
+    """Return the record as it was in Redis, and its key; the worker verifies the signature."""
     text = config_map["data"][FIELD_RECORD].encode()
     key = Key.parse(msgspec.json.decode(text, type=_Record).key)
     seal = config_map["data"].get(FIELD_SEAL, "").encode()

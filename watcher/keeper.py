@@ -1,6 +1,6 @@
-"""The watcher's periodic work in Redis: moves due keys, notices new drivers and lost data.
+"""The watcher's periodic work in Redis: moves due keys, detects new drivers and lost data.
 
-Each step takes bounded time, waits only for Redis, and may run in several watchers at once.
+Each step takes a bounded time, waits only for Redis, and may run in several watchers at once.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 LOOK_SECONDS: Final = 0.4
-# Used until the first driver is known, because without a driver no key can be added.
+# Used until the first driver is known, because no key can be added before that.
 FIRST_LOOK_SECONDS: Final = 0.05
-# How often to check for missing kinds in the shared cache; workers wait until they are relisted.
+# How often to check for kinds that are missing in the shared cache; workers wait until such a kind
+# is listed again.
 CHECK_SECONDS: Final = 5.0
 
 
 class Pump(Protocol):
-    """The part of workers.queue.WorkQueue that is used here."""
+    """The method of workers.queue.WorkQueue that is used here."""
 
     def pump(self) -> float:
-        """Move keys that are due."""
+        """Move the keys that are due; returns the seconds until the next call."""
 
 
 class Epochs(Protocol):
-    """The part of workers.queue.catalog.CatalogWriter that is used here."""
+    """The method of workers.queue.catalog.CatalogWriter that is used here."""
 
     def epoch(self) -> str:
         """Return the current epoch of Redis."""
 
 
 class Registry(Protocol):
-    """The part of workers.queue.registry.DriverRegistry that is used here."""
+    """The method of workers.queue.registry.DriverRegistry that is used here."""
 
     def alive(self) -> dict[str, dict[str, Any]]:
-        """Return the records of served drivers by queue name."""
+        """Return the records of the drivers that are served now, by queue name."""
 
 
 class Keeper:
@@ -55,9 +56,11 @@ class Keeper:
         queue: the queue to maintain.
         epochs: returns the epoch of Redis.
         registry: returns the registered drivers.
-        on_epoch: called with True when Redis is first seen, with False after it lost its data.
-        on_drivers: called with the known records by queue name when they changed.
-        on_check: called every `CHECK_SECONDS`, to look for missing kinds in the shared cache.
+        on_epoch: called with True when Redis is reached for the first time, and with False after
+            Redis lost its data.
+        on_drivers: called with all known records by queue name after they changed.
+        on_check: called every `CHECK_SECONDS`, to check for kinds that are missing in the shared
+            cache.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class Keeper:
         self.epoch = ""
 
     def step(self) -> float:
-        """Check Redis and do queue maintenance; returns the seconds until the next step.
+        """Check Redis and maintain the queue; returns the seconds until the next step.
 
         Raises:
             TransientError: Redis does not answer.
@@ -102,7 +105,8 @@ class Keeper:
 
     def _look(self) -> None:
         epoch, before = self._epochs.epoch(), self.epoch
-        # Set before the callbacks: lists that begin now belong to the new epoch.
+        # The epoch is set before the callbacks run, because lists that begin now belong to the new
+        # epoch.
         self.epoch = epoch
         if epoch != before:
             if before:

@@ -1,8 +1,8 @@
 """Keeps the drivers that the watcher knows, with the records of their workers.
 
-The registry forgets a driver whose workers are away. Its keys wait in the queue, so the watcher
-remembers the driver until it restarts. In node deployment, a node is forgotten together with its
-worker, because keys of a removed node would wait for ever.
+The registry forgets a driver whose workers are gone. The driver's keys wait in the queue, so the
+watcher remembers the driver until the watcher restarts. In node deployment, a node is forgotten
+together with its worker, because the keys of a removed node would wait forever.
 """
 
 from __future__ import annotations
@@ -18,25 +18,32 @@ if TYPE_CHECKING:
 
 Record: TypeAlias = "Mapping[str, Any]"
 
-# Workers rewrite their records every few seconds. A roll-out that takes longer is reported too.
+# Workers rewrite their records every few seconds. A rollout that takes longer than this is reported
+# too.
 _DIFFER_SECONDS: Final = 60.0
 _CALM_SECONDS: Final = 20.0
-# Controllers of a record that names none.
+# The controllers of a record that names no controllers.
 _DEFAULT = ("provisioner",)
 
 
 def merged(known: Mapping[str, Record], alive: Mapping[str, Record]) -> dict[str, Record]:
-    """Merge records by place: alive ones win, absent drivers are kept, absent nodes are dropped."""
+    """Merge known and registered records by place.
+
+    Registered records win; drivers that are no longer registered are kept, and such nodes are
+    dropped.
+    """
     kept = {name: record for name, record in known.items() if not record.get("node")}
     now = {name: complete(name, record) for name, record in alive.items()}
     return dict(sorted({**kept, **now}.items()))
 
 
 class Differing:
-    """Notices processes that keep overwriting each other's record of one driver.
+    """Detects processes that keep overwriting each other's record of one driver.
 
-    Over a longer time, only two drivers with the same name in front of different storages cause
-    this. It is dangerous: if the wrong driver answers a deletion with OK, the volume leaks.
+    Over a longer time, the only possible cause is two drivers with the same name in front of
+    different
+    storage systems. This is dangerous: if the wrong driver answers a deletion with OK, the volume
+    leaks.
     """
 
     def __init__(self) -> None:
@@ -49,7 +56,7 @@ class Differing:
 
         Args:
             records: the registered records, by place.
-            now: monotonic seconds.
+            now: the current time in monotonic seconds.
         """
         for place, record in records.items():
             before, last = self._last.get(place, (None, record))
@@ -72,6 +79,6 @@ class Differing:
 
 
 def concerns(record: Record, spec: Spec) -> bool:
-    """Return True if the workers of this record run the controller."""
+    """Return True if the workers that wrote this record run the controller."""
     controllers = record.get("controllers", _DEFAULT)
     return spec.name in controllers or spec.part_of in controllers

@@ -1,8 +1,9 @@
-"""Decides which resources are watched, and passes their objects to rules and shared cache.
+"""Decides which resources are watched, and passes objects to the rules and the shared cache.
 
-Each resource has one reflector, shared by all controllers that watch it and by the shared cache.
-Only the controllers' specs decide what is watched. A controller runs here if it was chosen or if a
-driver's record names it; each of its watches starts once it is needed and never stops.
+Each resource has one reflector, which is shared by all controllers that watch the resource and by
+the shared cache. Only the controllers' specs decide what is watched. A controller runs here if it
+was chosen or if a driver's record names it; each of its watches starts once it is needed and never
+stops.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The objects that one reflector follows."""
+    """What one reflector follows: a resource or a part of it, and the form of its objects."""
 
     name: str
     resource: Resource
@@ -42,7 +43,7 @@ class Stream:
 
 
 class Following(Protocol):
-    """The part of workers.kube.watch.Reflector that is used here."""
+    """The members of workers.kube.watch.Reflector that are used here."""
 
     health: ReflectorHealth
 
@@ -51,7 +52,7 @@ class Following(Protocol):
 
 
 class Machine:
-    """All controllers' rules and the reflectors that feed them.
+    """The rules of all controllers, and the reflectors that feed them.
 
     Args:
         specs: the specs of all controllers.
@@ -61,7 +62,8 @@ class Machine:
         follow: starts a reflector that feeds the sink; returns None once the watcher stops.
 
     Attributes:
-        reflectors: the started reflectors, by name.
+        reflectors: the reflectors that were started, by name.
+        records: the records of all known drivers, by their place in the registry.
     """
 
     def __init__(
@@ -81,7 +83,8 @@ class Machine:
         self._has_begun = False
         self._fans: dict[str, FanOut[Any]] = {}
         self._catalog: dict[str, str] = {}
-        # By reflector: how many lists it had completed when it was last told to list again.
+        # For each reflector: how many lists it had completed when it was last requested to list
+        # again.
         self._asked: dict[str, int] = {}
         self.reflectors: dict[str, Following] = {}
         self.records: dict[str, Record] = {}
@@ -95,22 +98,23 @@ class Machine:
         return next(hosted.rules for hosted in self._hosted if hosted.spec.name == name)
 
     def begin(self) -> None:
-        """Start the watches needed now; before this call none is started."""
+        """Start the watches that are needed now; before this call, none is started."""
         self._has_begun = True
         for hosted in self._hosted:
             self._connect(hosted)
 
     def set_records(self, records: dict[str, Record]) -> None:
-        """Take the records of all known drivers, by their place in the registry."""
+        """Set the records of all known drivers, by their place in the registry."""
         self.records = records
         for hosted in self._hosted:
             before = hosted.records
             ours = [record for record in records.values() if concerns(record, hosted.spec)]
-            # Workers with different controllers each write a record of the same driver.
+            # Workers that run different controllers each write their own record of the same driver.
             now = tuple({record["queue_name"]: record for record in ours}.values())
             if now == before:
                 continue
-            # Hold first: keys for the new drivers must not be sent before the shared cache.
+            # The keys are held first, because keys of the new drivers must not be sent before the
+            # shared cache.
             self._hold(hosted, now)
             hosted.set_records(now)
             running = set(self.reflectors)
@@ -120,12 +124,12 @@ class Machine:
                     self.relist([watch.resource.plural])
 
     def all_keys(self) -> list[Key]:
-        """Return the keys of all objects that need work, of all controllers."""
+        """Return the keys of all objects that need work, for all controllers."""
         return [key for hosted in self._hosted for key in hosted.all_keys()]
 
     @property
     def catalog_kinds(self) -> Mapping[str, str]:
-        """The kinds of the shared cache that are written -> the reflector that feeds each."""
+        """The kinds of the shared cache that are written, each with the name of its reflector."""
         catalog = self._catalog.copy()
         return {kind: name for kind, name in catalog.items() if name in self.reflectors}
 
@@ -134,7 +138,7 @@ class Machine:
         return self._catalog[kind]
 
     def relist(self, names: Iterable[str]) -> None:
-        """List the resources of these reflectors again."""
+        """List the resources of the reflectors with these names again."""
         for name in names:
             if reflector := self.reflectors.get(name):
                 self._asked[name] = reflector.health.lists
@@ -145,12 +149,12 @@ class Machine:
         self.relist(self.catalog_kinds.values())
 
     def is_asked(self, name: str) -> bool:
-        """Return True if the first or a requested list is not complete yet."""
+        """Return True if the reflector's first list, or a requested list, is not complete yet."""
         lists = self.reflectors[name].health.lists
         return lists in {0, self._asked.get(name)}
 
     def _connect(self, hosted: Hosted) -> None:
-        """Start the watches that the controller needs and that are not running."""
+        """Start the watches that the controller needs and that are not running yet."""
         spec = hosted.spec
         is_running = hosted.records or {spec.name, spec.part_of} & self._chosen
         if not self._has_begun or not is_running:
@@ -164,7 +168,7 @@ class Machine:
                 self._join(hosted, watch, scope)
 
     def _hold(self, hosted: Hosted, records: Records) -> None:
-        """Hold the controller's keys until each cached kind that its workers read was listed."""
+        """Hold the controller's keys until each cached kind that its workers read is listed."""
         kinds = [kind.name for kind in hosted.spec.kinds]
         for watch in hosted.spec.watches:
             if watch.catalog and watch.is_needed(records):
@@ -195,6 +199,10 @@ class Machine:
             self._catalog[watch.catalog] = name
 
     def _is_metadata_enough(self, resource: Resource) -> bool:
-        """Ask all controllers, also those not running, as they share the resource's reflector."""
+        """Return True if no controller needs more than the metadata of the resource's objects.
+
+        Controllers that do not run are included, as they share the resource's reflector once they
+        run.
+        """
         watches = [watch for hosted in self._hosted for watch in hosted.spec.watches]
         return all(watch.metadata_only for watch in watches if watch.resource == resource)

@@ -1,11 +1,11 @@
-"""Buffers what the reflectors write to Redis, so that they never wait for it.
+"""Buffers what the reflectors write to Redis, so that they never wait for Redis.
 
-Reflector threads put keys and cache entries here; one thread sends them, cache entries before keys,
-so that a worker that takes a claim finds its class. A controller's keys are held until this watcher
-has listed each cached kind that the controller reads: after a restart the cache in Redis is
-complete but outdated (client-go: WaitForCacheSync). While Redis is away the buffer keeps the newest
-value per name and sends it afterwards, in order. If the buffer overflows it is dropped, and
-everything is listed and added again once Redis is back.
+Reflector threads put keys and cache entries here. One thread sends them, cache entries before keys,
+so that a worker that processes a claim finds the claim's class. A controller's keys are held until
+this watcher has listed each cached kind that the controller reads: after a restart, the cache in
+Redis is complete but outdated (client-go: WaitForCacheSync). While Redis is unavailable, the buffer
+keeps the newest value per name, and later sends these values in order. If the buffer overflows, it
+is dropped, and everything is listed and added again once Redis is available.
 """
 
 from __future__ import annotations
@@ -21,33 +21,35 @@ if TYPE_CHECKING:
 
     from workers.queue.keys import Key
 
-# Keys per call to Redis.
+# The number of keys per call to Redis.
 _BATCH = 500
-# Most keys and entries that wait while Redis is away, some 100 MB; beyond it a new list is cheaper.
+# The largest number of keys and entries that wait while Redis is unavailable, some 100 MB; above
+# this number a new list is cheaper.
 MOST_WAITING: Final = 200_000
-# Keys that become due per second when everything is added, at a resync or after Redis lost its
-# data: well below the throughput of one worker, so that new claims keep their latency.
+# The number of keys that become due per second when everything is added, at a resync or after Redis
+# lost its data. It is well below the throughput of one worker, so that the latency of new claims
+# does not suffer.
 SPREAD_PER_SECOND: Final = 200.0
 
 
 class Queue(Protocol):
-    """The part of workers.queue.WorkQueue that is used here."""
+    """The methods of workers.queue.WorkQueue that are used here."""
 
     def add(self, keys: Iterable[Key], *, delay_seconds: float = 0.0) -> None:
-        """Make keys dirty."""
+        """Add the keys to the queue, so that they are reconciled."""
 
     def add_events(self, versions: Mapping[Key, str]) -> None:
-        """Make keys dirty unless this version of their objects was added recently."""
+        """Add each key, unless this version of its object was added recently."""
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Drop counters of deleted objects."""
+        """Drop the counters of deleted objects."""
 
 
 class Catalog(Protocol):
-    """The part of workers.queue.catalog.CatalogWriter that is used here."""
+    """The methods of workers.queue.catalog.CatalogWriter that are used here."""
 
     def write(self, kind: str, entries: Iterable[tuple[str, str, Mapping[str, Any] | None]]) -> int:
-        """Write entries (name, version, value or None if deleted) unless Redis has newer ones."""
+        """Write entries (name, version, value; None if deleted) unless Redis has newer ones."""
 
     def replace(
         self,
@@ -55,13 +57,17 @@ class Catalog(Protocol):
         items: Iterable[tuple[str, str, Mapping[str, Any]]],
         list_resource_version: str,
     ) -> str:
-        """Write a complete list; returns the highest entry version that is newer than it, or ""."""
+        """Write a complete list.
+
+        Returns the highest version of the entries that are newer than the list; "" if there are
+        none.
+        """
 
     def mark_complete(self, kinds: Iterable[str], epoch: str) -> bool:
-        """Declare kinds complete in an epoch; returns False if the epoch has ended."""
+        """Declare that kinds are complete in an epoch; returns False if the epoch has ended."""
 
     def keep_fresh(self, kinds: Iterable[str], epoch: str) -> None:
-        """Record that the watches of these kinds are open and all their events are written."""
+        """Record that these kinds' watches are open and all their events have been written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +76,8 @@ class CatalogList:
 
     Attributes:
         items: name -> (resourceVersion, value).
-        version: resourceVersion of the list.
-        epoch: epoch of Redis when the list began.
+        version: the resourceVersion of the list.
+        epoch: the epoch of Redis when the list began.
     """
 
     items: dict[str, tuple[str, Mapping[str, Any]]]
@@ -81,14 +87,15 @@ class CatalogList:
 
 @dataclass(slots=True)
 class _Pending:
-    """The data that is not sent yet.
+    """The data that has not been sent yet.
 
     Attributes:
-        entries: (kind, name) -> (version, value); the value `None` removes the entry.
-        keys: key -> the object's resourceVersion; "" adds the key regardless of a version, `None`
-            forgets it.
-        everything: add the keys of all objects that need work; they are collected when sent.
-        fresh: cached kinds whose watch is open, and the epoch of Redis.
+        entries: (kind, name) -> (version, value); the value None removes the entry.
+        keys: key -> the object's resourceVersion; "" adds the key whatever the version, None
+            forgets the key.
+        everything: True if the keys of all objects that need work are to be added; they are
+            collected when they are sent.
+        fresh: the cached kinds whose watch is open, and the epoch of Redis.
         is_cut: the buffer overflowed and was dropped.
     """
 
@@ -106,7 +113,10 @@ class _Pending:
         return bool(waits or self.everything or self.is_cut)
 
     def cut(self, most: int) -> None:
-        """On overflow drop all keys, entries and lists; lists alone would miss later entries."""
+        """On overflow, drop all keys, entries and lists.
+
+        Lists cannot be kept on their own, because the later entries would be missing.
+        """
         if len(self.keys) + len(self.entries) > most:
             self.lists.clear()
             self.keys.clear()
@@ -118,14 +128,17 @@ class Outbox:
     """Sends to Redis when its one thread calls `step`; all other methods return at once.
 
     Args:
-        queue: receives keys.
-        catalog: receives entries of the shared cache.
+        queue: receives the keys.
+        catalog: receives the entries of the shared cache.
         all_keys: returns the keys of all objects that need work.
-        on_newer: called with kind and version if Redis holds entries newer than the list just
-            written, before the list is declared complete; raises to retry later.
-        on_cut: called first once Redis is back after an overflow; declares the cache incomplete
-            and lists everything again; raises while Redis is away.
-        most_waiting: most keys and entries that may wait while Redis is away.
+        on_newer: called with the kind and the version if Redis holds entries that are newer than
+            the list just written, before the list is declared complete. If it raises an exception,
+            the list is sent again later.
+        on_cut: called first once Redis is available after an overflow. It declares the cache
+            incomplete and lists everything again; it raises an exception while Redis is
+            unavailable.
+        most_waiting: the largest number of keys and entries that may wait while Redis is
+            unavailable.
     """
 
     def __init__(
@@ -147,63 +160,66 @@ class Outbox:
         self._lock = threading.Lock()
         self._pending = _Pending()
         self._is_sending = False
-        # By cached kind that is not listed yet: the kinds of keys that wait for it.
+        # For each cached kind that has not been listed yet: the kinds of keys that wait for it.
         self._awaited: dict[str, set[str]] = {}
         self._held: dict[Key, str] = {}
         self._listed: set[str] = set()
         self._wake: Callable[[], None] = lambda: None
 
     def on_waiting(self, wake: Callable[[], None]) -> None:
-        """Set the function that is called whenever something waits to be sent."""
+        """Set the function that is called whenever something is waiting to be sent."""
         self._wake = wake
 
     def add(self, keys: Iterable[Key], *, version: str = "") -> None:
-        """Add keys soon; a key that waits here is added once.
+        """Add keys to the queue soon; a key that is already waiting here is added once.
 
         Args:
-            keys: any number.
-            version: resourceVersion of the event, if the keys are added only for this event.
+            keys: the keys to add.
+            version: the resourceVersion of the event, if the keys are added only because of
+                this event.
         """
         with self._lock:
             held = self._held_kinds()
             for key in keys:
                 waiting = self._held if key.kind in held else self._pending.keys
-                # An add without a version must cause a reconcile, so it wins.
+                # An add without a version must cause a reconcile, so it overrides one with a
+                # version.
                 waits = waiting.pop(key, None)
                 waiting[key] = "" if waits == "" else version
             self._changed_keys()
 
     def hold(self, key_kinds: Iterable[str], kind: str) -> None:
-        """Hold keys of these kinds until the cached kind `kind` was listed once."""
+        """Hold keys of these kinds until the cached kind `kind` has been listed once."""
         with self._lock:
             if kind not in self._listed:
                 self._awaited.setdefault(kind, set()).update(key_kinds)
 
     def add_everything(self) -> None:
-        """Add the keys of all objects that need work soon, spread over time, some at once."""
+        """Add the keys of all objects that need work soon, in batches that are spread over time."""
         with self._lock:
             self._pending.everything = True
             self._wake()
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Forget keys soon; replaces an earlier add of the same key."""
+        """Forget keys soon; this replaces an earlier add of the same key."""
         with self._lock:
             for key in keys:
-                # Popped first, so that the key moves to the end, in the order of its last event.
+                # The key is removed first, so that it moves to the end, into the order of the last
+                # events.
                 self._pending.keys.pop(key, None)
                 self._held.pop(key, None)
                 self._pending.keys[key] = None
             self._changed_keys()
 
     def put(self, kind: str, name: str, version: str, value: Mapping[str, Any] | None) -> None:
-        """Write an entry of the shared cache soon; `value` None removes it."""
+        """Write an entry of the shared cache soon; if `value` is None, remove the entry."""
         with self._lock:
             self._pending.entries[kind, name] = (version, value)
             self._pending.cut(self._most_waiting)
             self._wake()
 
     def replace(self, kind: str, listed: CatalogList) -> None:
-        """Write a whole kind soon; waiting entries of it are older and dropped."""
+        """Write a whole kind soon; its entries that are waiting are older, and are dropped."""
         with self._lock:
             entries = self._pending.entries
             for identity in [identity for identity in entries if identity[0] == kind]:
@@ -217,28 +233,28 @@ class Outbox:
             self._wake()
 
     def keep_fresh(self, kinds: Collection[str], epoch: str) -> None:
-        """Record soon that these kinds are watched; sent after the entries that wait now."""
+        """Record soon that these kinds are watched; sent after the entries that are waiting now."""
         with self._lock:
             self._pending.fresh = (kinds, epoch)
             self._wake()
 
     @property
     def waiting(self) -> int:
-        """Number of waiting keys and entries, not counting complete lists."""
+        """The number of keys and entries that are waiting; complete lists are not counted."""
         with self._lock:
             return len(self._pending.keys) + len(self._held) + len(self._pending.entries)
 
     @property
     def is_idle(self) -> bool:
-        """True if everything was sent except held keys."""
+        """True if everything has been sent except held keys."""
         with self._lock:
             return not self._pending and not self._is_sending
 
     def step(self) -> None:
-        """Send all that waits.
+        """Send everything that is waiting.
 
         Raises:
-            TransientError: Redis is away; unsent data waits for the next step.
+            TransientError: Redis is unavailable; unsent data waits for the next step.
         """
         with self._lock:
             batch, self._pending = self._pending, _Pending()
@@ -258,9 +274,11 @@ class Outbox:
             self._wake()
 
     def _send(self, batch: _Pending) -> None:
-        """Send the batch and remove from it what was sent.
+        """Send the batch, and remove the parts that were sent from it.
 
-        Keys to forget are first: that frees memory, and a nearly full Redis refuses other writes.
+        The keys to forget are sent first, because that frees memory, and a nearly full Redis
+        refuses
+        other writes.
         """
         if batch.is_cut:
             self._on_cut()
@@ -274,7 +292,8 @@ class Outbox:
             items = ((name, *entry) for name, entry in listed.items.items())
             if newer := self._catalog.replace(kind, items, listed.version):
                 self._on_newer(kind, newer)
-            # False means that Redis lost its data meanwhile: the keeper requests a new list.
+            # A result of False means that Redis has lost its data in the meantime; the keeper then
+            # requests a new list.
             self._catalog.mark_complete([kind], listed.epoch)
             del batch.lists[kind]
         for kind in dict.fromkeys(kind for kind, _ in batch.entries):
@@ -288,7 +307,8 @@ class Outbox:
         while batch.keys:
             self._send_keys(batch.keys)
         if batch.everything:
-            # After a failure this starts from the beginning: adding a key twice changes nothing.
+            # After a failure this starts from the beginning, which does no harm: adding a key twice
+            # has no further effect.
             keys, size = self._free(self._all_keys()), max(1, int(SPREAD_PER_SECOND / 2))
             for start in range(0, len(keys), size):
                 delay_seconds = start / SPREAD_PER_SECOND
@@ -296,11 +316,11 @@ class Outbox:
             batch.everything = False
 
     def _held_kinds(self) -> set[str]:
-        """Return the kinds of keys that wait for a list; the caller holds the lock."""
+        """Return the kinds of keys that wait for a list; the caller must hold the lock."""
         return set[str]().union(*self._awaited.values())
 
     def _free(self, keys: Iterable[Key]) -> list[Key]:
-        """Return the keys that may be sent now, with queues taking turns; hold the others."""
+        """Return the keys that may be sent now, with the queues taking turns; hold the others."""
         keys = list(keys)
         with self._lock:
             held = self._held_kinds()
@@ -319,7 +339,7 @@ class Outbox:
             del keys[key]
 
     def _put_back(self, batch: _Pending) -> None:
-        """Keep the unsent part of the batch, unless newer data replaced it meanwhile."""
+        """Keep the unsent part of the batch, except what newer data has already replaced."""
         with self._lock:
             newer = self._pending
             if newer.is_cut:  # everything is relisted, and these lists miss the dropped entries
@@ -343,7 +363,7 @@ class Outbox:
 
 
 def _interleaved(keys: Iterable[Key]) -> list[Key]:
-    """Let the queues take turns, so that no queue waits for all keys of another."""
+    """Return the keys with the queues taking turns, so that no queue waits for another."""
     lanes: defaultdict[str, list[Key]] = defaultdict(list)
     for key in keys:
         lanes[key.lane].append(key)

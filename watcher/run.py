@@ -1,9 +1,9 @@
-"""The whole watcher: its parts, threads, start and stop.
+"""The whole watcher: its parts and threads, how it starts and how it stops.
 
-Two watchers may run at the same time: every write is idempotent or decided by resourceVersion.
-Threads: one reflector per resource and the loops below. Reflectors start once Redis was reached,
-those of nodes and attachments once a driver needs them (F-034). Liveness checks every thread, and
-fails if one has ended or hangs.
+Two watchers may run at the same time, because every write is idempotent or decided by
+resourceVersion. The threads are one reflector per resource, and the loops below. Reflectors start
+once Redis has been reached; those of nodes and attachments start once a driver needs them (F-034).
+The liveness check covers every thread, and fails if one has ended or hangs.
 """
 
 from __future__ import annotations
@@ -52,28 +52,29 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 _RECOVERY_SECONDS: Final = 60.0
-# Deleted objects are remembered for this long; no watcher is that far behind.
+# Deleted objects are remembered for this long; no watcher lags that far behind.
 PRUNE_SECONDS: Final = 3600.0
 PAUSES_SECONDS: Final = 5.0
-# Recovery reads ConfigMaps and records in Redis; each request has its own timeout.
+# Recovery reads ConfigMaps and records in Redis; each of these requests has its own timeout.
 _RECOVERY_LIMIT_SECONDS: Final = 300.0
-# A watch lasts 5 minutes at most, with bookmarks meanwhile; a page may take half a minute.
+# A watch lasts 5 minutes at most and brings bookmarks in between; a page of a list may take half a
+# minute.
 _REFLECTOR_LIMIT_SECONDS: Final = 600.0
 _DEFAULT: Final = ("provisioner",)
 ROLE: Final = "watcher"
 
 
 class Watcher:
-    """All parts of a watcher, connected.
+    """All parts of a watcher, connected to each other.
 
     Args:
-        client: client of the API server.
-        queue: receives keys; its `publish` wakes workers.
+        client: the client of the API server.
+        queue: receives the keys; its `publish` wakes the workers.
         catalog: the shared cache, which receives classes, nodes and attachments.
         registry: the registered drivers.
         intents: the store of intents.
-        namespace: namespace of the system's own ConfigMaps.
-        resync_seconds: time between two resyncs; 0 for none.
+        namespace: the namespace of csi-fleet's own ConfigMaps.
+        resync_seconds: the time between two resyncs; 0 for no resyncs.
         recovery: adds the keys of intents that have lost their key.
         metrics: counts watch events; None counts nothing.
         presence: records every few seconds that this watcher is alive; None records nothing.
@@ -84,7 +85,7 @@ class Watcher:
 
     Attributes:
         machine: the controllers' rules and their reflectors.
-        reflectors: the started reflectors, by resource.
+        reflectors: the reflectors that were started, by resource.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class Watcher:
             end_life=catalog.end_history,
             relist=self.machine.relist,
         )
-        # By cached kind: the version that its watch had reached at the last pruning.
+        # For each cached kind: the version that its watch had reached at the last pruning.
         self._pruned_to: dict[str, int] = {}
         self._intents = intents
         self._namespace = namespace
@@ -154,7 +155,7 @@ class Watcher:
         self._stopped = threading.Event()
 
     def _make_loops(self) -> dict[str, Loop]:
-        """Prepare the loops, in the order in which they start."""
+        """Return the loops by name, in the order in which they are to be started."""
         quick = Backoff(base_seconds=0.2, cap_seconds=2.0)
         loops = [
             Loop(
@@ -206,7 +207,7 @@ class Watcher:
             loop.start()
 
     def stop(self, *, timeout_seconds: float = 3.0) -> None:
-        """End all threads; the next watcher's lists make up for unsent data. Idempotent."""
+        """Stop all threads. Idempotent; the next watcher's lists make up for unsent data."""
         deadline = time.monotonic() + timeout_seconds
         self._stopped.set()
         self.history.stop()
@@ -225,7 +226,7 @@ class Watcher:
 
     @property
     def is_synced(self) -> bool:
-        """True if every watched kind was listed and all of it is in Redis."""
+        """True if every watched kind has been listed and all its objects are in Redis."""
         reflectors = self.reflectors.values()
         return (
             bool(reflectors)
@@ -246,7 +247,7 @@ class Watcher:
         )
 
     def _redis_seen(self, is_first: bool) -> None:
-        """Fill Redis at startup and after it lost its data (M-017, C-148)."""
+        """Fill Redis, at startup and after Redis lost its data (M-017, C-148)."""
         if is_first:
             if self._recovery is not None:
                 self._recovery.adopt()
@@ -265,7 +266,7 @@ class Watcher:
             self.loops["recovery"].wake()
 
     def _recover(self) -> float:
-        """Add the keys of intents that have none; returns the seconds until the next call."""
+        """Add the keys of intents that have no key; returns the seconds until the next call."""
         if self._recovery is not None:
             self._recovery.run(self._keys_of_unsaved)
         keys = restore_intents(
@@ -283,14 +284,17 @@ class Watcher:
         return self._resync_seconds
 
     def _mirror_pauses(self) -> float:
-        """Mirror operators' pauses: the ConfigMap may have been edited, or Redis lost a pause."""
+        """Mirror the operators' pauses in Redis; returns the seconds until the next call.
+
+        The ConfigMap may have been edited, or Redis may have lost a pause.
+        """
         if self._pauses is not None:
             record = PauseRecord(KubeResources(self._client), self._namespace)
             self._pauses.mirror(record.list())
         return PAUSES_SECONDS
 
     def _announce(self) -> float:
-        """Record that this watcher is alive, and its problems, for the tools."""
+        """Record for the tools that this watcher is alive, and which problems it has."""
         if self._presence is not None:
             self._presence.announce(ROLE)
             self._presence.complain(
@@ -302,7 +306,7 @@ class Watcher:
         return {record["queue_name"] for record in self.machine.records.values()}
 
     def _check_catalog(self) -> None:
-        """List cached kinds again that are not marked complete, so that workers need not wait."""
+        """List cached kinds again that are not marked complete; workers wait for them."""
         is_idle = self.outbox.is_idle
         watched = [
             kind
@@ -323,20 +327,20 @@ class Watcher:
             self.machine.relist([kinds[kind]])
 
     def _prune(self) -> float:
-        """Drop cache entries of objects that were deleted an hour ago or earlier."""
+        """Drop the cache entries of objects that were deleted an hour ago or earlier."""
         reached = {
             kind: number(self.reflectors[name].health.version)
             for kind, name in self.machine.catalog_kinds.items()
         }
         for kind, before in self._pruned_to.items():
-            # Otherwise the watch is listing right now, or the versions went back.
+            # Otherwise the watch is just listing, or the versions went back.
             if 0 < before <= reached[kind]:
                 self._catalog.prune(kind, str(before))
         self._pruned_to = reached
         return PRUNE_SECONDS
 
     def _keys_of_unsaved(self, volume: dict[str, Any]) -> list[Key]:
-        """Return the claim's keys of a PV that was not saved, as the rules form them."""
+        """Return the keys of the claim whose PV was not saved, in the form that the rules use."""
         drivers = Drivers.of_records(self.machine.records_of("provisioner"))
         return keys_of_unsaved(volume, drivers)
 
@@ -344,7 +348,7 @@ class Watcher:
         return self.machine.all_keys()
 
     def _relist(self) -> None:
-        """List everything again; until then no object counts as missing from the shared cache."""
+        """List everything again; until then, no object counts as missing from the shared cache."""
         self._catalog.mark_incomplete(self.machine.catalog_kinds)
         _log.warning("too much waited for Redis, listing everything again")
         self.machine.relist(self.reflectors)
@@ -368,12 +372,12 @@ class Watcher:
             label_selector=stream.scope.label_selector,
             on_progress=on_progress,
         )
-        # The loop has a single step, which lasts as long as the watcher.
+        # The loop has a single step, which lasts for the life of the watcher.
         loop = self.loops[name] = Loop(name, reflector.run, limit_seconds=_REFLECTOR_LIMIT_SECONDS)
         loop.start()
         return reflector
 
 
 def recovery_seconds(resync_seconds: float) -> float:
-    """Return the period of the search for intents without key and stale copies (M-010 step 6)."""
+    """Return the period of the search for stale copies and keyless intents (M-010 step 6)."""
     return min(_RECOVERY_SECONDS, resync_seconds or _RECOVERY_SECONDS)

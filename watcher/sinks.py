@@ -1,7 +1,7 @@
-"""Sinks that write watched objects to the shared cache, so that workers need no watch.
+"""Sinks that write watched objects to the shared cache, so that workers need no watches.
 
-Each kind has one sink, called only by its reflector's thread. Sinks compare objects with their last
-state, so that status heartbeats of nodes cause no write.
+Each kind has one sink, which only its reflector's thread calls. Sinks compare objects with their
+last state, so that status heartbeats of nodes cause no writes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 
 class CatalogSink(Generic[T]):
-    """Writes one kind to the shared cache; subclasses choose the kept part of an object.
+    """Writes one kind to the shared cache; subclasses choose which part of an object is kept.
 
     Args:
-        kind: name of the kind in the cache.
-        outbox: receives entries.
+        kind: the name of the kind in the cache.
+        outbox: receives the entries.
         epoch: returns the current epoch of Redis; called when a list begins (M-017).
     """
 
@@ -39,43 +39,43 @@ class CatalogSink(Generic[T]):
         self._items: dict[str, tuple[str, Mapping[str, Any]]] = {}
 
     def entry(self, item: T) -> tuple[str, str, Mapping[str, Any]]:
-        """Return name, resourceVersion and kept part of an object."""
+        """Return the name, the resourceVersion and the kept part of an object."""
         raise NotImplementedError
 
     def begin_list(self) -> None:
-        """Start a complete list."""
+        """Start a new complete list."""
         self._list_epoch = self._epoch()
         self._items = {}
 
     def listed(self, item: T) -> None:
-        """Collect one object."""
+        """Collect one object of the list."""
         name, version, value = self.entry(item)
         self._items[name] = (version, value)
 
     def end_list(self, resource_version: str) -> None:
-        """Replace the kind in the cache and declare it complete."""
+        """Replace the kind in the cache by the list, and declare the kind complete."""
         listed = CatalogList(self._items, resource_version, self._list_epoch)
         self._items = {}
         self._outbox.replace(self._kind, listed)
 
     def changed(self, item: T) -> None:
-        """Write one object."""
+        """Write the entry of one object."""
         self._outbox.put(self._kind, *self.entry(item))
 
     def deleted(self, item: T) -> None:
-        """Remove one object."""
+        """Remove the entry of one object."""
         name, version, _ = self.entry(item)
         self._outbox.put(self._kind, name, version, None)
 
 
 class ClassSink(CatalogSink["JsonObject"]):
-    """Writes StorageClasses, whole except managed fields."""
+    """Writes whole StorageClasses, except their managed fields."""
 
     def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         super().__init__(KIND_CLASSES, outbox, epoch)
 
     def entry(self, item: JsonObject) -> tuple[str, str, Mapping[str, Any]]:
-        """Keep all but the managed fields; adds the kind, which list items do not have."""
+        """Keep all but the managed fields; adds the kind, which listed items do not have."""
         metadata = {
             key: item["metadata"][key] for key in item["metadata"] if key != "managedFields"
         }
@@ -89,7 +89,7 @@ class ClassSink(CatalogSink["JsonObject"]):
 
 
 class CsiNodeSink(CatalogSink["CsiNode"]):
-    """Writes CSINodes: driver name -> topology keys, in the driver's order."""
+    """Writes CSINodes: for each driver its topology keys, in the driver's order."""
 
     def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         super().__init__(KIND_CSINODES, outbox, epoch)
@@ -101,41 +101,41 @@ class CsiNodeSink(CatalogSink["CsiNode"]):
 
 
 class NodeSink(CatalogSink["Node"]):
-    """Writes the labels of Nodes; heartbeats without changed labels cause no write."""
+    """Writes the labels of Nodes; heartbeats that change no labels cause no write."""
 
     def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         super().__init__(KIND_NODES, outbox, epoch)
         self._seen: dict[str, int] = {}
 
     def entry(self, item: Node) -> tuple[str, str, Mapping[str, Any]]:
-        """Keep the labels."""
+        """Keep only the labels."""
         return item.metadata.name, item.metadata.resource_version, item.metadata.labels or {}
 
     def begin_list(self) -> None:
-        """Start a complete list; forgets the seen labels, as the list writes all nodes."""
+        """Start a new complete list; forgets the labels seen, as the list writes all nodes."""
         super().begin_list()
         self._seen = {}
 
     def listed(self, item: Node) -> None:
-        """Collect one node."""
+        """Collect one node of the list."""
         super().listed(item)
         self._seen[item.metadata.name] = _digest(item)
 
     def changed(self, item: Node) -> None:
-        """Write the node if its labels changed."""
+        """Write the entry of a node if its labels changed."""
         digest = _digest(item)
         if self._seen.get(item.metadata.name) != digest:
             self._seen[item.metadata.name] = digest
             super().changed(item)
 
     def deleted(self, item: Node) -> None:
-        """Remove the node."""
+        """Remove the entry of a node."""
         self._seen.pop(item.metadata.name, None)
         super().deleted(item)
 
 
 class AttachmentSink:
-    """Writes VolumeAttachments by volume: attachment name -> node."""
+    """Writes VolumeAttachments by volume: for each attachment the name of its node."""
 
     def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         self._outbox = outbox
@@ -145,7 +145,7 @@ class AttachmentSink:
         self._listed: defaultdict[str, dict[str, str]] = defaultdict(dict)
 
     def begin_list(self) -> None:
-        """Start a complete list."""
+        """Start a new complete list."""
         self._list_epoch = self._epoch()
         self._listed = defaultdict(dict)
 
@@ -156,8 +156,9 @@ class AttachmentSink:
             self._listed[volume][item.metadata.name] = item.spec.node_name
 
     def end_list(self, resource_version: str) -> None:
-        """Replace all volumes' attachments."""
-        # The version is the list's, because an entry also says which attachments do not exist.
+        """Replace the attachments of all volumes by the list."""
+        # Each entry has the version of the list, because it also says which attachments do not
+        # exist.
         items = {volume: (resource_version, dict(nodes)) for volume, nodes in self._listed.items()}
         listed = CatalogList(dict(items), resource_version, self._list_epoch)
         self._outbox.replace(KIND_ATTACHMENTS, listed)
@@ -172,7 +173,7 @@ class AttachmentSink:
         self._write(volume, item.metadata.resource_version)
 
     def deleted(self, item: Attachment) -> None:
-        """Write the volume's attachments without this one."""
+        """Write the volume's attachments without the deleted one."""
         volume = item.spec.source.persistent_volume_name
         if not volume:
             return
@@ -189,7 +190,7 @@ def _digest(item: Node) -> int:
     return hash(frozenset((item.metadata.labels or {}).items()))
 
 
-# By cached kind: the sink that writes it.
+# For each cached kind: the sink that writes it.
 CATALOG_SINKS: Final[Mapping[str, Callable[[Outbox, Callable[[], str]], Sink[Any]]]] = {
     KIND_CLASSES: ClassSink,
     KIND_CSINODES: CsiNodeSink,
