@@ -1,15 +1,17 @@
 """Checks every answer of a driver before it is used or stored: one function per call.
 
-`CsiClient` runs `check` on each decoded answer, so no caller sees an answer that the API server
-would refuse, or that identifies nothing in the storage. There are two kinds of mistakes:
+`CsiClient` runs `check` on each decoded answer. So no caller sees an answer that the API server
+would refuse, or that does not identify an object in the storage system. There are two kinds of
+mistakes:
 
 - A bad field that identifies or describes the object (ids, members, context, topology, capacity)
   raises `UnusableAnswerError`. The driver may have created something, so the error is not final.
-  It carries the id if the answer has one, so that the caller can record or delete the object.
-- A bad field that only informs (creation time and size of a snapshot) is cleared and logged: the
-  snapshot can be used without it.
+  The error carries the id if the answer has one, so that the caller can record or delete the
+  object.
+- A bad field that only informs (creation time and size of a snapshot) is cleared and logged,
+  because the snapshot can be used without it.
 
-Callers compare the answer with the request (size, source) themselves.
+Callers themselves compare the answer with the request (size, source).
 Source: container-storage-interface/spec v1.12, the comments of each message.
 """
 
@@ -30,17 +32,17 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 MOST_ID_BYTES: Final = 4096
-"""Longer ids are refused. CSI allows 128 bytes; real drivers use up to some hundred."""
+"""Longer ids are refused. CSI allows 128 bytes; real drivers use up to a few hundred."""
 MOST_SHOWN: Final = 100
-"""An error shows at most this many characters of a wrong value."""
+"""An error shows at most this many characters of an invalid value."""
 MOST_CONTEXT_BYTES: Final = 512 * 1024
-"""An object with more context would come near etcd's limit of 1.5 MiB."""
+"""An object with a larger context would come close to etcd's limit of 1.5 MiB."""
 
 _INT64: Final = range(-(2**63), 2**63)
 _NANOSECONDS: Final = 1_000_000_000
-# CSI: characters that are not allowed in names.
+# CSI spec: the characters that are not allowed in names.
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-# CSI, GetPluginInfo; also the form of a CSIDriver object's name.
+# CSI spec, GetPluginInfo. The name of a CSIDriver object has the same form.
 _DRIVER_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 # Kubernetes, validation.IsQualifiedName and IsValidLabelValue.
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -59,11 +61,11 @@ def check(request: Message, answer: Message, *, rpc: str, driver: str) -> None:
     Args:
         request: the request of the call.
         answer: the decoded answer; changed in place.
-        rpc: full method, `/csi.v1.Controller/CreateVolume`.
-        driver: name or address of the driver, for error texts.
+        rpc: the full method name, such as `/csi.v1.Controller/CreateVolume`.
+        driver: the name or address of the driver, for error texts.
 
     Raises:
-        UnusableAnswerError: a required field is unusable; names driver, call and field.
+        UnusableAnswerError: a required field is unusable; the text names driver, call and field.
     """
     found = _CHECKS.get(type(answer))
     if found is None:
@@ -82,8 +84,8 @@ def check_topology(volume: csi.Volume, *, driver: str) -> None:
     """Check the topology of a created volume; called only where the topology is used.
 
     Raises:
-        UnusableAnswerError: a key or value cannot be a node label; the API server would refuse a
-            PersistentVolume with it.
+        UnusableAnswerError: a key or value cannot be a node label, so the API server would refuse a
+            PersistentVolume with this topology.
     """
     try:
         for index, topology in enumerate(volume.accessible_topology):
@@ -193,7 +195,7 @@ def _ignored(snapshot: csi.Snapshot, field: str) -> Iterable[str]:
 
 
 def _plugin_info(_: Any, answer: csi.GetPluginInfoResponse) -> Iterable[str]:
-    # The client reports an empty name itself, with upstream's text.
+    # The client itself reports an empty name, with upstream's text.
     if answer.name and not _DRIVER_NAME.fullmatch(answer.name):
         raise _Problem("name", f"({answer.name[:80]!r} is no driver name)")
     return ()
@@ -230,7 +232,7 @@ def _capacity(_: Any, answer: csi.GetCapacityResponse) -> Iterable[str]:
 
 
 def _list_volumes(_: Any, answer: csi.ListVolumesResponse) -> Iterable[str]:
-    """Drop entries without a usable volume id; the others can be used."""
+    """Drop the entries without a usable volume id; the other entries can be used."""
     for index, entry in reversed([*enumerate(answer.entries)]):
         if not _is_id(entry.volume.volume_id):
             del answer.entries[index]
@@ -260,7 +262,11 @@ def _get_snapshot(
 
 
 def _list_snapshots(_: Any, answer: csi.ListSnapshotsResponse) -> Iterable[str]:
-    """Refuse the whole list if a snapshot has no usable id: that snapshot could be any."""
+    """Check the snapshots of a list.
+
+    One snapshot without a usable id makes the whole list unusable, because it could be any
+    snapshot.
+    """
     for index, entry in enumerate(answer.entries):
         _id(entry.snapshot.snapshot_id, f"entries[{index}].snapshot.snapshot_id")
         yield from _ignored(entry.snapshot, f"entries[{index}].snapshot")

@@ -1,7 +1,8 @@
 """Reads a driver's capabilities as frozen sets of CSI enum value names.
 
-Each service has its own set, because names such as SINGLE_NODE_MULTI_WRITER occur in several.
-An unknown number is kept as its digits, which match no name, as in the Go sidecar (P-006).
+Each service has its own set, because names such as SINGLE_NODE_MULTI_WRITER occur in several
+services. An unknown number is kept as its digits, which match no name, as in the Go sidecar
+(P-006).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from csi_client import messages as csi
 def plugin_capabilities(response: csi.GetPluginCapabilitiesResponse) -> frozenset[str]:
     """Return the service names, such as `VOLUME_ACCESSIBILITY_CONSTRAINTS`.
 
-    Entries without a service (volume expansion, empty ones) are skipped (P-006).
+    Entries that name no service (volume expansion, empty ones) are skipped (P-006).
     """
     types = csi.PluginCapability.Service.Type.DESCRIPTOR.values_by_number
     return frozenset(
@@ -23,7 +24,7 @@ def plugin_capabilities(response: csi.GetPluginCapabilitiesResponse) -> frozense
 
 
 def controller_capabilities(response: csi.ControllerGetCapabilitiesResponse) -> frozenset[str]:
-    """Return the RPC names, such as `CREATE_DELETE_VOLUME`; entries without one are skipped."""
+    """Return the RPC names, such as `CREATE_DELETE_VOLUME`; entries without an RPC are skipped."""
     types = csi.ControllerServiceCapability.RPC.Type.DESCRIPTOR.values_by_number
     return frozenset(
         types[entry.rpc.type].name if entry.rpc.type in types else str(entry.rpc.type)
@@ -45,7 +46,7 @@ def expansion_modes(response: csi.GetPluginCapabilitiesResponse) -> frozenset[st
 def group_controller_capabilities(
     response: csi.GroupControllerGetCapabilitiesResponse,
 ) -> frozenset[str]:
-    """Return the RPC names of the group controller; entries without one are skipped."""
+    """Return the RPC names of the group controller; entries without an RPC are skipped."""
     types = csi.GroupControllerServiceCapability.RPC.Type.DESCRIPTOR.values_by_number
     return frozenset(
         types[entry.rpc.type].name if entry.rpc.type in types else str(entry.rpc.type)
@@ -55,7 +56,7 @@ def group_controller_capabilities(
 
 
 def node_capabilities(response: csi.NodeGetCapabilitiesResponse) -> frozenset[str]:
-    """Return the RPC names of the node service; entries without one are skipped."""
+    """Return the RPC names of the node service; entries without an RPC are skipped."""
     types = csi.NodeServiceCapability.RPC.Type.DESCRIPTOR.values_by_number
     return frozenset(
         types[entry.rpc.type].name if entry.rpc.type in types else str(entry.rpc.type)

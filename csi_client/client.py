@@ -1,11 +1,11 @@
-"""Client of one CSI driver: a typed method per call, each with its deadline.
+"""Client of one CSI driver: a typed method for each call, and a timeout for each call.
 
-Every failure is raised as a `CsiError`, without a gRPC exception as cause or context, because
-gRPC's exceptions carry the driver's raw text, which may echo a secret. Requests are encoded and
-answers decoded here rather than by gRPC. That distinguishes a request that was never sent, which
-leaves nothing behind, from an unreadable answer, which may mean that a volume was created.
+Every failure is raised as a `CsiError`, without a gRPC exception as its cause or context, because
+gRPC's exceptions contain the driver's raw text, which may repeat a secret. Requests are encoded and
+answers are decoded here and not by gRPC. This distinguishes a request that was never sent, which
+leaves nothing behind, from an unreadable answer, after which a volume may exist.
 
-The client is thread-safe. No call is ever repeated here.
+The client is thread-safe. It never repeats a call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
-"""Default deadline of a call: the Go sidecar's effective `--timeout` default (P-413, D-007)."""
+"""The default timeout of a call, which is the Go sidecar's effective `--timeout` default (P-413,
+D-007).
+"""
 
 _log: Final = logging.getLogger(__name__)
 _OK: Final = errors.code_name(errors.OK)
@@ -60,7 +62,7 @@ def _pages(ask: Callable[[str], _Page], method: str) -> Iterator[_Page]:
         seen.add(token)
 
 
-# A connection, and what calls each of its methods.
+# A connection, and the function that makes the call for each method.
 _Line = tuple[grpc.Channel, dict[str, "grpc.UnaryUnaryMultiCallable[bytes, bytes]"]]
 
 
@@ -68,15 +70,17 @@ class CsiClient:
     """Client of the driver at `address`.
 
     Args:
-        address: `/path`, `unix:///path`; with `allow_tcp` also `host:port`, `dns:///host:port`.
-        timeout_seconds: default deadline of a call.
-        observer: called after each call with full method, status in Go spelling
-            (`unknown-non-grpc` if there is no status) and seconds, for the metric of P-011.
-        allow_tcp: allow TCP (central mode); in the driver's pod only a unix socket is used.
-        tls: credentials for TCP; None means plain text.
-        max_receive_bytes: size of the largest accepted answer.
-        timeouts_by_rpc: deadline by method (`Controller/CreateVolume`); wins over
-            `timeout_seconds`. A deadline given to a call wins over both.
+        address: `/path` or `unix:///path`; with `allow_tcp` also `host:port` or
+            `dns:///host:port`.
+        timeout_seconds: the default timeout of a call.
+        observer: called after each call with the full method name, the status in Go's spelling
+            (`unknown-non-grpc` if there is no status) and the seconds, for the metric of P-011.
+        allow_tcp: whether to allow TCP (central mode); in the driver's pod only a unix socket is
+            used.
+        tls: the credentials for TCP; None means plain text.
+        max_receive_bytes: the size of the largest accepted answer.
+        timeouts_by_rpc: the timeouts by method (`Controller/CreateVolume`), which override
+            `timeout_seconds`. A timeout that is passed to a call overrides both.
 
     Raises:
         CsiAddressError: the address or a TLS file is unusable.
@@ -114,13 +118,16 @@ class CsiClient:
     def is_connected(self) -> bool:
         """Return True if the driver's socket is connected; False right after construction.
 
-        A background thread makes and repairs the connection, without calls.
+        A background thread establishes and repairs the connection, even if no calls are made.
         """
         return self._link.is_connected
 
     @property
     def connection_losses(self) -> int:
-        """Return the number of lost connections; if it grew, repeat the handshake (P-003)."""
+        """Return the number of lost connections.
+
+        If it has grown, the caller must repeat the handshake (P-003).
+        """
         return self._link.losses
 
     def wait_connected(
@@ -134,22 +141,24 @@ class CsiClient:
         return self._link.wait(timeout_seconds, on_wait, wait_every_seconds=wait_every_seconds)
 
     def recheck(self) -> None:
-        """Cancel running calls whose `is_allowed` now returns False; they end with CANCELLED."""
+        """Cancel the open calls whose `is_allowed` now returns False; they end with CANCELLED."""
         for call, is_allowed in self._guarded.copy().items():
             if not is_allowed():
                 call.cancel()
 
     def close(self) -> None:
-        """Close the channel; running calls end with CANCELLED. Idempotent."""
+        """Close the channel; open calls end with CANCELLED. Idempotent."""
         self._link.close()
         self._line[0].close()
 
     def mend(self, timeout_seconds: float = 5.0) -> bool:
         """Replace a connection that loses everything sent over it; returns True if replaced.
 
-        Such a connection does not answer Probe, but a second one to the same address does. A
-        driver that hangs answers on neither; its connection and running calls are then kept.
-        Replacing the connection cancels its calls. Blocks for `timeout_seconds` twice at most.
+        Probe gets no answer over such a connection, but gets one over a second connection to the
+        same
+        address. A driver that hangs answers over neither; its connection and open calls are then
+        kept.
+        Replacing the connection cancels its calls. Blocks for at most twice `timeout_seconds`.
         """
         with self._mending:
             old = self._line[0]
@@ -163,9 +172,9 @@ class CsiClient:
             return True
 
     def move(self, address: str) -> None:
-        """Connect to this IP address of the driver's host; counts as a loss.
+        """Connect to this IP address of the driver's host; counts as a lost connection.
 
-        Running calls end with CANCELLED.
+        Open calls end with CANCELLED.
 
         Raises:
             CsiAddressError: a TLS file cannot be read.
@@ -198,17 +207,17 @@ class CsiClient:
         return True
 
     def probe(self, *, timeout_seconds: float | None = None) -> bool:
-        """Ask once whether the driver is ready; an absent `ready` means yes (P-004)."""
+        """Ask the driver once whether it is ready; an absent `ready` means yes (P-004)."""
         answer = self._call(
             "Identity/Probe", csi.ProbeRequest(), csi.ProbeResponse, timeout_seconds
         )
         return answer.ready.value if answer.HasField("ready") else True
 
     def plugin_info(self, *, timeout_seconds: float | None = None) -> tuple[str, str]:
-        """Return driver name and vendor version.
+        """Return the driver's name and its vendor version.
 
         Raises:
-            NoStatusError: `driver name is empty` (P-005).
+            NoStatusError: the name is empty; the text is `driver name is empty` (P-005).
         """
         answer = self._call(
             "Identity/GetPluginInfo",
@@ -222,7 +231,7 @@ class CsiClient:
         return answer.name, answer.vendor_version
 
     def plugin_capabilities(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
-        """Return the plugin's service capabilities by enum value name (P-006)."""
+        """Return the plugin's service capabilities, by the names of the enum values (P-006)."""
         return capabilities.plugin_capabilities(
             self._call(
                 "Identity/GetPluginCapabilities",
@@ -233,7 +242,7 @@ class CsiClient:
         )
 
     def controller_capabilities(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
-        """Return the controller's RPC capabilities by enum value name (P-006)."""
+        """Return the controller's RPC capabilities, by the names of the enum values (P-006)."""
         return capabilities.controller_capabilities(
             self._call(
                 "Controller/ControllerGetCapabilities",
@@ -244,7 +253,7 @@ class CsiClient:
         )
 
     def expansion_modes(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
-        """Return how the plugin's volumes grow: `ONLINE`, `OFFLINE`."""
+        """Return how the plugin's volumes can grow: `ONLINE`, `OFFLINE`."""
         return capabilities.expansion_modes(
             self._call(
                 "Identity/GetPluginCapabilities",
@@ -257,7 +266,7 @@ class CsiClient:
     def group_controller_capabilities(
         self, *, timeout_seconds: float | None = None
     ) -> frozenset[str]:
-        """Return the group controller's RPC capabilities by enum value name."""
+        """Return the group controller's RPC capabilities, by the names of the enum values."""
         return capabilities.group_controller_capabilities(
             self._call(
                 "GroupController/GroupControllerGetCapabilities",
@@ -268,7 +277,7 @@ class CsiClient:
         )
 
     def node_capabilities(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
-        """Return the node service's RPC capabilities by enum value name."""
+        """Return the node service's RPC capabilities, by the names of the enum values."""
         return capabilities.node_capabilities(
             self._call(
                 "Node/NodeGetCapabilities",
@@ -279,7 +288,7 @@ class CsiClient:
         )
 
     def node_info(self, *, timeout_seconds: float | None = None) -> csi.NodeGetInfoResponse:
-        """Return node id and topology of the driver's own node (P-050)."""
+        """Return the node id and the topology of the node on which the driver runs (P-050)."""
         return self._call(
             "Node/NodeGetInfo", csi.NodeGetInfoRequest(), csi.NodeGetInfoResponse, timeout_seconds
         )
@@ -292,10 +301,10 @@ class CsiClient:
         on_slow: Callable[[], None] | None = None,
         slow_after_seconds: float = 2.0,
     ) -> csi.CreateVolumeResponse:
-        """Create the volume of that name, or return the existing one.
+        """Create the volume with the request's name, or return the existing one.
 
-        If the call takes longer than `slow_after_seconds`, `on_slow` runs once in this thread.
-        An exception of `on_slow` is only logged, so that the driver's answer is not lost.
+        If the call takes longer than `slow_after_seconds`, `on_slow` runs once in this thread. An
+        exception from `on_slow` is only logged, so that the driver's answer is not lost.
         """
         return self._call(
             "Controller/CreateVolume",
@@ -320,7 +329,7 @@ class CsiClient:
     def get_capacity(
         self, request: csi.GetCapacityRequest, *, timeout_seconds: float | None = None
     ) -> csi.GetCapacityResponse:
-        """Ask for the free capacity; unlike upstream, always with a deadline (D-038)."""
+        """Return the free capacity; unlike upstream, the call always has a timeout (D-038)."""
         return self._call(
             "Controller/GetCapacity", request, csi.GetCapacityResponse, timeout_seconds
         )
@@ -328,10 +337,10 @@ class CsiClient:
     def list_volumes(
         self, *, max_entries: int = 0, timeout_seconds: float | None = None
     ) -> Iterator[csi.ListVolumesResponse]:
-        """Yield page after page; each page is one call with its own deadline.
+        """Yield one page after another; each page is one call with its own timeout.
 
         Raises:
-            UndecodableAnswerError: the driver returned a page token twice: an endless list.
+            UndecodableAnswerError: the driver returned a page token twice, so the list is endless.
         """
 
         def page(token: str) -> csi.ListVolumesResponse:
@@ -342,7 +351,7 @@ class CsiClient:
         return _pages(page, "ListVolumes")
 
     def list_snapshots(self, *, max_entries: int = 0) -> Iterator[csi.ListSnapshotsResponse]:
-        """Yield page after page as `list_volumes`, with the client's deadline for each page."""
+        """Yield one page after another, as `list_volumes` does; the client's timeout applies."""
 
         def page(token: str) -> csi.ListSnapshotsResponse:
             request = csi.ListSnapshotsRequest(max_entries=max_entries, starting_token=token)
@@ -364,10 +373,10 @@ class CsiClient:
         """Make any call of the CSI spec; `method` is `<Service>/<Method>`.
 
         Args:
-            method: such as `Controller/CreateSnapshot`.
+            method: the service and method, such as `Controller/CreateSnapshot`.
             request: the request message.
-            answer_type: class of the answer.
-            timeout_seconds: deadline; the client's by default.
+            answer_type: the class of the answer.
+            timeout_seconds: the timeout of the call; by default that of the client.
             scrub: False keeps an error's text as the driver wrote it; only for requests with
                 invented secrets.
             on_slow: runs once if the call takes longer than `slow_after_seconds`; see
@@ -385,7 +394,7 @@ class CsiClient:
         )
 
     def deadline_seconds(self, method: str, timeout_seconds: float | None) -> float:
-        """Return the deadline of a call; `timeout_seconds` wins over the client's own."""
+        """Return the timeout of a call; `timeout_seconds` overrides the client's own timeouts."""
         if timeout_seconds is not None:
             return timeout_seconds
         return self._timeouts_by_rpc.get(method, self.timeout_seconds)
@@ -402,7 +411,7 @@ class CsiClient:
         scrub: bool = True,
         is_allowed: Callable[[], bool] | None = None,
     ) -> _Answer:
-        """Make one call: log, encode, send, decode, observe. `method` is `<Service>/<Method>`."""
+        """Make one call: log, encode, send, decode and observe it; `method` as in `call`."""
         rpc = f"/csi.v1.{method}"
         timeout = self.deadline_seconds(method, timeout_seconds)
         started = time.monotonic()
@@ -437,7 +446,7 @@ class CsiClient:
         *,
         is_allowed: Callable[[], bool] | None,
     ) -> bytes:
-        """Exchange bytes with the driver; raise CsiError without a cause attached."""
+        """Exchange bytes with the driver; raises CsiError without an attached cause."""
         can_be_slow = on_slow is not None and slow_after_seconds < timeout
         line = self._line
         try:
@@ -447,7 +456,8 @@ class CsiClient:
                 method = methods[rpc] = channel.unary_unary(rpc, None, None)
             if is_allowed is None and not can_be_slow:
                 return method(payload, timeout=timeout)
-            # Only a future can be cancelled or waited for in steps; it costs twice the CPU.
+            # Only a future can be cancelled or waited for in steps, but it costs twice as much CPU
+            # time.
             call = method.future(payload, timeout=timeout)
             with self._guard(call, is_allowed):
                 if on_slow is not None and can_be_slow:
@@ -460,20 +470,21 @@ class CsiClient:
                 errors.CANCELLED, "the call was cancelled", rpc=rpc, from_transport=True
             )
         except ValueError:
-            # gRPC's way to say that the channel is closed; nothing was sent.
+            # This is gRPC's way of reporting that the channel is closed; nothing was sent.
             if self._line is not line:  # `mend` has replaced it just now
                 return self._send(
                     rpc, payload, timeout, on_slow, slow_after_seconds, is_allowed=is_allowed
                 )
             failure = errors.NoStatusError("the connection to the driver is closed", rpc=rpc)
         self._link.look()  # callers check `is_connected` next, to judge the failure
-        # Outside the handlers, so that no gRPC exception is attached as __context__ (see above).
+        # Raised outside the handlers, so that no gRPC exception is attached as __context__ (see
+        # above).
         raise failure
 
     def _wait(
         self, call: grpc.Future[bytes], seconds: float, on_slow: Callable[[], None], rpc: str
     ) -> None:
-        """Wait `seconds` for the end of the call; if it is still running, run `on_slow`."""
+        """Wait up to `seconds` for the call to finish; if it is still running, run `on_slow`."""
         with suppress(grpc.FutureTimeoutError):
             call.result(seconds)
             return
@@ -486,7 +497,7 @@ class CsiClient:
     def _guard(
         self, call: grpc.Future[bytes], is_allowed: Callable[[], bool] | None
     ) -> Iterator[None]:
-        """Register the call for `recheck`; checks once itself, as `recheck` may have just run."""
+        """Register the call for `recheck`, and check it once in case `recheck` has just run."""
         if is_allowed is None:
             yield
             return
@@ -525,11 +536,11 @@ def _decode(answer_type: type[_Answer], data: bytes, rpc: str) -> _Answer:
 
 
 def _from_rpc_error(error: grpc.RpcError, rpc: str) -> errors.CsiError:
-    """Convert the call object that gRPC raises, by its status number and text."""
+    """Convert a gRPC error, which is also the call object, by its status number and text."""
     call = cast("grpc.Call", error)
     return errors.from_status(call.code().value[0], call.details() or "", rpc=rpc)
 
 
 def _content(rpc: str, message: Message) -> dict[str, object]:
-    """Return the log fields of a request or answer, with secrets hidden (P-012)."""
+    """Return the log fields of a request or an answer, with its secrets hidden (P-012)."""
     return {"method": rpc, "content": redact.redact(message)}

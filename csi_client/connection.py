@@ -1,9 +1,9 @@
-"""Opens the channel to a driver and watches its connection.
+"""Opens the channel to a driver and monitors its connection.
 
 A channel connects lazily and repairs itself. While it is down, calls fail at once with UNAVAILABLE
-(no `wait_for_ready`, which would block a worker's thread for a whole deadline). `Link` watches the
-channel, so that a driver's keys are held back while its socket is gone. Upstream exits when the
-connection is lost; csi-fleet reconnects (see `Link.losses`). Spec: P-002, P-003.
+(without `wait_for_ready`, which would block a worker's thread until the call's timeout). `Link`
+monitors the channel, so that a driver's keys are held back while its socket is gone. Upstream exits
+when the connection is lost; csi-fleet reconnects (see `Link.losses`). Spec: P-002, P-003.
 """
 
 from __future__ import annotations
@@ -22,34 +22,37 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_RECEIVE_BYTES: Final = 16 * 1024 * 1024
-"""Size of the largest accepted answer; gRPC's 4 MiB are too small for long ListVolumes pages.
+"""The size of the largest accepted answer; gRPC's 4 MiB is too small for long ListVolumes pages.
 
 The transport refuses a larger answer before it fills the memory; the error is `from_transport`.
 """
 
 MAX_METADATA_BYTES: Final = 1024 * 1024
-"""A status message is sent as metadata. With gRPC's default of 16 KiB, the client replaces a longer
-error by its own RESOURCE_EXHAUSTED, which would be taken for a full storage pool (D-024)."""
+"""The largest size of metadata, which includes the status message.
+
+With gRPC's default of 16 KiB, the client replaces a longer error by its own RESOURCE_EXHAUSTED,
+which would be mistaken for a full storage pool (D-024).
+"""
 
 MAX_SOCKET_PATH_BYTES: Final = 107
-"""Linux, unix(7): sun_path has 108 bytes including the terminating zero."""
+"""Linux, unix(7): sun_path has 108 bytes, including the terminating zero."""
 
 _WATCH_PERIOD_SECONDS: Final = 0.3
-"""Period of the check of all connections."""
+"""The period at which all connections are checked."""
 
 _WAIT_PERIOD_SECONDS: Final = 0.01
-"""Period of the check in `Link.wait`; short, because users wait for a driver that starts."""
+"""The period of the check in `Link.wait`; short, because users wait while a driver starts."""
 
 _READY: Final = 2
-"""grpc_connectivity_state of the C core: GRPC_CHANNEL_READY."""
+"""The value of GRPC_CHANNEL_READY in the C core's grpc_connectivity_state."""
 
 _NEVER_MS: Final = 2**31 - 1
 
 _UNACKNOWLEDGED_MS: Final = 20_000
-"""How long sent TCP data may stay unacknowledged before the connection is closed."""
+"""How long sent TCP data may remain unacknowledged before the connection is closed."""
 _UNIX: Final = "unix://"
 _CLIENTS: Final = count(1)
-# The Go sidecar's text, then the remedy.
+# The Go sidecar's text, followed by the remedy.
 _REFUSED: Final = (
     "OnConnectionLoss callback only supported for unix:// addresses: "
     "give an absolute path, such as /run/csi/socket"
@@ -58,15 +61,16 @@ _TCP: Final = re.compile(r"(dns:///)?(?P<host>\[[0-9a-fA-F:.]+\]|[\w.-]+):(?P<po
 
 
 class CsiAddressError(ValueError):
-    """The address or its TLS files cannot be used; the text fits a log or a status line."""
+    """The address or its TLS files cannot be used; the text fits into a log or a status line."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Files for mutual TLS to a driver over TCP, PEM encoded.
+    """PEM-encoded files for mutual TLS to a driver over TCP.
 
-    `server_name` is the required name in the driver's certificate; None: the host of the address.
-    `certificate` and `key` belong together; without them the driver cannot authenticate us.
+    `server_name` is the name that the driver's certificate must have; None means the host of the
+    address. `certificate` and `key` belong together; without them the driver cannot authenticate
+    us.
     """
 
     ca: Path
@@ -78,7 +82,8 @@ class TlsFiles:
         """Read the files once; a rotated certificate needs a new channel.
 
         Raises:
-            CsiAddressError: a file is missing or unreadable, or only one of certificate and key
+            CsiAddressError: a file is missing or unreadable, or only one of the certificate and
+                the key
                 is given.
         """
         if (self.certificate is None) != (self.key is None):
@@ -93,12 +98,14 @@ class TlsFiles:
 def parse_address(address: str, *, allow_tcp: bool = False) -> str:
     """Return the gRPC target for a driver's address (P-002).
 
-    `/run/csi.sock` and `unix:///run/csi.sock` give `unix:/run/csi.sock`; `unix://@name` is a
-    socket in Linux's abstract namespace. With `allow_tcp` (only in central mode) `host:port` and
+    `/run/csi.sock` and `unix:///run/csi.sock` give `unix:/run/csi.sock`; `unix://@name` is a socket
+    in
+    Linux's abstract namespace. With `allow_tcp`, which only central mode sets, `host:port` and
     `dns:///host:port` give `dns:///host:port`.
 
     Raises:
-        CsiAddressError: any other address; the text begins as the Go sidecar's, if it has one.
+        CsiAddressError: any other address; where the Go sidecar has a text, this text begins
+            with it.
     """
     if address.startswith("/"):
         address = _UNIX + address
@@ -115,12 +122,12 @@ def parse_address(address: str, *, allow_tcp: bool = False) -> str:
 
 
 def address_target(address: str, port: int) -> str:
-    """Return the gRPC target of an IP address."""
+    """Return the gRPC target for an IP address and a port."""
     return f"ipv6:[{address}]:{port}" if ":" in address else f"ipv4:{address}:{port}"
 
 
 def host_and_port(target: str) -> tuple[str, int]:
-    """Return host and port of a target over TCP."""
+    """Return the host and the port of a TCP target."""
     host, _, port = target.removeprefix("dns:///").rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -132,12 +139,13 @@ def open_channel(
     max_receive_bytes: int = MAX_RECEIVE_BYTES,
     host: str = "",
 ) -> grpc.Channel:
-    """Open a channel to a target of `parse_address`; it connects on the first use or check.
+    """Open a channel to a target of `parse_address`; it connects at the first use or check.
 
-    With `host`, the target is one of the host's addresses, and the host names the server.
+    If `host` is set, the target is one of the addresses of that host, and the server is expected to
+    have the host's name.
 
     Raises:
-        CsiAddressError: `tls` is set for a unix socket, or its files cannot be read.
+        CsiAddressError: `tls` is set for a unix socket, or the TLS files cannot be read.
     """
     is_unix = target.startswith(("unix:", "unix-abstract:"))
     if tls is None:
@@ -158,7 +166,7 @@ def wait_connected(
     *,
     wait_every_seconds: float = 10.0,
 ) -> bool:
-    """Connect; returns True if that succeeded within the timeout (P-002).
+    """Connect; returns True if this succeeded within the timeout (P-002).
 
     `on_wait` is called in this thread every `wait_every_seconds`, to log `Still connecting`.
     """
@@ -170,10 +178,12 @@ def wait_connected(
 
 
 class Link:
-    """Watches one channel's connection and makes it reconnect after a loss.
+    """Monitors one channel's connection and makes the channel reconnect after a loss.
 
-    `losses` counts lost connections. When it grows, the driver behind the socket may be another
-    one: the caller must read name and capabilities again (P-003). If a call reconnects before the
+    `losses` counts lost connections. When it grows, there may be a different driver behind the
+    socket,
+    so the caller must read the name and the capabilities again (P-003). If a call reconnects before
+    the
     next check (0.3 s), the loss may not be counted.
 
     One thread checks all channels of the process. gRPC's own `subscribe` costs a thread and five
@@ -195,15 +205,19 @@ class Link:
 
     @property
     def losses(self) -> int:
-        """Return how often an established connection was lost."""
+        """Return how often an established connection has been lost."""
         return self._losses
 
     def look(self) -> bool:
-        """Read the state and make an idle channel connect: after a loss gRPC waits for a call."""
+        """Return True if the channel is connected; make an idle channel connect.
+
+        Without this, gRPC would reconnect after a loss only when the next call is made.
+        """
         with self._lock:
             if self._is_closed:
                 return False
-            # gRPC's only public way is `subscribe`, which costs a thread (see above).
+            # gRPC's only public way to read the state is `subscribe`, which costs a thread (see
+            # above).
             ask = self._channel._channel.check_connectivity_state  # noqa: SLF001
             try:
                 is_ready = bool(ask(True) == _READY)  # noqa: FBT003 - Cython, takes no names
@@ -236,14 +250,14 @@ class Link:
         return True
 
     def close(self) -> None:
-        """Stop watching; the channel stays open. Idempotent."""
+        """Stop monitoring; the channel remains open. Idempotent."""
         _WATCH.remove(self)
         with self._lock:
             self._is_closed, self._is_connected = True, False
 
 
 class _Watch:
-    """The thread that checks all links; it runs while there are any."""
+    """The thread that checks all links; it runs as long as there are links."""
 
     def __init__(self) -> None:
         self._links: set[Link] = set()
@@ -253,7 +267,7 @@ class _Watch:
         self._round_at = time.monotonic()
 
     def silent_seconds(self) -> float:
-        """Return the seconds since the last round; 0 while there are no links."""
+        """Return the seconds since the last round of checks; 0 while there are no links."""
         return time.monotonic() - self._round_at if self._thread is not None else 0.0
 
     def add(self, link: Link) -> None:
@@ -288,7 +302,10 @@ _WATCH: Final = _Watch()
 
 
 def links_silent_seconds() -> float:
-    """Return the seconds since connections were last checked; more than a few: the thread hangs."""
+    """Return the seconds since the connections were last checked.
+
+    If it is more than a few seconds, the checking thread hangs.
+    """
     return _WATCH.silent_seconds()
 
 
@@ -300,28 +317,31 @@ def _options(
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-        # gRPC must not retry: a hidden second CreateVolume would be missing from our records.
+        # gRPC must not retry: our records would not contain a second CreateVolume that gRPC hides.
         ("grpc.enable_retries", 0),
         ("grpc.service_config_disable_resolution", 1),
-        # gRPC's back-off would grow to 2 minutes; a restarted driver must be found quickly.
+        # gRPC's back-off would grow to 2 minutes, but a restarted driver must be found quickly.
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.min_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        # No idle timeout (P-002), and no keepalive: Go drivers answer it with too_many_pings.
+        # No idle timeout (P-002), and no keepalive: Go drivers answer a keepalive with
+        # too_many_pings.
         ("grpc.client_idle_timeout_ms", _NEVER_MS),
         ("grpc.keepalive_time_ms", _NEVER_MS if is_unix else _NEVER_MS - 1),
-        # Channels with equal options share a connection, and its back-off. Two clients of one
-        # driver (migration, P-009) must not, so each gets a different value of an unused option.
+        # Channels with equal options share a connection and its back-off. Two clients of one driver
+        # (migration, P-009) must not share them, so each gets a different value of an unused
+        # option.
         ("csi-fleet.client", next(_CLIENTS)),
         # HTTP_PROXY in the environment is meant for the internet, not for drivers.
         ("grpc.enable_http_proxy", 0),
     ]
     if not is_unix:
-        # With keepalive on, although its ping is never due, gRPC sets TCP_USER_TIMEOUT. Then a
-        # connection whose packets are dropped ends after that, not after the kernel's 15 minutes.
+        # If keepalive is on, gRPC sets TCP_USER_TIMEOUT, even though the ping is never due here. A
+        # connection whose packets are dropped then ends after that time, and not after the kernel's
+        # 15 minutes.
         options.append(("grpc.keepalive_timeout_ms", _UNACKNOWLEDGED_MS))
     else:
-        # By default `:authority` is the escaped socket path, which strict servers refuse.
+        # By default, `:authority` is the escaped socket path, which strict servers refuse.
         options.append(("grpc.default_authority", "localhost"))
     if server_name is not None:
         options.append(("grpc.ssl_target_name_override", server_name))

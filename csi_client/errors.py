@@ -6,9 +6,9 @@ CsiError                      a gRPC status, from the driver or made by the tran
     UnusableAnswerError       the answer is decoded, but names nothing or cannot be stored
   NoStatusError               no status exists: the request never became a call
 ```
-Texts have the form of the Go client, because they appear in events that people search for (P-411);
-P-904 lists numbers and spellings. No text contains a secret: `scrub` removes the request's secret
-values from the driver's text.
+The texts have the form that the Go client gives them, because they appear in events that people
+search for (P-411); P-904 lists the numbers and spellings. No text contains a secret: `scrub`
+removes the secret values of the request from the driver's text.
 """
 
 from __future__ import annotations
@@ -41,23 +41,24 @@ ABORTED, OUT_OF_RANGE, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = range(1
 UNAUTHENTICATED: Final = 16
 
 NO_STATUS_NAME: Final = "unknown-non-grpc"
-"""Metric label `grpc_status_code` of a call without a status (P-011)."""
+"""The value of the metric label `grpc_status_code` for a call without a status (P-011)."""
 
 _BACKGROUND_CODES: Final = frozenset({CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED})
 
-# gRPC's C core has two other texts for an exceeded deadline; events must show the Go client's.
+# gRPC's C core has two other texts for an exceeded deadline, but events must show the Go client's
+# text.
 _OWN_DEADLINE: Final = re.compile(r"(stream removed \()?deadline exceeded\)?", re.IGNORECASE)
 _GO_DEADLINE_TEXT: Final = "context deadline exceeded"
 
 # The stream broke during the call, so there is no answer from the driver. The C core reports this
-# as UNKNOWN or INTERNAL, which would be final by P-410 although the driver may still be working;
-# for a stopping server it reports UNAVAILABLE.
+# as UNKNOWN or INTERNAL, or as UNAVAILABLE if the server is stopping. UNKNOWN and INTERNAL would be
+# final according to P-410, although the driver may still be working.
 _BROKEN_STREAM: Final = re.compile(
     r"stream removed( \(.*\))?|received rst_stream with error code \d+.*", re.IGNORECASE
 )
 
-# UNAVAILABLE made by the C core: the connection broke, or there is none. A driver's own UNAVAILABLE
-# has other texts.
+# Texts of an UNAVAILABLE that comes from the C core: the connection broke, or there is none. An
+# UNAVAILABLE from a driver has other texts.
 _NO_CONNECTION: Final = re.compile(
     r"socket closed|failed to connect to .*|connections to all backends failing.*|recvmsg:.*"
     r"|.*connection (reset|refused|closed|broken|attempt).*|broken pipe|goaway.*"
@@ -65,14 +66,14 @@ _NO_CONNECTION: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-# "CANCELLED" comes from a C core server that drops a new call because it is stopping; the other
-# texts are made by our library when we close the connection during the call.
+# "CANCELLED" comes from a C core server that drops a new call because it is stopping. The other
+# texts come from our own library, when we close the connection during the call.
 _NOT_TAKEN: Final = frozenset({"CANCELLED", "Channel closed!", "Stream removed (Channel closed!)"})
 
-# Either side's transport reports a message above a size limit, with the same code that drivers
-# use for a full storage pool (D-024). Texts: gRPC C core (`CLIENT: Received message larger
-# than max (..)`, `SERVER: Sent ..`), grpc-go (`grpc: received message larger than max`,
-# `trying to send message larger than max`), C core metadata limits.
+# The transport on either side reports a message above a size limit with the same code that drivers
+# use for a full storage pool (D-024). The texts are those of the gRPC C core (`CLIENT: Received
+# message larger than max (..)`, `SERVER: Sent ..`), of grpc-go (`grpc: received message larger than
+# max`, `trying to send message larger than max`) and of the C core's metadata limits.
 _TOO_LARGE: Final = re.compile(
     r"(?P<side>CLIENT: |SERVER: |grpc: )?(?P<verb>received|sent|trying to send) "
     r"message larger than max|(?P<metadata>received (initial|trailing) metadata size exceeds)",
@@ -86,9 +87,10 @@ _UNKNOWN_CODE: Final = re.compile(
 
 
 def code_name(code: int | None) -> str:
-    """Spell a status number as Go does: `DeadlineExceeded`; `Code(<n>)` for unknown ones (P-904).
+    """Return a status number in Go's spelling, such as `DeadlineExceeded` (P-904).
 
-    None (no status) gives the metric label of P-011.
+    An unknown number gives `Code(<n>)`. None, which stands for no status, gives the metric label of
+    P-011.
     """
     if code is None:
         return NO_STATUS_NAME
@@ -99,14 +101,15 @@ class CsiError(Exception):
     """A call ended with a gRPC status other than OK.
 
     Attributes:
-        code: status number, or None when there is no status (`NoStatusError`).
-        code_name: the code in Go spelling, also the value of the metric label.
-        details: the status message, without the request's secrets.
-        rpc: full method, `/csi.v1.Controller/CreateVolume`; empty outside a call.
-        from_transport: gRPC itself made the status, so it says nothing about the storage: then
-            RESOURCE_EXHAUSTED means a message above a size limit, not a full pool (D-024).
-        is_final: the driver has finished and created nothing (P-410, column "otherwise").
-            False: the driver may still be working, or may have created a volume.
+        code: the status number; None if there is no status (`NoStatusError`).
+        code_name: the code in Go's spelling, which is also the value of the metric label.
+        details: the status message, without the secrets of the request.
+        rpc: the full method name, `/csi.v1.Controller/CreateVolume`; empty outside a call.
+        from_transport: True if gRPC itself made the status, so that it says nothing about the
+            storage: RESOURCE_EXHAUSTED then means a message above a size limit, not a full pool
+            (D-024).
+        is_final: True if the driver has finished and created nothing (P-410, column "otherwise").
+            False if the driver may still be working, or may have created a volume.
     """
 
     code: int | None
@@ -139,8 +142,9 @@ class CsiError(Exception):
 class UndecodableAnswerError(CsiError):
     """The driver answered OK with bytes that cannot be decoded (bad UTF-8 in a string, garbage).
 
-    The code is INTERNAL, as in the Go client. Unlike there the error is not final: the driver did
-    the work, so a volume may exist.
+    The code is INTERNAL, as in the Go client. Unlike in the Go client, the error is not final,
+    because
+    the driver did the work and a volume may exist.
     """
 
     def __init__(self, details: str, *, rpc: str) -> None:
@@ -151,8 +155,8 @@ class UnusableAnswerError(UndecodableAnswerError):
     """The driver answered OK, but `csi_client.answers` found an unusable field.
 
     Attributes:
-        made: id of the object that the driver created, "" if the answer does not name it.
-        members: ids of the members of a created group.
+        made: the id of the object that the driver created; "" if the answer does not name it.
+        members: the ids of the members of a created group.
     """
 
     def __init__(
@@ -166,7 +170,9 @@ class UnusableAnswerError(UndecodableAnswerError):
 class NoStatusError(CsiError):
     """No gRPC status exists: the request could not be encoded, or the client is closed.
 
-    `str()` is the bare text, as for a plain Go error. Not final, by the last row of P-410.
+    `str()` gives only the text, as for a plain Go error. The error is not final, according to the
+    last
+    row of P-410.
     """
 
     def __init__(self, details: str, *, rpc: str = "") -> None:
@@ -179,8 +185,10 @@ class NoStatusError(CsiError):
 def from_status(code: int, details: str, *, rpc: str) -> CsiError:
     """Build the error for a status as the Python gRPC library reports it.
 
-    Translates texts of the library itself: an exceeded deadline (P-411), broken streams, messages
-    above a size limit (D-024), status numbers unknown to gRPC (P-904). Keeps a driver's text.
+    Translates the texts of the library itself: exceeded deadlines (P-411), broken streams, messages
+    above a size limit (D-024) and status numbers that gRPC does not know (P-904). A driver's own
+    text
+    is kept.
     """
     if code == DEADLINE_EXCEEDED and _OWN_DEADLINE.fullmatch(details):
         return CsiError(code, _GO_DEADLINE_TEXT, rpc=rpc, from_transport=True)
@@ -199,9 +207,11 @@ def from_status(code: int, details: str, *, rpc: str) -> CsiError:
 
 
 def _answer_was_lost(match: re.Match[str]) -> bool:
-    """Return True if the answer was too large, False if the request was (the driver never saw it).
+    """Return True if the answer was too large, False if the request was.
 
-    The answer is what the client received or the server sent, whichever side reports it.
+    A request that is too large never reaches the driver. The answer is what the client received or
+    the
+    server sent, whichever side reports it.
     """
     if match["metadata"]:
         return True

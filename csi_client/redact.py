@@ -1,6 +1,7 @@
-"""Shows a message in a log as JSON, with every csi_secret field hidden (P-012).
+"""Formats a message for the log as JSON, with every csi_secret field hidden (P-012).
 
-The csi_secret options are read from the descriptor, so new messages and any depth are covered.
+The csi_secret options are read from the descriptor, so new messages and nested fields of any depth
+are covered.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STRIPPED: Final = "***stripped***"
 
 
 def redact(message: Message) -> str:
-    """Return `message` as one line of JSON with the names of csi.proto; secrets become `STRIPPED`.
+    """Return `message` as one line of JSON with csi.proto's names; secrets become `STRIPPED`.
 
     Absent fields are left out. Source: csi-lib-utils, protosanitizer StripSecrets.
     """
@@ -28,7 +29,7 @@ def redact(message: Message) -> str:
 
 
 def secret_values(message: Message) -> Iterator[str]:
-    """Yield every value of a csi_secret field anywhere in `message`."""
+    """Yield the values of all csi_secret fields in `message`, at any depth."""
     for field, value in message.ListFields():
         if _is_secret(field):
             yield from value.values() if isinstance(value, Mapping) else [str(value)]

@@ -1,9 +1,10 @@
-"""Registers a driver with the kubelet of its node, by the kubelet's plugin registration API.
+"""Registers a driver with the kubelet of its node, through the kubelet's plugin registration API.
 
-The plugin serves a unix socket in the kubelet's directory; the kubelet calls it (NR-001, NR-010).
-The socket is bound under a hidden name, which the kubelet ignores, and renamed once it answers. So
-the kubelet never finds a socket that does not listen yet. And the gRPC library, which removes the
-file that it bound, never removes a successor's socket (NRD-004).
+The plugin serves a unix socket in the kubelet's directory, and the kubelet calls the plugin over it
+(NR-001, NR-010). The socket is bound under a hidden name, which the kubelet ignores, and is renamed
+once it answers. So the kubelet never finds a socket that is not listening yet. And the gRPC
+library, which removes the file that it has bound, never removes the socket of a successor
+(NRD-004).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _OWNER_ONLY: Final = 0o077
 
 
 class RegistrationError(Exception):
-    """The socket cannot be served, or does not answer; the text says which and why."""
+    """The socket cannot be served, or does not answer; the text says which of them, and why."""
 
 
 class RegistrationServer:
@@ -44,8 +45,9 @@ class RegistrationServer:
     Args:
         path: the public path of the socket.
         name: the driver's name.
-        endpoint: path of the driver's socket for the kubelet; not checked.
-        on_status: called after each registration: whether it succeeded, and the kubelet's error.
+        endpoint: the path at which the kubelet finds the driver's socket; not checked.
+        on_status: called after each registration with True if it succeeded, and with the kubelet's
+            error text.
     """
 
     def __init__(
@@ -61,18 +63,22 @@ class RegistrationServer:
         self._identity = (0, 0, 0)
 
     def start(self) -> None:
-        """Serve, then rename the socket to its public name, mode 0700; replaces a stale socket.
+        """Serve the socket, then rename it to its public name; replaces a stale socket.
+
+        The mode of the socket is 0700.
 
         Raises:
-            RegistrationError: the path is too long, another file occupies it, or the directory is
-                not writable.
+            RegistrationError: the path is too long, another file occupies it, or the directory
+                is not
+                writable.
         """
         check_path(self.path)
         check_path(self._hidden)
         _remove_stale(self.path)
         server = grpc.server(ThreadPoolExecutor(2), options=(("grpc.so_reuseport", 0),))
         server.add_generic_rpc_handlers((self._handlers(),))
-        # The umask sets the mode at creation. It is process-wide, so it is restored at once.
+        # The umask sets the socket's mode at its creation. It applies to the whole process, so it
+        # is restored at once.
         previous = os.umask(_OWNER_ONLY)
         try:
             server.add_insecure_port(f"unix:{self._hidden}")
@@ -98,7 +104,7 @@ class RegistrationServer:
             return False
 
     def is_lost(self) -> bool:
-        """Return True if our socket is gone or another process's socket has its name."""
+        """Return True if our socket is gone, or its name belongs to another process's socket."""
         try:
             return not self.is_in_place() and stat.S_ISSOCK(self.path.lstat().st_mode)
         except FileNotFoundError:
@@ -107,7 +113,7 @@ class RegistrationServer:
             return False
 
     def stop(self) -> None:
-        """Remove the socket if it is still ours, and finish running requests. Idempotent.
+        """Remove the socket if it is still ours, and let open requests finish. Idempotent.
 
         Raises:
             RegistrationError: the socket cannot be removed.
@@ -149,7 +155,7 @@ def ask(path: Path, timeout_seconds: float) -> PluginInfo:
     """Call GetInfo as the kubelet does, over a new connection (NR-040).
 
     Raises:
-        RegistrationError: no answer in time; the text is gRPC's.
+        RegistrationError: there was no answer in time, or an error; the text is gRPC's.
     """
     channel = grpc.insecure_channel(
         f"unix:{path}", options=(("grpc.use_local_subchannel_pool", 1),)
@@ -181,7 +187,7 @@ def check_path(path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket left by an earlier process; any other file is an error (NR-013)."""
+    """Remove a socket that an earlier process left; any other file is an error (NR-013)."""
     try:
         mode = path.lstat().st_mode
         if not stat.S_ISSOCK(mode):
@@ -194,6 +200,9 @@ def _remove_stale(path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Return device, inode and mtime; the mtime because inode numbers are soon reused."""
+    """Return the device, inode and mtime of a file.
+
+    The mtime is needed because inode numbers are soon reused.
+    """
     found = path.lstat()
     return found.st_dev, found.st_ino, found.st_mtime_ns

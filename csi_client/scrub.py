@@ -1,13 +1,15 @@
 """Removes secrets from texts that a driver wrote.
 
-Drivers echo credentials in their error messages, which become events on the user's object.
-Known spellings of a secret are replaced: verbatim, without a trailing newline, one field of a JSON
-document, quoted, escaped, cut off, as hex or base64, in a URL or in an authorization header. The
-rest of the text is then decoded in every known way, and compared ignoring case and punctuation. If
-half of a secret, or `RUN` characters of a long one, is still found, the whole text is hidden.
+Drivers repeat credentials in their error messages, which become events on the user's object. Known
+spellings of a secret are replaced: verbatim, without a trailing newline, one field of a JSON
+document, quoted, escaped, truncated, as hex or base64, in a URL or in an authorization header. The
+rest of the text is then decoded in every known way, and compared without regard to case and
+punctuation. If half of a secret, or `RUN` characters of a long one, is still found, the whole text
+is hidden.
 
-A user can choose the secrets and a driver the text, so the work is bounded: with more secrets than
-`MAX_SECRETS` and `MAX_PIECES` allow, the text is hidden unread, and a long text is cut.
+A user can choose the secrets, and a driver can choose the text, so the work is bounded: if there
+are more secrets than `MAX_SECRETS` and `MAX_PIECES` allow, the text is hidden without being read.
+A long text is truncated.
 """
 
 from __future__ import annotations
@@ -31,28 +33,28 @@ MIN_PIECE: Final = 4
 """Shorter pieces are replaced only as whole words: `on`, for example, is part of many words."""
 
 MIN_WORD: Final = 2
-"""A single character is no secret."""
+"""A single character does not count as a secret."""
 
 MIN_PREFIX: Final = 6
-"""This many characters, and at least half of a piece, count as the piece cut off."""
+"""At least this many characters, and at least half of a piece, count as the truncated piece."""
 
 RUN: Final = 32
-"""This many characters of a longer piece count as the whole piece."""
+"""This many consecutive characters of a longer piece count as the whole piece."""
 
 MIN_TIGHT: Final = 8
-"""Same as MIN_PREFIX, where only letters and digits are compared."""
+"""The same as MIN_PREFIX, where only letters and digits are compared."""
 
 MAX_TEXT: Final = 1024
-"""A text is cut to this many characters if the request had secrets."""
+"""A text is truncated to this many characters if the request had secrets."""
 
 MAX_SECRETS: Final = 16 * 1024
-"""Most characters in all secrets of a request; with more, no text is shown."""
+"""The largest number of characters in all secrets of a request; above it, no text is shown."""
 
 MAX_PIECES: Final = 200
-"""Most lines, settings and JSON leaves of the secrets; with more, no text is shown."""
+"""The largest number of lines, settings and JSON leaves in secrets; above it, no text is shown."""
 
 MAX_CODED: Final = 8
-"""Most pieces found in encoded words; with more, no text is shown."""
+"""The largest number of pieces found in encoded words; above it, no text is shown."""
 
 TOO_MUCH: Final = "(the driver's text is not shown: there are too many secrets to look for in it)"
 UNSURE: Final = "(the driver's text is not shown: it holds a secret in some spelling)"
@@ -70,7 +72,7 @@ _BETWEEN_HEX: Final = re.compile(r"[\s:,;-]|0x")
 
 
 def scrub(text: str, request: Message) -> str:
-    """Replace every spelling of the request's secrets in `text` by `STRIPPED`."""
+    """Return `text` with every spelling of the request's secrets replaced by `STRIPPED`."""
     values = list(secret_values(request))
     if not text or not any(values):
         return text
@@ -129,7 +131,7 @@ def _shares(text: str, piece: str, least: int) -> bool:
     if len(piece) < least:
         return False
     length = max(least, min(RUN, (len(piece) + 1) // 2))
-    # A common run of `length` characters always contains one of these blocks completely.
+    # A common run of `length` characters always contains at least one of these blocks completely.
     block = (length + 1) // 2
     tried = 0
     for at in range(0, len(piece) - block + 1, block):
@@ -145,7 +147,7 @@ def _shares(text: str, piece: str, least: int) -> bool:
 
 
 def _run(text: str, place: int, piece: str, at: int) -> int:
-    """Return the length of the common run around these positions; bounded by `RUN`."""
+    """Return the length of the common run around these two positions; bounded by `RUN`."""
     before, limit = 0, min(RUN, at, place)
     while before < limit and text[place - before - 1] == piece[at - before - 1]:
         before += 1
@@ -156,7 +158,7 @@ def _run(text: str, place: int, piece: str, at: int) -> int:
 
 
 def _readings(text: str) -> Iterator[str]:
-    """Yield the text, and what results from decoding it or parts of it."""
+    """Yield the text, and the results of decoding it or parts of it."""
     yield text
     for _ in range(2):
         text = _unescaped(unquote(html.unescape(text), errors="replace"))
@@ -195,7 +197,7 @@ def _letter(match: re.Match[str]) -> str:
 
 
 def _pieces(value: str, depth: int) -> Iterator[str]:
-    """Yield the value, its lines, the values of its settings and its JSON leaves, stripped."""
+    """Yield the value, its lines, the values of its settings and its JSON leaves, all stripped."""
     whole = value.strip()
     yield whole
     if depth < _MAX_DEPTH:
@@ -229,13 +231,13 @@ def _leaves(document: Any) -> Iterator[str]:
 
 
 def _spellings(piece: str) -> set[str]:
-    """Return the piece verbatim, as in a URL, and escaped as in JSON or Go."""
+    """Return the piece verbatim, as it appears in a URL, and escaped as in JSON or Go."""
     escaped = json.dumps(piece, ensure_ascii=False)[1:-1]
     return {piece, quote(piece, safe=""), quote_plus(piece), escaped, json.dumps(piece)[1:-1]}
 
 
 def _without(text: str, form: str) -> str:
-    """Replace the form in the text, complete or cut off at its end."""
+    """Return the text with the form replaced, where it is complete or truncated at its end."""
     start = _start(form)
     kept, position = [], 0
     while (found := text.find(start, position)) >= 0:
@@ -248,12 +250,12 @@ def _without(text: str, form: str) -> str:
 
 
 def _start(form: str) -> str:
-    """Return the prefix of the form that counts as the form cut off."""
+    """Return the prefix that is long enough to count as the truncated form."""
     return form[: max(MIN_PREFIX, min(RUN, (len(form) + 1) // 2))]
 
 
 def _unless_coded(match: re.Match[str], word: str, pieces: list[str]) -> str:
-    """Return the match unchanged, or `STRIPPED` if it decodes to text with a piece."""
+    """Return the match unchanged, or `STRIPPED` if it decodes to a text that contains a piece."""
     for data in _decoded(word):
         plain = data.decode("utf-8", "replace")
         if any(_start(piece) in plain for piece in pieces):
@@ -262,16 +264,16 @@ def _unless_coded(match: re.Match[str], word: str, pieces: list[str]) -> str:
 
 
 def _decoded(word: str) -> Iterable[bytes]:
-    """Yield the word decoded as base64 and as hex."""
+    """Yield the results of decoding the word as base64 and as hex."""
     yield from _from_base64(word)
     if len(word) % 2 == 0 and re.fullmatch(r"[0-9a-fA-F]+", word):
         yield bytes.fromhex(word)
 
 
 def _from_base64(token: str) -> Iterator[bytes]:
-    """Yield the possible meanings of the token; an incomplete token is padded."""
+    """Yield the possible meanings of a base64 token; an incomplete token is padded."""
     body = token.rstrip("=").replace("-", "+").replace("_", "/")
-    # Characters right before the token may look like base64: try every alignment.
+    # Characters directly before the token may look like base64, so every alignment is tried.
     for skipped in range(4):
         rest = body[skipped:]
         rest = rest[: len(rest) - (len(rest) % 4 == 1)]

@@ -1,7 +1,7 @@
-"""Finds out why TLS to a driver fails, with Python's ssl module; gRPC only says "closed".
+"""Finds out why TLS to a driver fails, using Python's ssl module; gRPC only reports "closed".
 
-With TLS 1.3 a server refuses the client's certificate after the handshake is over for the client,
-and gRPC's servers give no reason. So this module also examines our own certificate.
+With TLS 1.3, a server refuses the client's certificate when the handshake is already over for the
+client, and gRPC's servers give no reason. So this module also examines our own certificate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from csi_client.connection import TlsFiles
 
 TIMEOUT_SECONDS: Final = 5.0
-# What an HTTP/2 client sends first: preface and empty SETTINGS (RFC 9113, 3.4).
+# What an HTTP/2 client sends first: the preface and an empty SETTINGS frame (RFC 9113, 3.4).
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 EXPIRED: Final = "a certificate has expired"
@@ -28,7 +28,7 @@ NOT_TLS: Final = "the driver does not speak TLS"
 
 
 def refusal(host: str, port: int, tls: TlsFiles) -> str:
-    """Return the problem: a constant above, another short text, or "" if TLS is not the problem.
+    """Return why TLS fails: a constant above, another short text, or "" if it is not TLS.
 
     Connects once; blocks for about 5 s at most.
     """
@@ -38,7 +38,7 @@ def refusal(host: str, port: int, tls: TlsFiles) -> str:
             return trouble
     try:
         context = ssl.create_default_context(cafile=tls.ca)
-        # gRPC does not refuse an authority without key usage, as Python does since 3.13.
+        # Unlike Python since version 3.13, gRPC does not refuse an authority without key usage.
         context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
         context.set_alpn_protocols(["h2"])
         if tls.certificate is not None:
@@ -60,7 +60,7 @@ def refusal(host: str, port: int, tls: TlsFiles) -> str:
         pass
     except OSError:
         return ""
-    # The server closed the connection after the handshake: it refuses our certificate.
+    # The server closed the connection after the handshake, so it refuses our certificate.
     return NOT_ACCEPTED if tls.certificate is not None else NO_CERTIFICATE
 
 
