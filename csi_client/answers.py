@@ -12,6 +12,7 @@ mistakes:
   because the snapshot can be used without it.
 
 Callers themselves compare the answer with the request (size, source).
+
 Source: container-storage-interface/spec v1.12, the comments of each message.
 """
 

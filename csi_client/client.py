@@ -70,13 +70,13 @@ class CsiClient:
     """Client of the driver at `address`.
 
     Args:
-        address: `/path` or `unix:///path`; with `allow_tcp` also `host:port` or
-            `dns:///host:port`.
+        address: `/path` or `unix:///path`; with `allow_tcp` also `host:port` or `dns:///host:port`.
         timeout_seconds: the default timeout of a call.
         observer: called after each call with the full method name, the status in Go's spelling
-            (`unknown-non-grpc` if there is no status) and the seconds, for the metric of P-011.
-        allow_tcp: whether to allow TCP (central mode); in the driver's pod only a unix socket is
-            used.
+            (`unknown-non-grpc` if there is no status) and the duration in seconds, for the
+            metric of P-011.
+        allow_tcp: whether to allow TCP (central mode); in the driver's pod only a unix socket
+            is used.
         tls: the credentials for TCP; None means plain text.
         max_receive_bytes: the size of the largest accepted answer.
         timeouts_by_rpc: the timeouts by method (`Controller/CreateVolume`), which override
@@ -155,10 +155,9 @@ class CsiClient:
         """Replace a connection that loses everything sent over it; returns True if replaced.
 
         Probe gets no answer over such a connection, but gets one over a second connection to the
-        same
-        address. A driver that hangs answers over neither; its connection and open calls are then
-        kept.
-        Replacing the connection cancels its calls. Blocks for at most twice `timeout_seconds`.
+        same address. A driver that hangs answers over neither; its connection and open calls are
+        then kept. Replacing the connection cancels its calls. Blocks for at most twice
+        `timeout_seconds`.
         """
         with self._mending:
             old = self._line[0]
@@ -231,7 +230,7 @@ class CsiClient:
         return answer.name, answer.vendor_version
 
     def plugin_capabilities(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
-        """Return the plugin's service capabilities, by the names of the enum values (P-006)."""
+        """Return the plugin's service capabilities as enum value names (P-006)."""
         return capabilities.plugin_capabilities(
             self._call(
                 "Identity/GetPluginCapabilities",
@@ -242,7 +241,7 @@ class CsiClient:
         )
 
     def controller_capabilities(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
-        """Return the controller's RPC capabilities, by the names of the enum values (P-006)."""
+        """Return the controller's RPC capabilities as enum value names (P-006)."""
         return capabilities.controller_capabilities(
             self._call(
                 "Controller/ControllerGetCapabilities",
@@ -266,7 +265,7 @@ class CsiClient:
     def group_controller_capabilities(
         self, *, timeout_seconds: float | None = None
     ) -> frozenset[str]:
-        """Return the group controller's RPC capabilities, by the names of the enum values."""
+        """Return the group controller's RPC capabilities as enum value names."""
         return capabilities.group_controller_capabilities(
             self._call(
                 "GroupController/GroupControllerGetCapabilities",
@@ -277,7 +276,7 @@ class CsiClient:
         )
 
     def node_capabilities(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
-        """Return the node service's RPC capabilities, by the names of the enum values."""
+        """Return the node service's RPC capabilities as enum value names."""
         return capabilities.node_capabilities(
             self._call(
                 "Node/NodeGetCapabilities",
@@ -411,7 +410,7 @@ class CsiClient:
         scrub: bool = True,
         is_allowed: Callable[[], bool] | None = None,
     ) -> _Answer:
-        """Make one call: log, encode, send, decode and observe it; `method` as in `call`."""
+        """Make one call: log, encode, send, decode and observe it. For `method` see `call`."""
         rpc = f"/csi.v1.{method}"
         timeout = self.deadline_seconds(method, timeout_seconds)
         started = time.monotonic()

@@ -83,8 +83,7 @@ class TlsFiles:
 
         Raises:
             CsiAddressError: a file is missing or unreadable, or only one of the certificate and
-                the key
-                is given.
+                the key is given.
         """
         if (self.certificate is None) != (self.key is None):
             raise CsiAddressError("a TLS client certificate and its key must be given together")
@@ -99,8 +98,7 @@ def parse_address(address: str, *, allow_tcp: bool = False) -> str:
     """Return the gRPC target for a driver's address (P-002).
 
     `/run/csi.sock` and `unix:///run/csi.sock` give `unix:/run/csi.sock`; `unix://@name` is a socket
-    in
-    Linux's abstract namespace. With `allow_tcp`, which only central mode sets, `host:port` and
+    in Linux's abstract namespace. With `allow_tcp`, which only central mode sets, `host:port` and
     `dns:///host:port` give `dns:///host:port`.
 
     Raises:
@@ -181,10 +179,8 @@ class Link:
     """Monitors one channel's connection and makes the channel reconnect after a loss.
 
     `losses` counts lost connections. When it grows, there may be a different driver behind the
-    socket,
-    so the caller must read the name and the capabilities again (P-003). If a call reconnects before
-    the
-    next check (0.3 s), the loss may not be counted.
+    socket, so the caller must read the name and the capabilities again (P-003). If a call
+    reconnects before the next check (0.3 s), the loss may not be counted.
 
     One thread checks all channels of the process. gRPC's own `subscribe` costs a thread and five
     wake-ups a second per channel: 8 % of a core for 200 idle drivers, instead of 0.2 %.
@@ -209,7 +205,7 @@ class Link:
         return self._losses
 
     def look(self) -> bool:
-        """Return True if the channel is connected; make an idle channel connect.
+        """Return True if the channel is connected, and make an idle channel connect.
 
         Without this, gRPC would reconnect after a loss only when the next call is made.
         """

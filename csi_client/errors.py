@@ -1,10 +1,10 @@
 """Errors of calls to a driver: their meaning and their texts.
 
 ```
-CsiError                      a gRPC status, from the driver or made by the transport
+CsiError                      a gRPC status, from the driver or from the transport
   UndecodableAnswerError      the driver answered OK, but the answer cannot be decoded
-    UnusableAnswerError       the answer is decoded, but names nothing or cannot be stored
-  NoStatusError               no status exists: the request never became a call
+    UnusableAnswerError       the answer identifies no object, or cannot be stored
+  NoStatusError               there is no status: the request never became a call
 ```
 The texts have the form that the Go client gives them, because they appear in events that people
 search for (P-411); P-904 lists the numbers and spellings. No text contains a secret: `scrub`
@@ -105,11 +105,12 @@ class CsiError(Exception):
         code_name: the code in Go's spelling, which is also the value of the metric label.
         details: the status message, without the secrets of the request.
         rpc: the full method name, `/csi.v1.Controller/CreateVolume`; empty outside a call.
-        from_transport: True if gRPC itself made the status, so that it says nothing about the
-            storage: RESOURCE_EXHAUSTED then means a message above a size limit, not a full pool
-            (D-024).
-        is_final: True if the driver has finished and created nothing (P-410, column "otherwise").
-            False if the driver may still be working, or may have created a volume.
+        from_transport: True if the status comes from gRPC itself, so that it says nothing about
+            the storage: RESOURCE_EXHAUSTED then means a message above a size limit, not a full
+            pool (D-024).
+        is_final: True if the driver has finished and created nothing (P-410, column
+            "otherwise"). False if the driver may still be working, or may have created a
+            volume.
     """
 
     code: int | None
@@ -143,8 +144,7 @@ class UndecodableAnswerError(CsiError):
     """The driver answered OK with bytes that cannot be decoded (bad UTF-8 in a string, garbage).
 
     The code is INTERNAL, as in the Go client. Unlike in the Go client, the error is not final,
-    because
-    the driver did the work and a volume may exist.
+    because the driver did the work and a volume may exist.
     """
 
     def __init__(self, details: str, *, rpc: str) -> None:
@@ -171,8 +171,7 @@ class NoStatusError(CsiError):
     """No gRPC status exists: the request could not be encoded, or the client is closed.
 
     `str()` gives only the text, as for a plain Go error. The error is not final, according to the
-    last
-    row of P-410.
+    last row of P-410.
     """
 
     def __init__(self, details: str, *, rpc: str = "") -> None:
@@ -187,8 +186,7 @@ def from_status(code: int, details: str, *, rpc: str) -> CsiError:
 
     Translates the texts of the library itself: exceeded deadlines (P-411), broken streams, messages
     above a size limit (D-024) and status numbers that gRPC does not know (P-904). A driver's own
-    text
-    is kept.
+    text is kept.
     """
     if code == DEADLINE_EXCEEDED and _OWN_DEADLINE.fullmatch(details):
         return CsiError(code, _GO_DEADLINE_TEXT, rpc=rpc, from_transport=True)
@@ -210,8 +208,7 @@ def _answer_was_lost(match: re.Match[str]) -> bool:
     """Return True if the answer was too large, False if the request was.
 
     A request that is too large never reaches the driver. The answer is what the client received or
-    the
-    server sent, whichever side reports it.
+    the server sent, whichever side reports it.
     """
     if match["metadata"]:
         return True

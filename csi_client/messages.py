@@ -1,7 +1,10 @@
 """The CSI messages and enums: the only module that imports the generated types.
 
-To be imported as a namespace:
-`from csi_client import messages as csi; csi.CreateVolumeRequest(...)`.
+This module is to be imported as a namespace:
+
+    from csi_client import messages as csi
+    csi.CreateVolumeRequest(...)
+
 Protobuf messages are plain values. As this module does not load gRPC, pure code may import it.
 `DESCRIPTOR` is the descriptor of the proto file (services and methods by name); `csi_secret` is the
 option that marks the fields to hide (see `csi_client.redact`).

@@ -69,8 +69,7 @@ class RegistrationServer:
 
         Raises:
             RegistrationError: the path is too long, another file occupies it, or the directory
-                is not
-                writable.
+                is not writable.
         """
         check_path(self.path)
         check_path(self._hidden)

@@ -8,8 +8,8 @@ punctuation. If half of a secret, or `RUN` characters of a long one, is still fo
 is hidden.
 
 A user can choose the secrets, and a driver can choose the text, so the work is bounded: if there
-are more secrets than `MAX_SECRETS` and `MAX_PIECES` allow, the text is hidden without being read.
-A long text is truncated.
+are more secrets than `MAX_SECRETS` and `MAX_PIECES` allow, the text is hidden without being read. A
+long text is truncated.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _scrubbed(text: str, pieces: set[str]) -> str:
 
 
 def _is_left(text: str, pieces: list[str]) -> bool:
-    """Return True if some decoding of the text contains enough of a piece, from any part of it."""
+    """Return True if some decoding of the text contains enough characters of any piece."""
     rest = text.replace(STRIPPED, "\0")
     loose = "\0".join(_readings(rest)).casefold()
     tight = _tight(loose)

@@ -28,9 +28,9 @@ NOT_TLS: Final = "the driver does not speak TLS"
 
 
 def refusal(host: str, port: int, tls: TlsFiles) -> str:
-    """Return why TLS fails: a constant above, another short text, or "" if it is not TLS.
+    """Return why TLS fails, as a constant above or another short text.
 
-    Connects once; blocks for about 5 s at most.
+    Returns "" if TLS is not the problem. Connects once; blocks for about 5 s at most.
     """
     if tls.certificate is not None and tls.key is not None:
         trouble = own_certificate_trouble(tls.certificate, tls.key)

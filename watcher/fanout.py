@@ -44,7 +44,7 @@ class FanOut(Generic[T]):
         return True
 
     def begin_list(self) -> None:
-        """Pass on the start of a list; from now on receivers that joined before it are included."""
+        """Pass on the start of a list, from now on also to receivers that joined recently."""
         self._listening = tuple(self._members.items())
         self._tell(lambda sink: sink.begin_list())
 

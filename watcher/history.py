@@ -84,7 +84,7 @@ class History:
         return LOOK_SECONDS
 
     def compare(self, name: str, version: str) -> None:
-        """Check whether a version of this kind in Redis is higher than the current version.
+        """Check whether a resourceVersion in Redis is higher than the current one of this kind.
 
         Raises the same exceptions as `step`.
         """

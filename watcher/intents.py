@@ -28,7 +28,7 @@ _log = get_logger(__name__)
 
 
 class _Record(msgspec.Struct):
-    """The field of a record that is used, type-checked: one bad record must not stop the others."""
+    """The field of a record that is used here, type-checked so that a bad record is skipped."""
 
     key: str
 
@@ -56,9 +56,8 @@ def restore_intents(
     registered.
 
     The function is idempotent, and may run in two watchers at once. An existing intent is newer
-    than
-    its copy. If an intent is restored after its attempt has ended, the worker finds nothing left to
-    do.
+    than its copy. If an intent is restored after its attempt has ended, the worker finds nothing
+    left to do.
 
     Raises:
         ApiError: the ConfigMaps cannot be read.

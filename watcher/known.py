@@ -27,10 +27,10 @@ _DEFAULT = ("provisioner",)
 
 
 def merged(known: Mapping[str, Record], alive: Mapping[str, Record]) -> dict[str, Record]:
-    """Merge known and registered records by place.
+    """Merge known and registered records by their place in the registry.
 
-    Registered records win; drivers that are no longer registered are kept, and such nodes are
-    dropped.
+    Registered records win. Drivers that are no longer registered are kept; nodes that are no longer
+    registered are dropped.
     """
     kept = {name: record for name, record in known.items() if not record.get("node")}
     now = {name: complete(name, record) for name, record in alive.items()}
@@ -41,9 +41,8 @@ class Differing:
     """Detects processes that keep overwriting each other's record of one driver.
 
     Over a longer time, the only possible cause is two drivers with the same name in front of
-    different
-    storage systems. This is dangerous: if the wrong driver answers a deletion with OK, the volume
-    leaks.
+    different storage systems. This is dangerous: if the wrong driver answers a deletion with OK,
+    the volume leaks.
     """
 
     def __init__(self) -> None:
@@ -55,7 +54,7 @@ class Differing:
         """Return the places whose record has alternated for a minute; each place only once.
 
         Args:
-            records: the registered records, by place.
+            records: the registered records, by their place in the registry.
             now: the current time in monotonic seconds.
         """
         for place, record in records.items():

@@ -83,8 +83,7 @@ class Machine:
         self._has_begun = False
         self._fans: dict[str, FanOut[Any]] = {}
         self._catalog: dict[str, str] = {}
-        # For each reflector: how many lists it had completed when it was last requested to list
-        # again.
+        # For each reflector: how many lists it had completed when it was last asked to list again.
         self._asked: dict[str, int] = {}
         self.reflectors: dict[str, Following] = {}
         self.records: dict[str, Record] = {}
@@ -114,7 +113,7 @@ class Machine:
             if now == before:
                 continue
             # The keys are held first, because keys of the new drivers must not be sent before the
-            # shared cache.
+            # entries of the shared cache.
             self._hold(hosted, now)
             hosted.set_records(now)
             running = set(self.reflectors)

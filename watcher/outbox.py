@@ -96,7 +96,7 @@ class _Pending:
         everything: True if the keys of all objects that need work are to be added; they are
             collected when they are sent.
         fresh: the cached kinds whose watch is open, and the epoch of Redis.
-        is_cut: the buffer overflowed and was dropped.
+        is_cut: True if the buffer overflowed and was dropped.
     """
 
     lists: dict[str, CatalogList] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class Outbox:
                 self._awaited.setdefault(kind, set()).update(key_kinds)
 
     def add_everything(self) -> None:
-        """Add the keys of all objects that need work soon, in batches that are spread over time."""
+        """Soon add the keys of all objects that need work, in batches that are spread over time."""
         with self._lock:
             self._pending.everything = True
             self._wake()
@@ -204,8 +204,8 @@ class Outbox:
         """Forget keys soon; this replaces an earlier add of the same key."""
         with self._lock:
             for key in keys:
-                # The key is removed first, so that it moves to the end, into the order of the last
-                # events.
+                # The key is removed first, so that it moves to the end: the keys are in the order
+                # of their last events.
                 self._pending.keys.pop(key, None)
                 self._held.pop(key, None)
                 self._pending.keys[key] = None
@@ -277,8 +277,7 @@ class Outbox:
         """Send the batch, and remove the parts that were sent from it.
 
         The keys to forget are sent first, because that frees memory, and a nearly full Redis
-        refuses
-        other writes.
+        refuses other writes.
         """
         if batch.is_cut:
             self._on_cut()

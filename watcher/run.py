@@ -57,8 +57,8 @@ PRUNE_SECONDS: Final = 3600.0
 PAUSES_SECONDS: Final = 5.0
 # Recovery reads ConfigMaps and records in Redis; each of these requests has its own timeout.
 _RECOVERY_LIMIT_SECONDS: Final = 300.0
-# A watch lasts 5 minutes at most and brings bookmarks in between; a page of a list may take half a
-# minute.
+# A watch lasts 5 minutes at most and delivers bookmarks in between; a page of a list may take half
+# a minute.
 _REFLECTOR_LIMIT_SECONDS: Final = 600.0
 _DEFAULT: Final = ("provisioner",)
 ROLE: Final = "watcher"
@@ -333,7 +333,7 @@ class Watcher:
             for kind, name in self.machine.catalog_kinds.items()
         }
         for kind, before in self._pruned_to.items():
-            # Otherwise the watch is just listing, or the versions went back.
+            # Otherwise the watch is listing at this moment, or its versions went back.
             if 0 < before <= reached[kind]:
                 self._catalog.prune(kind, str(before))
         self._pruned_to = reached

@@ -53,7 +53,7 @@ class CatalogSink(Generic[T]):
         self._items[name] = (version, value)
 
     def end_list(self, resource_version: str) -> None:
-        """Replace the kind in the cache by the list, and declare the kind complete."""
+        """Replace the kind in the cache with the list, and declare the kind complete."""
         listed = CatalogList(self._items, resource_version, self._list_epoch)
         self._items = {}
         self._outbox.replace(self._kind, listed)
@@ -156,7 +156,7 @@ class AttachmentSink:
             self._listed[volume][item.metadata.name] = item.spec.node_name
 
     def end_list(self, resource_version: str) -> None:
-        """Replace the attachments of all volumes by the list."""
+        """Replace the attachments of all volumes with those in the list."""
         # Each entry has the version of the list, because it also says which attachments do not
         # exist.
         items = {volume: (resource_version, dict(nodes)) for volume, nodes in self._listed.items()}

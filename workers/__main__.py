@@ -86,8 +86,7 @@ def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
     """Translate the arguments of a Go sidecar to a csi-fleet command and its arguments.
 
     `csi-attacher ...` runs one controller: as a worker if the environment or a flag sets the Redis
-    URL,
-    otherwise as the whole system in one program. Arguments that start with a flag mean
+    URL, otherwise as the whole system in one program. Arguments that start with a flag mean
     csi-provisioner, so that an operator or a chart can keep its argument list.
     """
     name = sidecar(arguments)

@@ -46,7 +46,8 @@ TRANSPORT: Final = {
     "socket_connect_timeout": 5,
     "socket_keepalive": True,
     "health_check_interval": 3,
-    # No copy of each message is kept in an `unacked` hash; the sweep wakes the list again instead.
+    # Messages are not copied into an `unacked` hash: if a message is lost, the sweep wakes its list
+    # again.
     "ack_emulation": False,
 }
 
@@ -101,8 +102,8 @@ def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None
         on_malformed: called for each unreadable message that was dropped from a Celery list.
     """
     setup_logging.connect(keep_logging)
-    # Celery closes a broken connection twice. If it holds a message, kombu would try the second
-    # time to return the message through that connection, fail, and end the worker or dump the
+    # Celery closes a broken connection twice. The second time, kombu would try to return a message
+    # that it still holds through that connection; this would fail, and end the worker or dump the
     # message.
     Channel.do_restore = False
     app = FleetApp("csi-fleet", set_as_current=False)
@@ -148,8 +149,7 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
     """Settings of celery-redbeat: it fails over within seconds, and two beats do no harm (M-004).
 
     Only for beat's own application: its URL holds the password, and a worker shows its
-    configuration
-    to every client that asks for it, such as Flower.
+    configuration to every client that asks for it, such as Flower.
     """
     return {
         "beat_scheduler": "redbeat.RedBeatScheduler",
@@ -170,7 +170,7 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
 
 
 def file_login(settings: Settings) -> FileLogin | None:
-    """The login that reads the password file; None without such a file, and for a unix socket.
+    """The login from the password file; None without such a file, and for a unix socket.
 
     For a unix socket, kombu accepts a login only in the URL.
     """
@@ -216,7 +216,7 @@ def queue_for(name: str) -> Queue:
 def publisher(app: Celery) -> Callable[[Iterable[str]], None]:
     """Returns a function that notifies workers that work is due in the given Celery lists.
 
-    The caller logs a failure; the queue's pump repairs it by publishing again.
+    The caller logs a failure to publish; the queue's pump repairs it by publishing again.
     """
 
     def publish(lists: Iterable[str]) -> None:

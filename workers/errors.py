@@ -62,11 +62,11 @@ class AttemptError(ProvisionerError):
 
 
 class NamespaceFull(ProvisionerError):  # noqa: N818 - the word the whole system uses
-    """No further attempt can be recorded for this namespace; its users see the text."""
+    """No further attempt can be recorded for this namespace; users see the error text."""
 
 
 class RecordTooLarge(ProvisionerError):  # noqa: N818 - as NamespaceFull
-    """The intent that would finish an attempt after a crash is too large; users see the text."""
+    """The intent that would finish an attempt after a crash is too large; users see this text."""
 
 
 class IgnoredError(ProvisionerError):

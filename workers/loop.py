@@ -28,8 +28,7 @@ class Loop:
     Args:
         name: the name of the thread, which also appears in liveness errors.
         step: does a piece of work; returns the seconds to wait before the next step, or None to
-            wait
-            until `wake` is called.
+            wait until `wake` is called.
         limit_seconds: the longest time for one step, or between two calls of `beat` within it;
             after that the liveness check fails.
         heartbeats: the hearts of the process.

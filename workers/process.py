@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from workers.observability.metrics import Metrics
 
 LIVE_FILE: Final = "live"
-"""Name of the file that says what hangs in a part of the system; empty if nothing hangs. It is
-rewritten every few seconds.
+"""Name of the file in which a part of the program reports every few seconds what hangs in it.
+
+The file is empty if nothing hangs.
 """
 TELL_SECONDS: Final = 5.0
 _ready: Final[set[Path]] = set()
@@ -62,7 +63,7 @@ def kube_client(
 
 
 def guarded(settings: Settings, checks: Checks) -> Checks:
-    """Let the API server decide who may read the metrics, if this is configured."""
+    """Return the checks; if so configured, the API server decides who may read the metrics."""
     if not settings.http.token_review:
         return checks
     from workers.kube.reviews import PathReaders  # noqa: PLC0415 - rarely needed
@@ -132,8 +133,7 @@ def mark_ready(settings: Settings, name: str) -> None:
     """Report to the supervisor that a part has started, so that it restarts the part if it exits.
 
     Works without a writable folder: a sidecar's container often has a read-only root file system
-    and
-    no mount.
+    and no mount.
     """
     path = Path(settings.process.state_dir) / name
     _ready.add(path)
@@ -142,9 +142,10 @@ def mark_ready(settings: Settings, name: str) -> None:
 
 
 def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
-    """Report regularly to the supervisor what hangs here; if reports stop, everything hangs.
+    """Report to the supervisor, every few seconds, what hangs in this process.
 
-    Does nothing without a state folder: then the kubelet uses the HTTP endpoint of the process.
+    If the reports stop, the whole process hangs. Does nothing without a state folder: then the
+    kubelet uses the HTTP endpoint of the process.
     """
     if not os.access(settings.process.state_dir or "/nonexistent", os.W_OK):
         return

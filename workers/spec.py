@@ -79,17 +79,17 @@ class Watch:
 
     Attributes:
         resource: the resource to list and watch.
-        item_type: the msgspec struct with the fields that the rules need; the same type for every
-            controller that watches the resource.
+        item_type: the msgspec struct with the fields that the rules need; the same type for
+            every controller that watches the resource.
         metadata_only: request only the objects' metadata from the API server.
         is_needed: called with the records of the controller's drivers; the watch starts once it
             returns True.
-        relists: called with these records as they were before a change and as they are after it;
-            True causes a new LIST, for Rules that keep no data about objects of unknown drivers.
+        relists: called with these records as they were before a change and as they are after
+            it; True causes a new LIST, for Rules that keep no data about objects of unknown
+            drivers.
         catalog: the cached kind that the controller's workers read; "" for none.
         scopes: called with the records; returns the parts to watch. For a resource with scopes,
-            only
-            the methods `seen` and `gone` of the Rules are called.
+            only the methods `seen` and `gone` of the Rules are called.
     """
 
     resource: Resource
@@ -116,17 +116,15 @@ class Rules(Protocol):
 
     A watcher has one instance, which several threads call under a lock. The instance keeps only the
     data that it needs about objects that wait for a decision. It may return too many keys (the
-    worker
-    then finds nothing to do), but never too few.
+    worker then finds nothing to do), but never too few.
     """
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
         """Set the records of the controller's drivers; returns the keys that now need work.
 
         Each record has at least the driver's `name` and its `queue_name`, which is the driver part
-        of
-        its keys. A driver is still included after its workers have gone; in node deployment, a node
-        whose worker has gone is not.
+        of its keys. A driver is still included after its workers have gone. In node deployment, a
+        node is no longer included after its worker has gone.
         """
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:

@@ -1,7 +1,7 @@
 """Announces the drivers of this process in Redis: queue limits, driver records and controllers.
 
 Limits are declared first, so that no key is admitted without a limit. Work that belongs to no
-driver is announced as that of a driver without a name.
+driver is announced as if it belonged to a driver without a name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class Announcing:
         return bool(self._driverless)
 
     def place(self, queue_name: str) -> str:
-        """Return the registry name of a driver's record; each set of controllers has its own."""
+        """Return the name of a driver's record in the registry.
+
+        Each set of controllers has its own record of a driver.
+        """
         specs = [one.spec for one in self._controllers]
         if not any(apart(spec) for spec in specs):
             return queue_name

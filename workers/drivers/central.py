@@ -108,7 +108,7 @@ class Central:
 def _digest(file: Path) -> bytes:
     """Returns a digest of the file's content, or the error if it is unreadable.
 
-    The error counts as content, because the file may appear later.
+    The error counts as content, so that a file that appears later counts as a change.
     """
     try:
         return hashlib.sha256(file.read_bytes()).digest()

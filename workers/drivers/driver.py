@@ -39,7 +39,7 @@ class Driver:
         identity: the value of the identity volume attribute (P-010).
         node_segments: the accessible topology of the local node; None outside node deployment.
         pace: limits the rate of the driver's calls.
-        timeouts: seconds by operation (`create`, `expand`), from the drivers file.
+        timeouts: the timeouts in seconds by operation (`create`, `expand`), from the drivers file.
         class_timeouts: the same as `timeouts`, by storage class.
         limits: the number of concurrent calls by operation, from the drivers file.
         limits_per_node: the number of concurrent calls for one node, by operation.

@@ -72,9 +72,9 @@ class DriverSpec:
 
     Attributes:
         name: the name that GetPluginInfo must return; "" accepts any name (`--csi-address`).
-        pool: only workers with this `--drivers-pool` serve the driver; if it is "", only workers
-            without the flag do.
-        timeouts: seconds by operation (`create`, `delete`, `capacity`).
+        pool: only workers with this `--drivers-pool` serve the driver; if it is "", only
+            workers without the flag do.
+        timeouts: the timeouts in seconds by operation (`create`, `delete`, `capacity`).
         class_timeouts: the same as `timeouts`, by storage class.
         limits: the limits by operation; those that are missing come from the flags.
         limits_per_node: the number of concurrent calls for one node, by operation.
@@ -82,7 +82,7 @@ class DriverSpec:
         controller_flags: the parsed flags of the other controllers, by controller name.
         threads: the largest number of a worker's threads that may be inside this driver; None
             means a fair share.
-        is_one_replica: if the host has several addresses, all workers call the same one.
+        is_one_replica: True if all workers call the same one of the host's addresses.
         allow_tcp: False for a driver in the same pod (`--csi-address`).
         tls_stamp: a digest of the content of the TLS files.
     """
@@ -145,7 +145,7 @@ class DriverSpec:
         return self.longest_call(self.settings(base))
 
     def longest_call(self, settings: Settings) -> float:
-        """Return the longest timeout of any call, in seconds; `settings` are the driver's."""
+        """Return the longest timeout of any call, in seconds; `settings` are the driver's own."""
         by_class = [x for timeouts in self.class_timeouts.values() for x in timeouts.values()]
         own = [getattr(one, "timeout_seconds", 0.0) for one in settings.controllers.values()]
         return max([settings.driver.timeout_seconds, *self.timeouts.values(), *by_class, *own])
@@ -191,7 +191,9 @@ def _read_text(path: Path) -> str:
 
 
 def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, DriverSpec]:
-    """Return by name the drivers of all files that belong to the pool (None: to any pool).
+    """Return the drivers of all files, by name.
+
+    Only the drivers of the given pool are returned; None returns the drivers of every pool.
 
     Raises:
         ConfigError: one line that names the file, the line, the problem and the remedy.
@@ -211,7 +213,9 @@ def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, 
 
 
 def parse(content: str, path: Path, *, pool: str | None = "") -> dict[str, DriverSpec]:
-    """Return by name the drivers of one file that belong to the pool (None: to any pool).
+    """Return the drivers of one file, by name.
+
+    Only the drivers of the given pool are returned; None returns the drivers of every pool.
 
     Raises:
         ConfigError: one line that names the file, the line, the problem and the remedy.

@@ -5,7 +5,7 @@ messages; when no process is connected any more, the driver's queues are paused.
 then wait without back-off or events, and continue one after another after a new handshake (S-020,
 F-017).
 
-As upstream requires, sidecar drivers (`--csi-address`) must be reachable at startup. Drivers in the
+As in upstream, sidecar drivers (`--csi-address`) must be reachable at startup. Drivers in the
 drivers file are connected in the background and follow changes of the file. One thread follows all
 drivers. Handshakes, which may hang, run in small pools, however many drivers there are.
 """
@@ -400,7 +400,7 @@ class Fleet:
     def _obey(self, link: Link, verdict: Verdict, asked: Place, since: float) -> bool:
         """Allow or forbid calls to the replica; returns whether they are allowed.
 
-        `verdict` is Redis' answer about the replica `asked`, which was requested at `since`.
+        `verdict` is what Redis answered about the replica `asked`; the request was sent at `since`.
         """
         replica = link.client.replica
         if replica is None:

@@ -1,4 +1,4 @@
-"""One driver's connection in this process: connect, shake hands, serve, lose, reconnect."""
+"""One driver's connection in this process, from the first handshake to loss and reconnection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TELL_AFTER_SECONDS: Final = 3.0
 TELL_EVERY_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 1.0
 PROVE_SECONDS: Final = 8.0
-"""A TCP connection that has brought no answer for this long is probed."""
+"""A TCP connection on which no answer has arrived for this long is probed."""
 
 _REMEDIES: Final = {
     tlscheck.EXPIRED: "renew it",
@@ -120,8 +120,7 @@ class Link:
 
         Raises:
             ConfigError: the driver is not ready, another driver answers, or a call failed. The
-                text is
-                one line.
+                text is one line.
         """
         if self.seek(is_connected=True):
             raise ConfigError(f"driver {self.name}: connects to the replica that is called")

@@ -69,12 +69,11 @@ class Replica:
     _numbers: count[int] = field(default_factory=count)
 
     def admit(self, address: str, since: float, hold_seconds: float, ttl_seconds: float) -> bool:
-        """Allow calls to the replica that Redis was asked about; False if the process left it.
+        """Allow calls to the replica that Redis was asked about.
 
-        Redis started both periods at an unknown moment between the request, which was sent at
-        `since`,
-        and now. So calls are allowed from `hold_seconds` after now until `ttl_seconds` after
-        `since`.
+        Returns False if the process has moved to a different replica in the meantime. Redis started
+        both periods at an unknown moment between the request, which was sent at `since`, and now.
+        So calls are allowed from `hold_seconds` after now until `ttl_seconds` after `since`.
         """
         self._admitted = address
         self._from, self._until = self.clock() + hold_seconds, since + ttl_seconds

@@ -1,8 +1,8 @@
 """The driver client of a shadow: it asks a driver for its name and capabilities, and nothing else.
 
 A call that would change the storage is not sent but gets an invented answer: success, exactly as
-requested, with `comparing.UNKNOWN` for values that only a driver knows. A call that would only
-read is refused, because no answer can be invented for it.
+requested, with `comparing.UNKNOWN` for values that only a driver knows. A call that would only read
+is refused, because no answer can be invented for it.
 """
 
 from __future__ import annotations

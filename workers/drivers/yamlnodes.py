@@ -1,7 +1,7 @@
 """YAML with line numbers: each value knows its line, so that error messages can name it.
 
-Scalars are kept as written: `true`, `1` and `"1"` are all texts. The code that reads a field parses
-its text in the same way as the command line does.
+Scalars are kept as written: `true`, `1` and `"1"` are all strings. The code that reads a field
+parses the string in the same way as the command line does.
 """
 
 from __future__ import annotations

@@ -44,8 +44,9 @@ _MIN_RELOAD_INTERVAL_SECONDS: Final = 5.0
 class Throttle:
     """The request rate of `--kube-api-qps` and `--kube-api-burst` (client-go: flowcontrol).
 
-    After a first `burst`, `qps` requests per second pass. A request reserves its token at once and
-    sleeps until the token is due, so threads keep their order and none of them polls. Thread-safe.
+    After a first `burst`, `qps` requests per second are allowed. A request reserves its token at
+    once and sleeps until the token is due, so threads keep their order and none of them polls.
+    Thread-safe.
 
     Args:
         qps: the number of tokens per second, more than 0.
@@ -124,12 +125,13 @@ class KubeClient:
             requests that may exceed this rate at once.
         user_agent: the User-Agent header, which the API server's audit log shows.
         observer: called after each request with the method, the path, the HTTP status (0: no
-            answer) and the seconds.
+            answer) and the duration in seconds.
         sleep: sleeps for the given number of seconds, as Retry-After requires.
         timeout_seconds: the default timeout of a request.
         repeats: how often a request is retried after an answer with Retry-After.
-        guard: called before each write; returns None or a check. The check is called right before
-            the write or a retry of it is sent; an exception from the check ends the request.
+        guard: called before each write; returns None or a check. The check is called right
+            before the write or a retry of it is sent; an exception from the check ends the
+            request.
     """
 
     def __init__(
@@ -254,8 +256,7 @@ class KubeClient:
         """Send one request and return the body of the response.
 
         A request that is answered with Retry-After (429, 5xx: the server did nothing) is retried up
-        to
-        3 times whatever its method, as in client-go. All other retries are left to the queue.
+        to 3 times whatever its method, as in client-go. All other retries are left to the queue.
 
         Raises:
             ApiError: one of the classes of workers.kube.errors.

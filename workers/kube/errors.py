@@ -6,12 +6,12 @@ ApiError(status, reason, message)
     UnauthorizedError 401   ForbiddenError 403, and 400 or 422 by admission   NotFoundError 404
     AlreadyExistsError 409 reason AlreadyExists   ConflictError 409 otherwise
     GoneError 410 (also reason Expired)   InvalidError 422 and 400
-  AwayError: the server did not judge the request, so the caller retries and counts no failure
+  AwayError: the server did not process the request, so the caller retries and counts no failure
     TooManyRequestsError 429   ServerError 5xx
     Unreachable 0: no answer; a write may have happened
 ```
-`str()` gives the Status object's message, which is the text that client-go prints
-(`secrets "x" not found`). The texts for an answer without a Status body are from apimachinery,
+`str()` gives the Status object's message, which is the text that client-go prints, for example
+`secrets "x" not found`. The texts for an answer without a Status body are from apimachinery,
 pkg/api/errors NewGenericServerResponse.
 """
 
@@ -63,7 +63,7 @@ class NotFoundError(RefusedError):
     """The object or its whole kind does not exist."""
 
     def is_about(self, name: str) -> bool:
-        """Return True if the object is missing, not its kind: an unserved kind also gives 404."""
+        """Return True if the object itself is missing; an unserved kind also gives a 404."""
         return f'"{name}" not found' in str(self)
 
 
@@ -160,8 +160,7 @@ def error_from_response(
     """Return the error for an HTTP response with status 300 or higher, with client-go's text.
 
     A Status body contains its own message; for any other body the message is the generic text,
-    followed
-    by `(verb resource name)`.
+    followed by `(verb resource name)`.
     """
     try:
         decoded = msgspec.json.decode(body)
@@ -195,9 +194,8 @@ def _is_by_admission(message: str, details: object) -> bool:
     """Return True if a webhook or a ValidatingAdmissionPolicy refused, not the object's validation.
 
     Each cause of an invalid object names its field, whereas a policy's cause consists of a text
-    only.
-    A webhook is recognized only by the words that the API server puts before the webhook's own
-    text.
+    only. A webhook is recognized only by the words that the API server puts before the webhook's
+    own text.
     """
     if message.startswith('admission webhook "'):
         return True

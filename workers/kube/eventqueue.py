@@ -56,7 +56,10 @@ class EventQueue:
         return self._closed.is_set() and self._queue.empty()
 
     def take(self, wait_seconds: float | None = None) -> list[JsonObject]:
-        """Wait for up to `BATCH` events; returns [] if the queue is over or the wait timed out."""
+        """Wait for an event; returns it with those that follow, up to `BATCH` events.
+
+        Returns [] after `wait_seconds` without an event, or once the queue is closed and empty.
+        """
         while not self.is_over:
             try:
                 item = self._queue.get(timeout=wait_seconds)

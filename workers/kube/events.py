@@ -1,8 +1,9 @@
 """Writes core/v1 Events, which show users what happened to their objects.
 
-An event never delays or fails an attempt: it is queued in memory and written by separate threads,
-a little later during a burst (workers.kube.eventqueue). It is dropped when the queue is full.
-Events about the same object keep their order. The correlator limits and counts them (L-006).
+An event never delays or fails an attempt: it is queued in memory and written by separate threads, a
+little later during a burst (workers.kube.eventqueue). It is dropped when the queue is full. Events
+about the same object keep their order. The correlator limits and counts them (L-006).
+
 Source of the Event's form: client-go, tools/record/event.go makeEvent.
 """
 
@@ -166,7 +167,7 @@ class EventRecorder:
                 pass  # the Event expired: create it again, as client-go does
             else:
                 return
-        # Not by `create`, which would decode a response that is not needed.
+        # `create` is not used here, because it would decode a response that is not needed.
         self._client.request("POST", paths.EVENTS.path(namespace=namespace), body=event)
 
 

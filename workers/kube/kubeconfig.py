@@ -239,8 +239,8 @@ class _TokenFile:
                 self._until = now + _TOKEN_FILE_SECONDS
             elif not self._header:
                 raise UnusableError(reason)
-            # If the file is unreadable, it is just being replaced, and the previous token is still
-            # valid.
+            # If the file is unreadable, it is being replaced at this moment, and the previous token
+            # is still valid.
         return self._header
 
 

@@ -71,7 +71,7 @@ class PauseRecord:
         return was_there, self._read(self._kube.apply_config_map(body))
 
     def get(self) -> Recorded:
-        """Return all pauses by a GET, because workers have no permission to list."""
+        """Return all pauses, using GET, because workers have no permission to list."""
         return self._read(self._config_map())
 
     def _config_map(self) -> JsonObject:
@@ -81,7 +81,7 @@ class PauseRecord:
             return {"metadata": {"resourceVersion": "0"}}
 
     def list(self) -> Recorded:
-        """Return all pauses by a LIST, which has a resourceVersion even without a ConfigMap."""
+        """Return all pauses, using LIST, which has a resourceVersion even without a ConfigMap."""
         path = paths.CONFIG_MAPS.path(namespace=self.namespace)
         found = self._kube.client.get(path, {"fieldSelector": f"metadata.name={NAME}"})
         if items := found.get("items"):

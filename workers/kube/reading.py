@@ -73,10 +73,11 @@ class KubeReader:
     def past(
         self, resource: Resource, name: str, *, namespace: str = "", since: int
     ) -> Iterator[tuple[str, JsonObject]]:
-        """Yield type and object of each watch event about one object since `since`.
+        """Yield the type and the object of each past watch event about one object.
 
-        `since` is a resourceVersion. The API server keeps the events of the last minute or more. It
-        ends the response after `PAST_SECONDS`; a caller may stop earlier.
+        `since` is the resourceVersion after which the events begin. The API server keeps the events
+        of the last minute or more. It ends the response after `PAST_SECONDS`; a caller may stop
+        earlier.
 
         Raises:
             GoneError: the API server no longer has events that are so old.

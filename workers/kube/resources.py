@@ -72,8 +72,7 @@ class KubeResources(KubeReader):
 
         Raises:
             ConflictError: the object with that name has a different UID, or `is_exact` is set
-                and the
-                object changed.
+                and the object changed.
         """
         metadata = item["metadata"]
         known: dict[str, str] = {}

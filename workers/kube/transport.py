@@ -1,4 +1,4 @@
-"""HTTP to the API server by libcurl: a small pool of persistent connections, and open watches.
+"""HTTP to the API server using libcurl: a small pool of persistent connections, and open watches.
 
 A pool holds at most `CONNECTIONS` handles, each with one connection. A request takes the handle
 that was used most recently; if all are in use, it waits for one within its own timeout. So a
@@ -40,8 +40,8 @@ _ERROR_BODY_BYTES: Final = 2**16
 _UNSAFE: Final = re.compile(r"[\r\n\x00]")
 _MAY_GO_OUT: Final = 0  # PREREQFUNC_OK
 _VERIFY_HOST: Final = 2  # the certificate must name the host
-# libcurl's events in terms of poll(2): this table has what libcurl waits for, the one below what
-# has happened.
+# libcurl's events in terms of poll(2): this table is for the events that libcurl waits for, the one
+# below for those that have happened.
 _WANTED: Final = {
     pycurl.POLL_NONE: 0,
     pycurl.POLL_IN: select.POLLIN,
@@ -57,7 +57,7 @@ _HAPPENED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Trusted authorities and the client certificate; each as the path of a file or as PEM bytes.
+    """Trusted authorities and the client certificate; each is the path of a file or PEM bytes.
 
     Attributes:
         authorities: the CA certificates; None means those of the system.
@@ -133,14 +133,12 @@ class Transport:
                 repeating the write.
             timeout_seconds: the limit for waiting, sending and receiving together; more than 0.
             before_sent: called after the connection is established, right before the request is
-                sent.
-                If it raises an exception, nothing is sent and the exception is passed on.
+                sent. If it raises an exception, nothing is sent and the exception is passed on.
 
         Raises:
             TimeoutError: there was no complete response in time, or no free connection.
             ConnectionError: the server was unreachable or not trusted, cut the connection, or
-                did not
-                speak HTTP. The request may have arrived.
+                did not speak HTTP. The request may have arrived.
             ValueError: a header or the URL contains a character that HTTP does not allow.
         """
         lines = self._checked(headers)

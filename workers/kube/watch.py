@@ -2,11 +2,12 @@
 
 Invariants: no object is kept here; an object that cannot be read is logged and skipped, and never
 ends the loop; the sink gets a complete list (`begin_list` .. `end_list`) after every gap, so it
-learns of deletions that it missed. A kind that the server does not serve (a CRD that is not
-installed) is not a failure: the loop checks for it periodically. A watch that brings no data for
-`SILENCE_SECONDS`, not even a bookmark, is reopened: its connection may be half open, or its server
-frozen. client-go's reflector does the same; the official Python informer has neither bookmarks nor
-back-off.
+learns of deletions that it missed.
+
+A kind that the server does not serve (a CRD that is not installed) is not a failure: the loop
+checks for it periodically. A watch that delivers no data for `SILENCE_SECONDS`, not even a
+bookmark, is reopened: its connection may be half open, or its server frozen. client-go's reflector
+does the same; the official Python informer has neither bookmarks nor back-off.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _WATCH_SECONDS: Final = (240, 300)
 SILENCE_SECONDS: Final = 90.0
 # Timeout of `present_version`.
 _PRESENT_SECONDS: Final = 10.0
-# A watch that ends earlier and brought no event counts as a failure (client-go: very short watch).
+# A watch that ends earlier than this, without an event, counts as a failure (client-go: very short
+# watch).
 _SHORT_WATCH_SECONDS: Final = 1.0
 _REPEAT_LOG_SECONDS: Final = 60.0
 # How often to check for a kind that the server does not serve.
@@ -244,8 +246,8 @@ class Reflector(Generic[T]):
     def present_version(self) -> str:
         """Return the current resourceVersion of the collection; thread-safe.
 
-        A LIST without a resourceVersion is read from etcd, so it does not matter if the watch is
-        late.
+        A LIST without a resourceVersion is read from etcd, so it does not matter if the watch lags
+        behind.
 
         Raises:
             ApiError: the API server does not answer with a list.
@@ -419,7 +421,7 @@ class Reflector(Generic[T]):
         self._stopped.wait(self._backoff.next_seconds())
 
     def _not_served(self) -> None:
-        """Report all objects of the kind as deleted, and wait before the kind's next check."""
+        """Report all objects of the kind as deleted, and wait before the next check."""
         if self.health.is_served:
             _log.info("the API server does not serve this kind, looking for it", path=self.path)
             if self.health.lists:
@@ -465,9 +467,9 @@ def _version_in(raw: msgspec.Raw) -> str:
 
 
 def _name_of(raw: msgspec.Raw) -> str:
-    """Return namespace/name of an object, whose other fields may be malformed.
+    """Return the namespace/name of an object that may have malformed fields.
 
-    Without a readable name, returns the start of the raw object.
+    If the name cannot be read, returns the start of the raw object.
     """
     try:
         decoded = msgspec.json.decode(raw)

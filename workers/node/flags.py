@@ -146,7 +146,7 @@ def usage(program: str) -> str:
 
 
 def _shorthand(flags: dict[str, Flag], name: str) -> Flag | None:
-    """Return the flag of a letter that is followed directly by its value, such as `-v5`."""
+    """Return the one-letter flag to which a value is directly attached, as in `-v5`."""
     return None if not (name[:1] == "v" and name[1:].isdigit()) else flags["v"]
 
 

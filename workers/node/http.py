@@ -115,7 +115,7 @@ class Server:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Listen; without a host on both IPv6 and IPv4, if the machine supports both."""
+    """Listen on the address; without a host, on both IPv6 and IPv4 if the machine has both."""
     if not host and socket.has_dualstack_ipv6():
         with suppress(OSError):
             return socket.create_server(

@@ -1,4 +1,4 @@
-"""livenessprobe: answers the kubelet's HTTP probe by a CSI Probe (LP-001 to LP-025).
+"""livenessprobe: answers the kubelet's HTTP probe with a CSI Probe's result (LP-001 to LP-025).
 
 The process keeps running while its driver is unavailable; every answer is then 500 (LP-011).
 """

@@ -73,9 +73,8 @@ def set_at_end(stopped: threading.Event) -> None:
     """Set `stopped`, from a separate thread, when SIGTERM or SIGINT arrives.
 
     A Python signal handler is not suitable. It runs in the main thread, and only after a wait that
-    the
-    signal does not interrupt. If it runs during `stopped.wait()`, that call may hold the lock that
-    `stopped.set()` needs.
+    the signal does not interrupt. If it runs during `stopped.wait()`, that call may hold the lock
+    that `stopped.set()` needs.
     """
     waker = SignalWaker()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -90,7 +89,7 @@ def set_at_end(stopped: threading.Event) -> None:
 
 
 def run_registrar(program: str, options: Options, stopped: threading.Event) -> int:
-    """Run the registrar; for the program `node`, with the liveness probe in the same process."""
+    """Run the registrar; the program `node` also runs the liveness probe in this process."""
     part = registrar.Registrar(options, stopped)
     served = part.handlers()
     probe = None

@@ -72,7 +72,8 @@ class Prober:
         address: the driver's socket.
         timeout_seconds: the timeout for the connection and the Probe together.
         min_interval_seconds: a result that is younger than this is reused.
-        observer: called after each call with the method, the gRPC status and the seconds.
+        observer: called after each call with the method, the gRPC status and the duration in
+            seconds.
     """
 
     def __init__(
@@ -95,8 +96,7 @@ class Prober:
         """Join the Probe in progress, or start one, and wait until it ends (LPD-006).
 
         `is_gone` returns True once this caller's client has disconnected. The last caller whose
-        client
-        disconnects cancels the Probe.
+        client disconnects cancels the Probe.
         """
         flight = self._board()
         while not flight.done.wait(_LOOK_SECONDS):

@@ -113,9 +113,9 @@ class Registrar:
         Returns without a name if the process should end.
 
         Args:
-            is_patient: wait without a limit. If the liveness probe runs in the same process, an
-                exit
-                would end it too, and the kubelet would then restart a driver that starts slowly.
+            is_patient: True to wait without a limit. If the liveness probe runs in the same
+                process, an exit would end it too, and the kubelet would then restart a driver
+                that starts slowly.
 
         Raises:
             ConfigError: the driver did not answer in time, or its name is invalid; exit code 1.
@@ -298,7 +298,7 @@ class Registrar:
         return name != self.name
 
     def wake(self) -> None:
-        """Make `run` return soon; `stopped` is already set."""
+        """Make `run` return soon; to be called after `stopped` has been set."""
         self._wake.set()
 
 
