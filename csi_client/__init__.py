@@ -1,1 +1,1 @@
-"""Typed gRPC client of one CSI driver. It knows nothing of Kubernetes, Redis or Celery."""
+"""Typed gRPC client of one CSI driver, independent of Kubernetes, Redis and Celery."""

@@ -265,8 +265,7 @@ def _get_snapshot(
 def _list_snapshots(_: Any, answer: csi.ListSnapshotsResponse) -> Iterable[str]:
     """Check the snapshots of a list.
 
-    One snapshot without a usable id makes the whole list unusable, because it could be any
-    snapshot.
+    A snapshot without a usable id makes the whole list unusable, because it could be any snapshot.
     """
     for index, entry in enumerate(answer.entries):
         _id(entry.snapshot.snapshot_id, f"entries[{index}].snapshot.snapshot_id")

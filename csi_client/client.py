@@ -470,7 +470,7 @@ class CsiClient:
             )
         except ValueError:
             # This is gRPC's way of reporting that the channel is closed; nothing was sent.
-            if self._line is not line:  # `mend` has replaced it just now
+            if self._line is not line:  # `mend` has just replaced it
                 return self._send(
                     rpc, payload, timeout, on_slow, slow_after_seconds, is_allowed=is_allowed
                 )

@@ -140,7 +140,7 @@ def _shares(text: str, piece: str, least: int) -> bool:
             if _run(text, place, piece, at) >= length:
                 return True
             tried += 1
-            if tried > RUN:  # so many partial matches: a text made to cost time
+            if tried > RUN:  # so many partial matches: the text is made to cost time
                 return True
             place = text.find(piece[at : at + block], place + 1)
     return False

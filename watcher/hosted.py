@@ -113,7 +113,7 @@ class RulesSink:
         """Pass on one object of a list."""
         self._hosted.seen(self._resource, item, is_listed=True)
 
-    def end_list(self, resource_version: str) -> None:  # noqa: ARG002 - the sink's form
+    def end_list(self, resource_version: str) -> None:  # noqa: ARG002 - the sink's interface
         """Pass on the end of a list."""
         self._hosted.end_list(self._resource)
 
@@ -150,7 +150,7 @@ class ScopedSink:
         self._listed[item.metadata.uid] = _kept(item)
         self._hosted.seen(self._resource, item, is_listed=True)
 
-    def end_list(self, resource_version: str) -> None:  # noqa: ARG002 - the sink's form
+    def end_list(self, resource_version: str) -> None:  # noqa: ARG002 - the sink's interface
         """Report the known objects that were not in the list as deleted."""
         gone = [item for uid, item in self._known.items() if uid not in self._listed]
         self._known, self._listed = self._listed, {}

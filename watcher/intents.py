@@ -78,7 +78,7 @@ def restore_intents(
         if key.driver not in drivers:
             continue
         domain = key.record_name
-        if not domain:  # its controller reads the copy itself
+        if not domain:  # the controller itself reads the copy
             keys.append(key)
             continue
         # The attempt may have ended since the ConfigMaps were listed; then both the intent and its

@@ -114,7 +114,7 @@ class Keeper:
             try:
                 self._on_epoch(not before)
             except TransientError:
-                self.epoch = before  # the next look repeats it
+                self.epoch = before  # so that the next check repeats this
                 raise
         self._look_at_drivers()
 

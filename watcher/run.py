@@ -372,7 +372,7 @@ class Watcher:
             label_selector=stream.scope.label_selector,
             on_progress=on_progress,
         )
-        # The loop has a single step, which lasts for the life of the watcher.
+        # The loop has a single step, which runs for the life of the watcher.
         loop = self.loops[name] = Loop(name, reflector.run, limit_seconds=_REFLECTOR_LIMIT_SECONDS)
         loop.start()
         return reflector

@@ -75,7 +75,7 @@ class ClassSink(CatalogSink["JsonObject"]):
         super().__init__(KIND_CLASSES, outbox, epoch)
 
     def entry(self, item: JsonObject) -> tuple[str, str, Mapping[str, Any]]:
-        """Keep all but the managed fields; adds the kind, which listed items do not have."""
+        """Return a class without its managed fields; adds the kind, which listed items lack."""
         metadata = {
             key: item["metadata"][key] for key in item["metadata"] if key != "managedFields"
         }
@@ -95,7 +95,7 @@ class CsiNodeSink(CatalogSink["CsiNode"]):
         super().__init__(KIND_CSINODES, outbox, epoch)
 
     def entry(self, item: CsiNode) -> tuple[str, str, Mapping[str, Any]]:
-        """Keep the topology keys of each driver; a driver without keys has an empty list."""
+        """Return the topology keys of each driver; for a driver without keys, an empty list."""
         keys = {driver.name: driver.topology_keys or [] for driver in item.spec.drivers or ()}
         return item.metadata.name, item.metadata.resource_version, keys
 
@@ -108,11 +108,11 @@ class NodeSink(CatalogSink["Node"]):
         self._seen: dict[str, int] = {}
 
     def entry(self, item: Node) -> tuple[str, str, Mapping[str, Any]]:
-        """Keep only the labels."""
+        """Return the name, the resourceVersion and the labels of a node."""
         return item.metadata.name, item.metadata.resource_version, item.metadata.labels or {}
 
     def begin_list(self) -> None:
-        """Start a new complete list; forgets the labels seen, as the list writes all nodes."""
+        """Start a new complete list; forgets all labels, because the list writes all nodes."""
         super().begin_list()
         self._seen = {}
 

@@ -1,4 +1,4 @@
-"""One driver as this worker knows it: its capabilities, and what follows from them.
+"""One driver as this worker sees it: its capabilities, and what follows from them.
 
 Upstream reads the name and the capabilities once, and exits when the socket is lost. Here every
 reconnect repeats the handshake, because the driver may have been updated in the meantime (F-017,

@@ -364,7 +364,7 @@ class Fleet:
             return
         try:
             driver = shaking.result()
-        except Exception as error:  # noqa: BLE001 - no answer of a driver may end this thread
+        except Exception as error:  # noqa: BLE001 - no answer may end this thread
             link.retry_at, link.has_failed = time.monotonic() + RETRY_SECONDS, True
             link.tell(str(error))
             return

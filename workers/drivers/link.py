@@ -119,8 +119,8 @@ class Link:
         """Probe the driver and complete the handshake; runs in a separate thread.
 
         Raises:
-            ConfigError: the driver is not ready, another driver answers, or a call failed. The
-                text is one line.
+            ConfigError: the driver is not ready, a different driver answers, or a call failed.
+                The text is one line.
         """
         if self.seek(is_connected=True):
             raise ConfigError(f"driver {self.name}: connects to the replica that is called")

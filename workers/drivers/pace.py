@@ -151,7 +151,7 @@ class WatchedClient(CsiClient):
         self.pace.wait_turn(operation)
         lease = CURRENT.get()
         if lease is not None:
-            lease.check()  # the turn may have taken long
+            lease.check()  # waiting may have taken long
             if lease.permit is not None:
                 options["is_allowed"] = lease.permit
         seconds = self.deadline_seconds(method, timeout_seconds)

@@ -23,7 +23,7 @@ SHARE = 4
 """One driver may use a quarter of the threads: three hanging drivers leave 16 of 64 free."""
 
 FEWEST = 2
-"""The smallest share: a driver may run a slow call and a quick call at the same time."""
+"""The smallest share, so that a driver can run a slow call and a quick call at the same time."""
 
 
 def default_seats(threads: int, drivers: int) -> int:

@@ -1,1 +1,1 @@
-"""Client of the Kubernetes API: raw JSON over libcurl. It knows nothing of CSI or Redis."""
+"""Client of the Kubernetes API: raw JSON over libcurl. It contains no code for CSI or Redis."""

@@ -36,7 +36,7 @@ _BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 class Metrics:
     """The metrics `csi_sidecar_operations_seconds` and `process_start_time_seconds` (LP-023).
 
-    The first one covers only the calls of this process. The class writes Prometheus' text format
+    The first one covers only the calls of this process. The class writes the Prometheus text format
     itself, because the Prometheus library would load 9 MiB of HTTP, mail and TLS code for one
     histogram.
     """
@@ -84,7 +84,7 @@ class Metrics:
 
 
 def escaped(value: str) -> str:
-    """Return a label's value, escaped for Prometheus' text format."""
+    """Return a label's value, escaped for the Prometheus text format."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -20,7 +20,7 @@ _LOOK_SECONDS: Final = 0.05
 
 
 def _nobody(_method: str, _code: str, _seconds: float) -> None:
-    """Ignore an observed call."""
+    """Do nothing; the default observer of calls."""
 
 
 class Flight:

@@ -98,7 +98,7 @@ class Registrar:
         }
 
     def metrics(self) -> str:
-        """Return the result of the last registration in Prometheus' text format (NRD-002)."""
+        """Return the result of the last registration in the Prometheus text format (NRD-002)."""
         name, labels = "csi_node_registration_status", f'driver_name="{escaped(self.name)}"'
         told = "1 for the state of the driver's registration with the kubelet, 0 for the others"
         values = [
@@ -147,7 +147,7 @@ class Registrar:
     def _ask_name(self, wait_seconds: float) -> str:
         """Return the driver's name, read over a temporary connection.
 
-        A connection that stays open would cost 0.1 % of a core.
+        A permanent connection would cost 0.1 % of a core.
         """
         address = self._options["csi-address"]
         client = CsiClient(address, timeout_seconds=self._timeout)
