@@ -16,7 +16,7 @@ STAMP := $(VENV)/.synced
 LOCK := requirements.lock
 # The lock serves every platform and Python from 3.11 on; hashes, and no index address in it.
 LOCK_FLAGS := --quiet --universal --generate-hashes --no-emit-index-url --no-header \
-  --all-extras --group build --group test --group lint --python-version 3.11
+  --all-extras --group build --group test --group lint --group docs --python-version 3.11
 PACKAGES := csi_client workers watcher
 TYPED := $(PACKAGES) tests/support examples
 IMAGE ?= csi-fleet:dev
@@ -24,7 +24,7 @@ BASE ?= python:3.11-slim-bookworm
 SUITES ?= unit integration e2e node monitoring chaos parity
 
 .PHONY: audit shadow sbom image help venv bytecode demo test test-all unit integration e2e monitoring fuzz compose-test node node-test conformance parity chaos mutants bench way check lint types \
-  imports spelling lock-check stubs-check proto lock format release fetch clean
+  imports spelling lock-check stubs-check proto lock format release fetch clean docs
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -102,7 +102,7 @@ bench: bytecode ## measure into docs/performance.md: QUICK=1 ONLY=felt PEER=csi-
 way: $(STAMP) ## how many calls, functions and files one claim goes through
 	@$(PY) -m tests.bench.way
 
-check: lint types imports spelling lock-check stubs-check audit ## everything but the tests
+check: lint types imports spelling lock-check stubs-check docs audit ## everything but the tests
 	@echo "check: all good"
 
 audit: $(STAMP) ## known vulnerabilities of what the product needs; offline it says so
@@ -128,6 +128,9 @@ imports: $(STAMP)
 
 spelling: $(STAMP)
 	@$(BIN)/codespell $$(git ls-files)
+
+docs: $(STAMP) ## the pages as a site with a search, in build/site; a broken link or anchor fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file .ci/mkdocs.yml
 
 lock-check: $(STAMP)
 	@fresh=$$(mktemp); trap 'rm -f "$$fresh"' EXIT; cp $(LOCK) "$$fresh"; \
