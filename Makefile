@@ -130,7 +130,7 @@ spelling: $(STAMP)
 	@$(BIN)/codespell $$(git ls-files)
 
 docs: $(STAMP) ## the pages as a site with a search, in build/site; a broken link or anchor fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file .ci/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .ci/mkdocs.yml
 
 lock-check: $(STAMP)
 	@fresh=$$(mktemp); trap 'rm -f "$$fresh"' EXIT; cp $(LOCK) "$$fresh"; \

@@ -26,7 +26,7 @@ from workers.errors import State
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "custom-provisioners.md"
-BLOCK = re.compile(r"^```(\w+)(?: title=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r'^```(\w+)(?: title="(\S+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)

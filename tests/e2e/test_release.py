@@ -105,6 +105,20 @@ def test_signature_and_checksums_cover_every_file(release):
     assert listed <= found
 
 
+def test_the_site_has_every_page_and_a_search(release, tmp_path):
+    with tarfile.open(release / f"csi-fleet-{VERSION}-docs.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    site = tmp_path / "csi-fleet-docs"
+    pages = {str(one.relative_to(ROOT / "docs").with_suffix(".html")) for one in
+             (ROOT / "docs").rglob("*.md") if one.name != "README.md"}  # fmt: skip
+    assert {one for one in pages if not (site / one).is_file()} == set()
+    texts = json.loads((site / "search/search_index.json").read_text())["docs"]
+    assert any("csi-fleet adopt" in one["text"] for one in texts)
+    # It needs no network: nothing is loaded from another host.
+    text = (site / "index.html").read_text()
+    assert re.findall(r'(?:src|<link[^>]*href)="https?://[^"]*', text) == []
+
+
 def test_the_same_commit_gives_the_same_bytes(make, release, tmp_path):
     again = make(tmp_path / "again")
     assert (again / "SHA256SUMS").read_text() == (release / "SHA256SUMS").read_text()

@@ -200,6 +200,7 @@ def build(asked: Release) -> None:
         pack(
             out / f"csi-fleet-{version}-manifests.tar.gz", manifests(asked, source, digests), epoch
         )
+        pack(out / f"csi-fleet-{version}-docs.tar.gz", site(source, Path(scratch), epoch), epoch)
         plugin(asked, source, epoch)
         requirements(out, Path(scratch))
         for name, path in PLAIN.items():
@@ -251,6 +252,16 @@ def images(asked: Release, source: Path, layout: Path, epoch: int) -> dict[str, 
     entries = json.loads((layout / "index.json").read_text())["manifests"]
     mark = "org.opencontainers.image.ref.name"
     return {one["annotations"][mark].partition(":")[0]: one["digest"] for one in entries}
+
+
+def site(source: Path, scratch: Path, epoch: int) -> Files:
+    """Returns the files of the documentation's site, below one folder."""
+    out = scratch / "csi-fleet-docs"
+    _run(sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file",
+         str(source / ".ci/mkdocs.yml"), "--site-dir", str(out), NO_MKDOCS_2_WARNING="1",
+         SOURCE_DATE_EPOCH=str(epoch))  # fmt: skip
+    for name, path in _files(out):
+        yield f"{out.name}/{name}", path.read_bytes(), 0o644
 
 
 def chart(source: Path, digests: dict[str, str]) -> Files:
