@@ -12,9 +12,10 @@ operator to decide.
 2. A volume or snapshot that a live object names is in use, whatever a record says about it.
 
 `doubt_about` is called before each effect that follows from the record of a deleted object.
-`user_of` is called before such a record causes a volume or snapshot to be deleted from the storage
-system, or a PersistentVolume to be saved. Before a volume is unpublished because its attachment is
-gone, only `user_of` is called, because unpublishing deletes nothing.
+`user_of` is called before such a record, or an answer that cannot be used, causes a volume or
+snapshot to be deleted from the storage system, or a PersistentVolume to be saved: a driver may name
+a volume of another call. Before a volume is unpublished because its attachment is gone, only
+`user_of` is called, because unpublishing deletes nothing.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def _last_state(kube: KubeReader, vanished: Vanished, version: int) -> JsonObjec
 def user_of(kube: KubeReader, resource: Resource, names_it: Callable[[JsonObject], bool]) -> str:
     """Return the name of a live object that names a volume, snapshot or publication; "" for none.
 
-    This lists all objects of the kind, so call it only before an effect that a record alone causes.
+    This lists all objects of the kind, so call it only before an effect that no live object asks
+    for.
     """
     found = next((item for item in kube.list(resource) if names_it(item)), None)
     return found["metadata"]["name"] if found is not None else ""

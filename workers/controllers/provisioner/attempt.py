@@ -406,14 +406,13 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             None once the volume is gone, else the last error.
 
         Raises:
-            AttemptError: an earlier attempt left a record, and a live PV names the volume.
+            AttemptError: a live PV of another claim names the volume, so it is in use.
         """
         work, name = self.work, self.work.driver.name
-        if work.is_orphaned or work.had_doubt:
-            user = work.user_of(lambda other: storage_of(other) == (name, volume_id))
-            if user:
-                words = f"volume {volume_id} stays: PersistentVolume {user} names it"
-                raise AttemptError(words, State.NO_CHANGE)
+        if user := work.user_of(lambda other: storage_of(other) == (name, volume_id)):
+            words = "the driver's answer cannot be used; volume"
+            words = f"{words} {volume_id} stays: PersistentVolume {user} names it"
+            raise AttemptError(words, State.NO_CHANGE)
         client, last = self.work.runtime.effects.client(self.work.driver), None
         end = time.monotonic() + self.work.driver.settings.driver.timeout_seconds
         for _ in range(CLEAN_UP_TRIES):

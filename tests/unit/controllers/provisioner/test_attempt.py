@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
-from tests.support.fake_cluster import TOPOLOGY, World
+from tests.support.fake_cluster import TOPOLOGY, World, default_answer
 from workers.controllers.provisioner import attempt
 from workers.engine.outcome import Action
 from workers.engine.steps import Step
@@ -61,6 +62,48 @@ def test_t050_an_unusable_answer_is_told_cleaned_up_and_retried(world, claim, un
     assert len(world.events.warnings()) == 1
     assert world.claim_pass(claim).action is Action.DONE
     assert set(world.volumes()) == {DOMAIN}
+
+
+IN_USE = "test-volume-id"  # of the volume that the first claim got
+
+
+def its_own(request):
+    """The answer that the driver should have given."""
+    found = default_answer(request)
+    found.volume.volume_id = "its own"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "spec"),
+    [
+        pytest.param(answer(volume_id=IN_USE, capacity_bytes=1023), {}, id="too small"),
+        pytest.param(answer(volume_id=IN_USE, capacity_bytes=-5), {}, id="negative capacity"),
+        pytest.param(
+            answer(volume_id=IN_USE, capacity_bytes=1024),
+            {"dataSource": {"kind": "PersistentVolumeClaim", "name": "data"}},
+            id="a clone without its source",
+        ),
+    ],
+)
+def test_an_unusable_answer_with_the_id_of_a_volume_in_use_deletes_nothing(
+    world, claim, wrong, spec
+):
+    """The driver mixed up two calls: the clean-up would take the data of the other claim."""
+    world.claim_pass(claim)
+    world.driver = replace(
+        world.driver, controller_capabilities=world.controller | {"CLONE_VOLUME"}
+    )
+    world.live_claim()["spec"]["volumeName"] = DOMAIN
+    world.live_claim()["status"] = world.volumes()[DOMAIN]["status"] = {"phase": "Bound"}
+    other = world.add_claim("other", "u2", **spec)
+    world.client.answers = [wrong, its_own]
+    assert world.claim_pass(other).action is Action.RETRY
+    assert world.client.deleted == []
+    (told,) = world.events.warnings()
+    assert told.endswith(f"volume {IN_USE} stays: PersistentVolume {DOMAIN} names it")
+    assert world.claim_pass(other).action is Action.DONE
+    assert world.volumes()["pvc-u2"]["spec"]["csi"]["volumeHandle"] == "its own"
 
 
 def test_t017_without_its_class_a_claim_asks_nothing_and_comes_again(world, claim):
