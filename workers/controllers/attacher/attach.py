@@ -420,7 +420,13 @@ def checked_source(work: AttachmentPass) -> Source:
         raise volumes.missing_volume(name) from None
     except RefusedError as error:
         raise AttachError(f"could not add PersistentVolume finalizer: {error}") from error
-    return volumes.volume_source(work.volume)
+    source = volumes.volume_source(work.volume)
+    if volumes.is_of_another(work.item, source):
+        raise AttachError(
+            f'PersistentVolume "{name}" is another volume than the one that the attachment was '
+            "made for: delete the attachment"
+        )
+    return source
 
 
 def wait_for_other_node(work: AttachmentPass) -> None:

@@ -67,6 +67,7 @@ class Creation:
     still_announced: ClassVar[str] = (
         "failed to remove VolumeSnapshotBeingCreated annotation on the content"
     )
+    id_field: ClassVar[str] = "snapshot_id"
 
     def __init__(self, work: ContentPass, action: Action) -> None:
         self.work = work
@@ -102,9 +103,26 @@ class Creation:
                 return retry("not recorded")
         try:
             answer = self.call(wanted, secrets)
+            self.check_same(answer)
         except CsiError as error:
             return self.failed(error, before)
         return self.created(answer)
+
+    def check_same(self, answer: Any) -> None:
+        """Compares the answer with the handle that an earlier call of the same name returned.
+
+        Raises:
+            UnusableAnswerError: they differ, so the answer says nothing about that snapshot.
+        """
+        known, made = self.handle(), getattr(answer, self.id_field)
+        if known and made != known:
+            raise UnusableAnswerError(
+                f"driver {self.work.driver.name} answered with {self.id_field} {made}, but with "
+                f"{known} before. Update the driver, or report it to its maintainers; {made} stays "
+                "in the storage: delete it there",
+                rpc="",
+                made=made,
+            )
 
     def blame(self, message: str) -> None:
         """Writes the error to the status and records it as an event (SNS-023)."""

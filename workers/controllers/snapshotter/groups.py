@@ -237,6 +237,7 @@ class GroupCreation(Creation):
     still_announced: ClassVar[str] = (
         "failed to remove VolumeGroupSnapshotBeingCreated annotation on the groupSnapshotContent"
     )
+    id_field: ClassVar[str] = "group_snapshot_id"
 
     def handle(self) -> str | None:
         """Returns the group's handle from the status."""

@@ -403,6 +403,25 @@ def test_a_detach_goes_to_the_volume_that_was_published(world):
     assert world.calls == [("publish", "handle1", "nodeID1"), UNPUBLISH]
 
 
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_an_open_publish_is_not_repeated_with_another_volume(world, repeats):
+    """It would be published for an attachment that never detaches it, and the first one stays."""
+    key = world.add_attachment(hashed("handle1"))
+    world.client.respond({"ControllerPublishVolume": [{"code": "DEADLINE_EXCEEDED"}, {}]})
+    world.run(key)
+    replaced(world)
+    for _ in range(repeats):
+        assert world.run(key).action.value == "retry"
+    status = world.api.of(paths.ATTACHMENTS, hashed("handle1"))["status"]
+    assert "is another volume than the one that the attachment was made for" in (
+        status["attachError"]["message"]
+    )
+    world.api.mark_deleted(paths.ATTACHMENTS, hashed("handle1"))
+    assert world.run(key).action.value == "done"
+    assert world.calls == [("publish", "handle1", "nodeID1"), UNPUBLISH]
+    assert world.is_gone(hashed("handle1"))
+
+
 def test_without_a_record_the_new_volume_stays_where_it_is(world):
     """BUG-4: it may be under a pod; the attachment says what to do."""
     key = deleted(world, name=hashed("handle1"))

@@ -57,6 +57,37 @@ def test_a_snapshot_without_an_id_is_not_ready_and_is_found_again(answer):
     assert world.content() is None
 
 
+def cut(handle, *, is_ready):
+    return {"snapshot": {"snapshot_id": handle, "size_bytes": 1024, "ready_to_use": is_ready}}
+
+
+def test_an_answer_with_another_id_says_nothing_about_the_snapshot():
+    """The snapshot that the status names is not ready because another one is."""
+    world = SnapshotWorld()
+    world.add_content()
+    answers = [cut("sh", is_ready=False), cut("other", is_ready=True), cut("sh", is_ready=True)]
+    world.client.respond({"CreateSnapshot": answers})
+    world.run_content()
+    assert world.run_content().action.value == "retry"
+    status = world.content()["status"]
+    assert (status["snapshotHandle"], status["readyToUse"]) == ("sh", False)
+    assert "answered with snapshot_id other, but with sh before" in error_of(world.content())
+    assert world.run_content().reason == "ready"
+    assert error_of(world.content()) == ""
+    assert world.content()["status"]["readyToUse"] is True
+
+
+def test_an_answer_with_another_id_says_nothing_about_the_group():
+    other = {"group_snapshot": MADE["group_snapshot"] | {"group_snapshot_id": "other"}}
+    other["group_snapshot"]["ready_to_use"] = True
+    world = dynamic_world(MADE, other)
+    run(world)
+    assert run(world).action.value == "retry"
+    status = content(world)["status"]
+    assert (status["volumeGroupSnapshotHandle"], status["readyToUse"]) == ("gh", False)
+    assert "answered with group_snapshot_id other, but with gh before" in error_of(content(world))
+
+
 def test_a_snapshot_without_an_id_does_not_go_before_it_is_named():
     """BUG-2: deleted meanwhile, it is asked for once more and deleted, so nothing is left."""
     world = SnapshotWorld()
