@@ -285,13 +285,11 @@ class CrashWorld:
     def cluster(self) -> None:
         """What kube-controller-manager and the scheduler do."""
         claim = self.kube.objects.get(CLAIM)
-        volume = self.kube.objects.get(("persistentvolumes", "", VOLUME))
-        if volume is not None and claim is None:
-            volume["status"] = {"phase": "Released"}
-        elif volume is not None and claim is not None:
-            volume["status"] = {"phase": "Bound"}
-            claim["spec"]["volumeName"], claim["status"] = VOLUME, {"phase": "Bound"}
-        elif claim is not None and self.has_topology and not claim["spec"].get("volumeName"):
+        for name, volume in self.kube.kind("persistentvolumes").items():
+            volume["status"] = {"phase": "Bound" if claim is not None else "Released"}
+            if claim is not None:
+                claim["spec"]["volumeName"], claim["status"] = name, {"phase": "Bound"}
+        if claim is not None and self.has_topology and not claim["spec"].get("volumeName"):
             claim["metadata"]["annotations"].setdefault(ANN_SELECTED_NODE, "n1")
 
     def watcher(self) -> None:
@@ -300,9 +298,9 @@ class CrashWorld:
         claim = self.kube.objects.get(CLAIM)
         if claim is not None and not claim["spec"].get("volumeName"):
             queue.ensure([claim_key(DRIVER, "default", "data", UID)])
-        volume = self.kube.objects.get(("persistentvolumes", "", VOLUME))
-        if volume is not None and self.is_undecided(volume):
-            queue.ensure([volume_key(DRIVER, VOLUME)])
+        for name, volume in self.kube.kind("persistentvolumes").items():
+            if self.is_undecided(volume):
+                queue.ensure([volume_key(DRIVER, name)])
         if self.catalog_writer.epoch() != self.seen_epoch:
             self.fill_catalog()
             self.seen_epoch = self.catalog_writer.epoch()

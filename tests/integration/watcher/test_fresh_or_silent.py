@@ -259,6 +259,54 @@ def test_what_was_learnt_of_a_future_that_is_gone_is_forgotten(scene, goes_on):
     wait_until(lambda: scene.is_due("pv-2"), 60, "a key of the present")
 
 
+def test_a_second_restore_before_the_first_is_noticed(scene):
+    """The operator tries two backups in a row, the second one older."""
+    scene.start()
+    _, backup = future(scene)
+    later = scene.api.backup()
+    scene.api.pass_time(1000)
+    scene.attach("va-10", "pv-10")
+    scene.wait_for_attachment("pv-10", {"va-10": "node-a"})
+    scene.api.restore(later)
+    scene.api.restore(backup)
+    wait_until(lambda: is_as_restored(scene), 20, "the catalog is that of the older backup")
+    assert scene.attachment("pv-10") is None
+
+
+@pytest.mark.parametrize("plural", ["volumeattachments", "storageclasses"])
+def test_a_restore_while_a_list_runs(scene, plural):
+    """A watcher starts; the list of one kind is answered by the restored etcd, the others' are not."""
+    _, backup = future(scene)
+    scene.api.held[plural].clear()
+    scene.start(is_synced=False)
+    others = KINDS - {plural}
+    reflectors = scene.watchers[-1].reflectors
+    wait_until(
+        lambda: reflectors.keys() >= KINDS and all(reflectors[one].health.lists for one in others),
+        20,
+        "all other kinds are listed",
+    )
+    scene.api.restore(backup)
+    scene.api.held[plural].set()
+    wait_until(lambda: is_as_restored(scene), 20, "the catalog is that of the present")
+
+
+def test_a_restore_and_an_empty_redis_at_once(scene):
+    """The whole site is restored: etcd goes back while Redis loses its data and watchers live."""
+    scene.start()
+    _, backup = future(scene)
+    scene.api.restore(backup)
+    scene.redis.flushall()
+    wait_until(lambda: is_as_restored(scene), 30, "the catalog is that of the present")
+    scene.storage_class("lead", tier="newest")
+    wait_until(
+        lambda: ((scene.all(KIND_CLASSES) or {}).get("lead") or {}).get("parameters")
+        == {"tier": "newest"},
+        20,
+        "a later change is seen",
+    )
+
+
 def test_two_watchers_end_one_history_once(scene):
     """COR2-3: the second to notice finds a new life, and only lists what is its own."""
     scene.start()

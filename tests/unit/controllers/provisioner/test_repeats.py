@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import replace
-from itertools import permutations
+from itertools import count, permutations
 
 import pytest
 
@@ -263,6 +263,43 @@ def test_workers_with_other_name_flags_share_one_attempt(redis_client, flags, en
     assert world.kube.kind("persistentvolumes") == {}
     assert world.kube.kind("configmaps") == {}
     assert world.left_in_redis() == []
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["claim lives", "claim deleted"])
+@pytest.mark.parametrize("is_wiped", [False, True], ids=["Redis kept", "Redis emptied"])
+@pytest.mark.parametrize("end", [None, TIMEOUT], ids=["answered", "no answer"])
+def test_a_worker_dies_and_its_successor_has_another_class_and_other_names(
+    redis_client, end, is_wiped, is_deleted
+):
+    """Before each effect, at a strict driver: one volume, and nothing is left when the claim goes."""
+    for effect in count():
+        redis_client.flushall()
+        world = strict_world(redis_client)
+        world.storage.plans = [("after", end)] if end else []
+        owner = world.owner(dies_before=effect)
+        world.live(owner)
+        if not owner.is_dead:
+            assert effect > 2
+            return
+        # Redis lost the record of the call that a copy would have kept: the bound in guarantees.md.
+        is_forgotten = is_wiped and not world.kube.kind("configmaps")
+        if is_wiped:
+            world.wipe()
+        remake(world, "new")
+        flags_of(world, volume_name_prefix="vol")
+        if is_deleted:
+            world.delete_claim()
+        world.pass_away()
+        world.live(world.owner())
+        if not is_deleted:
+            assert world.kube.objects[CLAIM]["status"]["phase"] == "Bound", world.died_at
+            assert len(world.storage.volumes) == 1 or is_forgotten, world.died_at
+            world.delete_claim()
+            world.live(world.owner())
+        assert world.storage.volumes == {} or is_forgotten, world.died_at
+        assert world.kube.kind("persistentvolumes") == {}, world.died_at
+        assert world.kube.kind("configmaps") == {}, world.died_at
+        assert world.left_in_redis() == [], world.died_at
 
 
 def test_the_lock_of_the_recorded_name_is_taken():
