@@ -242,6 +242,21 @@ def test_a_time_that_cannot_be_stored_was_not_answered(rpc, of, stamp, caplog):
     assert told.field.endswith("creation_time")
 
 
+@pytest.mark.parametrize("asked", ["s", ""], ids=["one snapshot", "all"])
+@pytest.mark.parametrize("at", [0, 1], ids=["before it", "after it"])
+def test_a_broken_snapshot_of_a_list_speaks_for_no_other(asked, at):
+    """A driver that ignores the filter lists it beside the one that was asked for."""
+    entries = [{"snapshot": {"snapshot_id": "s", "size_bytes": 1}}]
+    entries.insert(at, {"snapshot": {"snapshot_id": "", "size_bytes": -1}})
+    answer = csi.ListSnapshotsResponse(entries=entries)
+    request, rpc = csi.ListSnapshotsRequest(snapshot_id=asked), f"{CONTROLLER}ListSnapshots"
+    if asked:
+        answers.check(request, answer, rpc=rpc, driver="d.example")
+    else:
+        with pytest.raises(UnusableAnswerError, match=rf"entries\[{at}\]\.snapshot\.snapshot_id"):
+            answers.check(request, answer, rpc=rpc, driver="d.example")
+
+
 @pytest.mark.parametrize("size", [-1, -(2**63)])
 @pytest.mark.parametrize(("rpc", "of"), STAMPED.items())
 def test_a_negative_size_of_a_snapshot_was_not_answered(rpc, of, size):
