@@ -349,6 +349,52 @@ def test_time_in_which_nobody_called_is_none(fleet, clock):
     assert fleet.one.done(lease)
 
 
+@pytest.mark.parametrize("keeps_data", [True, False], ids=["with its data", "emptied"])
+@pytest.mark.parametrize("seconds", STEPS.values(), ids=STEPS)
+def test_redis_starts_again_while_its_host_s_clock_is_set(
+    redis_binary, tmp_path, seconds, keeps_data
+):
+    """A power failure of the node: the machine boots with a clock that is wrong, or right at last."""
+    clock = WallClock(tmp_path / "clock", ahead_seconds=HOUR)
+    (tmp_path / "redis").mkdir()
+    server = RedisServer(
+        redis_binary, tmp_path / "redis", appendonly=keeps_data, env=clock.env
+    ).start()
+    client = connect(server.url)
+    try:
+        fleet = Fleet(client, clock)
+        fleet.two.add([claim("mine"), claim("fails"), claim("dead")])
+        mine = fleet.take(fleet.two, "mine")
+        fleet.two.fail(fleet.take(fleet.two, "fails"), base_seconds=3, cap_seconds=5)
+        fleet.take(fleet.one, "dead")
+        server.kill()
+        clock.step(seconds)
+        server.start()
+        fleet.two.set_limits(LANE, 10)
+        fleet.two.add([claim("new")])
+        fleet.begins("new")
+        for name in ("fails", "dead") if keeps_data else ():
+            fleet.begins(name)
+        mine.check()
+        assert fleet.two.done(mine)
+    finally:
+        client.close()
+        server.kill()
+
+
+def test_a_clock_that_two_services_set_in_turns_ends_no_lease_and_no_back_off(fleet, clock):
+    """Each step forward counts as a second at most, as time in which nobody called does."""
+    fleet.one.add([claim("mine"), claim("fails")])
+    lease = fleet.take(fleet.one, "mine")
+    fleet.one.fail(fleet.take(fleet.one, "fails"), base_seconds=30, cap_seconds=30)
+    for number in range(20):
+        clock.step(HOUR if number % 2 else -HOUR)
+        assert not fleet.one.heartbeat()
+        fleet.stays("fails", 0.1)
+    lease.check()
+    assert fleet.one.done(lease)
+
+
 def test_a_replica_on_another_host_goes_on_with_its_master_s_time(
     redis_binary, tmp_path, stepped_redis, fleet
 ):
