@@ -85,6 +85,58 @@ def test_only_a_holder_keeps_others_out(bench, queue):
     assert take(queue, key("deletion"), PV)
 
 
+@pytest.mark.parametrize("waiters", [(1, 0), (0, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize("is_new_life", [False, True], ids=["", "Redis was restarted"])
+def test_many_waiters_keep_nobody_out_and_all_come_when_a_hanging_call_ends(
+    bench, queue, waiters, is_new_life
+):
+    """Some ask before their pass and some inside it; detaches and publishes come and go meanwhile."""
+    before, inside = waiters
+    hanging = start(bench, queue, "hanging publish", SHARED)
+    names = [f"deletion {number}" for number in range(before)]
+    assert [start(bench, queue, name, PV) for name in names] == [None] * before
+    for number in range(inside):
+        lease = start(bench, queue, f"expansion {number}")
+        assert queue.acquire(lease, PV) == PV
+        queue.block(lease, PV)
+        names.append(f"expansion {number}")
+    if is_new_life:
+        bench.client.delete(NAMES["epoch"].full)
+        assert not queue.heartbeat()
+        bench.advance(4.1)
+        assert not queue.heartbeat()
+    for number in range(5):
+        detach = start(bench, queue, f"detach {number}", SHARED, Lock(f"d#vol@{number}"))
+        assert detach, number
+        queue.done(detach)
+    assert ready(bench) == []
+    queue.done(hanging)
+    left = sorted(names)
+    assert sorted(ready(bench)) == left
+    while left:
+        lease = take(queue, key(left.pop(0)), PV)
+        assert lease
+        assert all(take(queue, key(one), PV) is None for one in left)
+        queue.done(lease)
+
+
+def test_a_chain_of_waiters_goes_on_when_the_process_at_its_end_dies(bench, start_queue):
+    """`a` waits for what `b` holds, which waits inside its pass for what the dead one holds."""
+    dead, alive = start_queue(), start_queue()
+    start(bench, dead, "c", HANDLE)
+    b = start(bench, alive, "b", PV)
+    assert start(bench, alive, "a", PV) is None
+    assert alive.acquire(b, HANDLE) == HANDLE
+    alive.block(b, HANDLE)
+    assert ready(bench) == ["a"], "who waits gives back what it held"
+    alive.done(take(alive, key("a"), PV))
+    bench.advance(4.1)
+    alive.heartbeat()
+    alive.pump(period_seconds=0)
+    assert sorted(ready(bench)) == ["b", "c"]
+    assert take(alive, key("b"), PV, HANDLE)
+
+
 def test_a_waiter_that_asked_inside_its_pass_keeps_nobody_out(bench, queue):
     """An expansion that may not stand beside a publication asks once it has read the volume."""
     publish = start(bench, queue, "publish to a", SHARED)

@@ -289,6 +289,27 @@ def test_a_node_that_lost_everything_is_mended(world, count):
     assert len(forced(world)) == count
 
 
+def test_objects_that_cannot_be_compared_hold_back_no_other(world):
+    """Each odd one is skipped; the one attachment that the driver contradicts is mended."""
+    world.add_volume("no csi", csi={"driver": None, "volumeHandle": None}, nfs={"path": "/"})
+    world.api.change(paths.VOLUMES, "no csi", {"spec": {"csi": None}})
+    world.api.add(paths.CSI_NODES, {"metadata": {"name": "bare"}, "spec": {"drivers": None}})
+    odd = {
+        "no source": {"source": {}},
+        "no volume": {"source": {"persistentVolumeName": "gone"}},
+        "no csi": {"source": {"persistentVolumeName": "no csi"}},
+        "inline nonsense": {"source": {"inlineVolumeSpec": {"hostPath": {"path": "/"}}}},
+        "no CSINode": {"node": "gone"},
+        "no driver on its node": {"node": "bare"},
+    }
+    for name, fields in odd.items():
+        world.add_attachment(name, attached=True, **fields)
+    world.add_attachment("contradicted", is_marked=True, attached=True)
+    listing(world)
+    assert world.compare().reason == "1 differences"
+    assert [one.object for one in forced(world)] == ["node1/contradicted"]
+
+
 def test_a_list_that_says_the_same_twice_is_believed(world):
     """BUG-7: two nodes lost all they had."""
     on_nodes(world, 24)
