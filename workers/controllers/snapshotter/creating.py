@@ -67,7 +67,6 @@ class Creation:
     still_announced: ClassVar[str] = (
         "failed to remove VolumeSnapshotBeingCreated annotation on the content"
     )
-    id_field: ClassVar[str] = "snapshot_id"
 
     def __init__(self, work: ContentPass, action: Action) -> None:
         self.work = work
@@ -109,19 +108,19 @@ class Creation:
         return self.created(answer)
 
     def check_same(self, answer: Any) -> None:
-        """Compares the answer with the handle that an earlier call of the same name returned.
+        """Compares a ready answer with the handles that an earlier call of the name returned.
 
         Raises:
-            UnusableAnswerError: they differ, so the answer says nothing about that snapshot.
+            UnusableAnswerError: one is missing, so the answer says nothing about that snapshot.
         """
-        known, made = self.handle(), getattr(answer, self.id_field)
-        if known and made != known:
+        made = self.handles_of(answer)
+        lost = [one for one in self.handles() if one not in made]
+        if answer.ready_to_use and lost:
             raise UnusableAnswerError(
-                f"driver {self.work.driver.name} answered with {self.id_field} {made}, but with "
-                f"{known} before. Update the driver, or report it to its maintainers; {made} stays "
-                "in the storage: delete it there",
+                f"driver {self.work.driver.name} answered with {', '.join(made)}, but with "
+                f"{', '.join(lost)} before. Update the driver, or report it to its maintainers; "
+                "delete in the storage what no content names",
                 rpc="",
-                made=made,
             )
 
     def blame(self, message: str) -> None:
@@ -141,6 +140,14 @@ class Creation:
     def handle(self) -> str | None:
         """Returns the snapshot's handle from the status."""
         return objects.status_handle(self.work.item)
+
+    def handles(self) -> list[str]:
+        """The handles in the status."""
+        return [known] if (known := self.handle()) else []
+
+    def handles_of(self, answer: Any) -> list[str]:
+        """The handles in an answer."""
+        return [answer.snapshot_id]
 
     def class_name(self) -> str | None:
         """Returns the name of the class that the content names."""

@@ -237,11 +237,18 @@ class GroupCreation(Creation):
     still_announced: ClassVar[str] = (
         "failed to remove VolumeGroupSnapshotBeingCreated annotation on the groupSnapshotContent"
     )
-    id_field: ClassVar[str] = "group_snapshot_id"
 
     def handle(self) -> str | None:
         """Returns the group's handle from the status."""
         return optional_text(self.work.item, "status", "volumeGroupSnapshotHandle")
+
+    def handles(self) -> list[str]:
+        """The handles of group and members in the status."""
+        return [*super().handles(), *members_of(self.work.item)]
+
+    def handles_of(self, answer: Any) -> list[str]:
+        """The handles of group and members in an answer."""
+        return [answer.group_snapshot_id, *(one.snapshot_id for one in answer.snapshots)]
 
     def class_name(self) -> str | None:
         """Returns the name of the class that the content names."""

@@ -11,7 +11,8 @@ from itertools import permutations
 
 import pytest
 
-from tests.support.snapshot_world import CONTENT, CUT, UPLOADING, SnapshotWorld
+from tests.support.snapshot_world import CONTENT, CUT, DRIVER, UPLOADING, SnapshotWorld
+from tests.unit.controllers.snapshotter.test_group_contents import MADE, dynamic_world, run
 from workers.constants import ANN_SNAPSHOT_SECRET_NAME, ANN_SNAPSHOT_SECRET_NAMESPACE
 from workers.controllers.snapshotter.settings import NameRule
 from workers.kube import paths
@@ -125,3 +126,35 @@ def test_the_secret_is_that_of_the_first_request():
     world.api.drop(paths.SECRETS, "blue", "ns")
     world.run_content()
     assert world.content()["status"]["readyToUse"] is True
+
+
+GROUP_CHANGES = {
+    "class with other parameters": {"parameters": {"tier": "new"}},
+    "class of another driver": {"driver": "other.test"},
+    "--groupsnapshot-name-prefix": {"group_name": NameRule("other")},
+    "--extra-create-metadata": {"extra_metadata": True},
+}
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["wanted", "deleted"])
+@pytest.mark.parametrize(("first", "second"), [*permutations(GROUP_CHANGES, 2)])
+def test_a_group_is_asked_for_by_the_same_request_after_any_two_changes(first, second, is_deleted):
+    """As a single snapshot is; the group that the first call made is the one that goes."""
+    world = dynamic_world(AWAY, LATE, MADE)
+    old = {"metadata": {"name": "c"}, "driver": DRIVER, "deletionPolicy": "Delete"}
+    world.api.add(paths.GROUP_SNAPSHOT_CLASSES, old | {"parameters": {"tier": "old"}})
+    run(world)
+    for change in (GROUP_CHANGES[first], GROUP_CHANGES[second]):
+        if change.keys() & {"parameters", "driver"}:
+            world.api.add(paths.GROUP_SNAPSHOT_CLASSES, old | change)
+        else:
+            set_flags(world, **change)
+        if is_deleted and change is GROUP_CHANGES[second]:
+            world.api.mark_deleted(paths.GROUP_SNAPSHOT_CONTENTS, "gc")
+        world.passed += 60
+        run(world)
+    requests = world.client.requests("CreateVolumeGroupSnapshot")
+    assert len(requests) == 3
+    assert {(one.name, *dict(one.parameters).items()) for one in requests} == {
+        (requests[0].name, ("tier", "old"))
+    }

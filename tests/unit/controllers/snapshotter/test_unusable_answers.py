@@ -71,21 +71,34 @@ def test_an_answer_with_another_id_says_nothing_about_the_snapshot():
     assert world.run_content().action.value == "retry"
     status = world.content()["status"]
     assert (status["snapshotHandle"], status["readyToUse"]) == ("sh", False)
-    assert "answered with snapshot_id other, but with sh before" in error_of(world.content())
+    assert "answered with other, but with sh before" in error_of(world.content())
     assert world.run_content().reason == "ready"
     assert error_of(world.content()) == ""
     assert world.content()["status"]["readyToUse"] is True
 
 
-def test_an_answer_with_another_id_says_nothing_about_the_group():
-    other = {"group_snapshot": MADE["group_snapshot"] | {"group_snapshot_id": "other"}}
-    other["group_snapshot"]["ready_to_use"] = True
-    world = dynamic_world(MADE, other)
+OTHER_GROUP = MADE["group_snapshot"] | {"group_snapshot_id": "other"}
+OTHER_MEMBER = MADE["group_snapshot"] | {
+    "snapshots": [{"snapshot_id": "t", "source_volume_id": "a", "ready_to_use": True}]
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        pytest.param(OTHER_GROUP, "answered with other, s, but with gh before", id="group"),
+        pytest.param(OTHER_MEMBER, "answered with gh, t, but with s before", id="member"),
+    ],
+)
+def test_an_answer_with_another_id_says_nothing_about_the_group(other, told):
+    ready = {"group_snapshot": MADE["group_snapshot"] | {"ready_to_use": True}}
+    world = dynamic_world(MADE, {"group_snapshot": other | {"ready_to_use": True}}, ready)
     run(world)
     assert run(world).action.value == "retry"
-    status = content(world)["status"]
-    assert (status["volumeGroupSnapshotHandle"], status["readyToUse"]) == ("gh", False)
-    assert "answered with group_snapshot_id other, but with gh before" in error_of(content(world))
+    assert content(world)["status"]["readyToUse"] is False
+    assert told in error_of(content(world))
+    assert run(world).action.value == "done"
+    assert content(world)["status"]["readyToUse"] is True
 
 
 def test_a_snapshot_without_an_id_does_not_go_before_it_is_named():
