@@ -354,7 +354,7 @@ def test_time_in_which_nobody_called_is_none(fleet, clock):
 def test_redis_starts_again_while_its_host_s_clock_is_set(
     redis_binary, tmp_path, seconds, keeps_data
 ):
-    """A power failure of the node: the machine boots with a clock that is wrong, or right at last."""
+    """After a power failure the machine boots with a clock that is wrong, or right at last."""
     clock = WallClock(tmp_path / "clock", ahead_seconds=HOUR)
     (tmp_path / "redis").mkdir()
     server = RedisServer(

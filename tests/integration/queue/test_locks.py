@@ -90,7 +90,7 @@ def test_only_a_holder_keeps_others_out(bench, queue):
 def test_many_waiters_keep_nobody_out_and_all_come_when_a_hanging_call_ends(
     bench, queue, waiters, is_new_life
 ):
-    """Some ask before their pass and some inside it; detaches and publishes come and go meanwhile."""
+    """Some ask before their pass, some inside it; detaches come and go meanwhile."""
     before, inside = waiters
     hanging = start(bench, queue, "hanging publish", SHARED)
     names = [f"deletion {number}" for number in range(before)]

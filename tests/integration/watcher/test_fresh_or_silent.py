@@ -275,7 +275,7 @@ def test_a_second_restore_before_the_first_is_noticed(scene):
 
 @pytest.mark.parametrize("plural", ["volumeattachments", "storageclasses"])
 def test_a_restore_while_a_list_runs(scene, plural):
-    """A watcher starts; the list of one kind is answered by the restored etcd, the others' are not."""
+    """A watcher starts: one kind is listed by the restored etcd, the others by the former one."""
     _, backup = future(scene)
     scene.api.held[plural].clear()
     scene.start(is_synced=False)
@@ -300,8 +300,10 @@ def test_a_restore_and_an_empty_redis_at_once(scene):
     wait_until(lambda: is_as_restored(scene), 30, "the catalog is that of the present")
     scene.storage_class("lead", tier="newest")
     wait_until(
-        lambda: ((scene.all(KIND_CLASSES) or {}).get("lead") or {}).get("parameters")
-        == {"tier": "newest"},
+        lambda: (
+            ((scene.all(KIND_CLASSES) or {}).get("lead") or {}).get("parameters")
+            == {"tier": "newest"}
+        ),
         20,
         "a later change is seen",
     )

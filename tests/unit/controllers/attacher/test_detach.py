@@ -413,8 +413,9 @@ def test_an_open_publish_is_not_repeated_with_another_volume(world, repeats):
     for _ in range(repeats):
         assert world.run(key).action.value == "retry"
     status = world.api.of(paths.ATTACHMENTS, hashed("handle1"))["status"]
-    assert "is another volume than the one that the attachment was made for" in (
-        status["attachError"]["message"]
+    assert (
+        "is another volume than the one that the attachment was made for"
+        in (status["attachError"]["message"])
     )
     world.api.mark_deleted(paths.ATTACHMENTS, hashed("handle1"))
     assert world.run(key).action.value == "done"

@@ -271,7 +271,7 @@ def test_workers_with_other_name_flags_share_one_attempt(redis_client, flags, en
 def test_a_worker_dies_and_its_successor_has_another_class_and_other_names(
     redis_client, end, is_wiped, is_deleted
 ):
-    """Before each effect, at a strict driver: one volume, and nothing is left when the claim goes."""
+    """Before each effect, at a strict driver: one volume, and none when the claim is gone."""
     for effect in count():
         redis_client.flushall()
         world = strict_world(redis_client)

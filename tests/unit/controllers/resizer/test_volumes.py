@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.resizer_world import NODE_PENDING, VOLUME, ResizerWorld
+from tests.support.resizer_world import HANDLE, NODE_PENDING, VOLUME, ResizerWorld
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError
 from workers.observability import trail
@@ -201,6 +201,26 @@ def test_what_the_driver_said_last_counts():
     world.claim(2, 1)
     world.run()
     assert world.state().pvcap == 2
+
+
+def test_a_volume_that_was_made_again_during_the_call_gets_a_call_of_its_own():
+    """The size is the first volume's; nothing of it is written to the other one."""
+    world = ResizerWorld()
+
+    def replaced(_request):
+        world.api.drop(paths.VOLUMES, VOLUME)
+        world.volume(1, csi={"driver": world.driver_name, "volumeHandle": "new"})
+        world.api.change(paths.VOLUMES, VOLUME, {"metadata": {"uid": "another"}})
+        return {"capacity_bytes": 5 << 30}
+
+    world.answers(replaced, {})
+    world.claim(2, 1)
+    assert world.run().reason == "volume not saved"
+    assert (world.state().cap, world.state().pvcap) == (1, 1)
+    world.run()
+    handles = [one.volume_id for one in world.client.requests("ControllerExpandVolume")]
+    assert handles == [HANDLE, "new"]
+    assert (world.state().cap, world.state().pvcap) == (2, 2)
 
 
 class TestLegacy:
