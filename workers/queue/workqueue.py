@@ -284,7 +284,7 @@ class WorkQueue:
         if finish_intent:
             lease.written.clear()
         domain = lease.domain if finish_intent else ""
-        return bool(self._leases.end("done", lease, domain, known)[0])
+        return bool(self._leases.end("done", lease, domain, known, lease.catalog.epoch)[0])
 
     def fail(
         self,

@@ -1,4 +1,4 @@
-#!lua name=csifleet_56009e12e812eb86
+#!lua name=csifleet_82675bdf2a9c6ba1
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos:', marks = 'csifleet:marks:', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents:', unsaved = 'csifleet:unsaved:', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', chosen = 'csifleet:chosen:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_planned = 'csifleet:capacity_planned:', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments', 'data-sources' }
@@ -941,9 +941,10 @@ redis.call('HSET', K.unsaved .. driver, domain, ARGV[5])
 return 1
 end
 scripts['done'] = function()
--- DONE(key, process, token, epoch, stays, volume, known, note...): forget the failures and release
--- the key. If `volume` is not empty, its intent and unsaved PV are dropped in the same step. Events
--- up to the version `known` need no further reconcile.
+-- DONE(key, process, token, epoch, stays, volume, known, known_in, note...): forget the failures and
+-- release the key. If `volume` is not empty, its intent and unsaved PV are dropped in the same step.
+-- Events up to the version `known` need no further reconcile, if the epoch is still `known_in`:
+-- etcd may have been restored since, and then it uses lower versions again.
 -- Returns {lists, 1 = done (now or before), 0 = the lease was lost}.
 local key, lane, lease, is_ok = ending()
 if lease then
@@ -952,8 +953,8 @@ if lease then
     end_attempt(driver_part(key), ARGV[7])
     redis.call('SET', K.saved .. driver_part(key) .. '|' .. ARGV[7], '1', 'EX', 600)
   end
-  trail_pass(key, 9, 'done')
-  local known = ARGV[8]
+  trail_pass(key, 10, 'done')
+  local known = (redis.call('GET', K.epoch) or '') == ARGV[9] and ARGV[8] or ''
   if unlease(key, lane, known) then enqueue(key, lane, false) end
   if known ~= '' then is_news(key, known) end -- for events that arrive late
   free_all(key, lease)
@@ -1678,5 +1679,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_56009e12e812eb86', run)
-redis.register_function{ function_name = 'csifleet_56009e12e812eb86_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_82675bdf2a9c6ba1', run)
+redis.register_function{ function_name = 'csifleet_82675bdf2a9c6ba1_always', callback = run, flags = { 'allow-oom' } }

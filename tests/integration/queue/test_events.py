@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from workers.queue.catalog import CatalogWriter
 from workers.queue.keys import claim_key
 
 KEY = claim_key("d", "ns", "a", "u")
@@ -153,3 +154,25 @@ def test_what_is_no_version_is_none(bench, queue, redis_client, stored):
     (name,) = redis_client.keys("*:seen:*")
     redis_client.hset(name, KEY.text, stored)
     assert bench.run_next(queue).seen == 0
+
+
+@pytest.mark.parametrize("is_noticed", [False, True], ids=["unnoticed", "noticed by the worker"])
+@pytest.mark.parametrize("is_late", [False, True], ids=["while it runs", "after it"])
+def test_what_a_pass_read_before_etcd_was_restored_hides_no_event(
+    bench, queue, redis_client, is_late, is_noticed
+):
+    """Versions of the history that etcd no longer has are higher than those of new events."""
+    queue.add_events({KEY: "900"})
+    lease = bench.run_next(queue)
+    watcher = CatalogWriter(redis_client, now_ms=lambda: bench.now_ms)
+    assert watcher.end_history(watcher.epoch())
+    watcher.epoch()
+    if is_noticed:
+        assert not queue.heartbeat()
+    if is_late:
+        queue.done(lease, known="1000")
+    queue.add_events({KEY: "300"})
+    if not is_late:
+        queue.done(lease, known="1000")
+        queue.add_events({KEY: "301"})
+    assert bench.due == [KEY]

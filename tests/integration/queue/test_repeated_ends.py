@@ -95,7 +95,7 @@ def test_only_the_lease_itself_ends_the_lease(bench, start_queue, scripts):
     queue.done(old)
     queue.add([claim("a")])
     new = bench.run_next(queue, "pv")
-    assert scripts.run("done", *owner_of(old), 0, "", "")[1:] == [1]
+    assert scripts.run("done", *owner_of(old), 0, "", "", "")[1:] == [1]
     assert scripts.run("acquire", *owner_of(old), "x:more") == -1
     assert scripts.run("unlock", *owner_of(old), "pv") == [[], 0]
     assert scripts.run("mark", *owner_of(old), "{}") == 0
@@ -163,7 +163,7 @@ def test_a_copy_of_a_take_that_comes_late_takes_no_other_key(bench, start_queue,
     queue.add([claim("a"), claim("b")])
     taken = scripts.run(*TAKE)[2]
     key, epoch = taken[0], taken[7]
-    assert scripts.run("done", key, "process", "token", epoch, 0, "", "")[1] == 1
+    assert scripts.run("done", key, "process", "token", epoch, 0, "", "", "")[1] == 1
     queue.add([claim("a"), claim("b")])
     for _ in range(2):
         assert scripts.run(*TAKE) == [b"none", [], None]

@@ -33,7 +33,7 @@ def queue(start_queue):
 
 # What a script is told after the owner and "next", and the notes of the end it writes.
 ENDS = {
-    "done": (("done", "", ""), ["done"]),
+    "done": (("done", "", "", ""), ["done"]),
     "failed": (("fail", 1000, 9000, 0, 0, ""), ["failed 1 1000"]),
     "given up": (("fail", 1000, 9000, 0, 2, ""), ["failed 2 -1"]),
     "later": (("release", 2000, 0), ["released 2000"]),
