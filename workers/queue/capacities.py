@@ -214,8 +214,12 @@ def _uid(one: Mapping[str, Any] | None) -> str:
 def _is_newer(
     known: Mapping[str, Any] | None, listed: Mapping[str, Any], before: Mapping[str, Any] | None
 ) -> bool:
-    """Return True if the known object was stored after the LIST, by comparing versions."""
-    if known is None:
+    """Return True if the known object was stored after the LIST, by comparing versions.
+
+    An object that was known before the LIST never is, even with a higher version: etcd was restored
+    from a backup then.
+    """
+    if known is None or known == before:
         return False
     if _uid(known) != _uid(listed):
         # The plan chose between two objects, unless the known object appeared after the plan's

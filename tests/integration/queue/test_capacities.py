@@ -62,6 +62,7 @@ LISTED = an_object("u1", "10")
         pytest.param(None, None, False, id="new"),
         pytest.param(an_object("u1", "9"), an_object("u1", "9"), False, id="older"),
         pytest.param(an_object("u1", "9"), an_object("u1", "11"), True, id="written since"),
+        pytest.param(an_object("u1", "11"), an_object("u1", "11"), False, id="etcd was restored"),
         pytest.param(None, {**an_object("u1", "10"), "x": 1}, True, id="just what was listed"),
         pytest.param(None, an_object("u1", "11"), True, id="made and written since"),
         pytest.param(an_object("u1", "x"), an_object("u1", "x"), False, id="without a number"),

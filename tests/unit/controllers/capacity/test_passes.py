@@ -390,3 +390,14 @@ def test_cap011_the_topology_is_sent_to_drivers_that_have_one(world, has_topolog
     one_pass(world, ITEM)
     (request,) = world.client.requests
     assert request.HasField("accessible_topology") is has_topology
+
+
+def test_an_object_that_a_restore_of_etcd_set_back_is_published_again(world):
+    """Its version is lower than the known one, and its size is of the past."""
+    found = published(world)
+    metadata = found["metadata"]
+    world.store.put(DRIVER, {ITEM: {**found, "metadata": {**metadata, "resourceVersion": "900"}}})
+    past = {**found, "capacity": "1", "metadata": {**metadata, "resourceVersion": "1"}}
+    world.kube.objects[CAPACITIES, metadata["namespace"], metadata["name"]] = past
+    world.poll()
+    assert [one["capacity"] for one in world.objects()] == [found["capacity"]]
