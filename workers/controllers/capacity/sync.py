@@ -210,33 +210,28 @@ class CapacityPass:
         return retry("no free name")
 
     def update(self, item: Item, existing: JsonObject, sizes: Sizes) -> Outcome:
-        """Write the sizes and the owner if they differ; re-read and retry on a conflict (C-108)."""
-        current: JsonObject | None = existing
+        """Write the sizes and the owner if they differ; re-read and retry on a conflict (C-108).
+
+        The live object is read before each write: what Redis holds may be forged.
+        """
+        if updated_object(self.publisher, existing, sizes) is None:
+            return done("unchanged")
         for _ in range(_UPDATE_TRIES):
-            if current is None:
-                break
+            current = self.read(existing["metadata"]["name"])
+            if current is None or not self.is_adoptable(current, item):
+                # The object was deleted or has lost csi-fleet's labels, so a new plan handles the
+                # item (C-098).
+                self.store.drop(self.queue_name, {item.text: existing})
+                self.runtime.queue.add([capacity_key(self.queue_name, PLAN)])
+                return done("object is gone")
             body = updated_object(self.publisher, current, sizes)
             if body is None:
-                if current is not existing:
-                    self.keep(item, current)
+                self.keep(item, current)
                 return done("unchanged")
             self.turn()
-            try:
+            with contextlib.suppress(ConflictError, NotFoundError):
                 self.keep(item, self.runtime.effects.kube.update(self.publishing.resource, body))
-            except ConflictError:
-                current = self.read(current["metadata"]["name"])
-                if current is not None and not self.is_adoptable(current, item):
-                    current = None
-            except NotFoundError:
-                current = None
-            else:
                 return done("updated")
-        if current is None:
-            # The object was deleted or has lost csi-fleet's labels, so a new plan handles the item
-            # (C-098).
-            self.store.drop(self.queue_name, {item.text: existing})
-            self.runtime.queue.add([capacity_key(self.queue_name, PLAN)])
-            return done("object is gone")
         return retry("conflict")
 
     def is_adoptable(self, found: JsonObject, item: Item) -> bool:
@@ -265,11 +260,15 @@ class CapacityPass:
     # Deleted objects.
 
     def delete(self, name: str) -> Outcome:
-        """Delete an obsolete object, unless an item has adopted it in the meantime (CAP-042)."""
+        """Delete an obsolete object, unless an item has adopted it in the meantime (CAP-042).
+
+        The name and the uid come from Redis, so only an object with the driver's labels is deleted.
+        """
         uid = self.store.obsolete_uid(self.queue_name, name)
         if uid is None:
             return done("not obsolete any more")
-        if self.store.item_of(self.queue_name, uid) is None:
+        found = self.read(name) if self.store.item_of(self.queue_name, uid) is None else None
+        if found and found["metadata"]["uid"] == uid and self.publisher.manages(found):
             self.turn()
             with contextlib.suppress(NotFoundError, ConflictError):
                 self.runtime.effects.kube.delete(

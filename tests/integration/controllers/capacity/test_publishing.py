@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from csi_client.errors import CsiError
 from tests.support.capacity_world import CAPACITIES, NAMESPACE, CapacityWorld
 from tests.support.fake_cluster import DRIVER
 from workers.config.settings import KubeSettings
+from workers.controllers.capacity.items import Obsolete
 from workers.controllers.provisioner.clusters import Clusters
 from workers.errors import CatalogIncomplete, QueueUnavailable, State
 from workers.observability.metrics import Metrics
@@ -122,6 +124,68 @@ def test_c095_c096_obsolete_goes_foreign_stays(world):
     world.poll()
     assert {"no-class", "no-zone"}.isdisjoint(world.kube.kind(CAPACITIES))
     assert "foreign" in world.kube.kind(CAPACITIES)
+
+
+FOREIGN = {
+    "without our labels": {"labels": {"a": "b"}},
+    "of another driver": {
+        "labels": {
+            "csi.storage.k8s.io/drivername": "other.example.org",
+            "csi.storage.k8s.io/managed-by": "external-provisioner",
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("metadata", FOREIGN.values(), ids=list(FOREIGN))
+def test_a_record_in_redis_deletes_no_foreign_object(world, metadata):
+    """SEC2-1: the records of capacity are not signed, so the live object decides."""
+    found = world.add_object("foreign", "fast", "z1", metadata=metadata)
+    world.store.replace(DRIVER, {}, {}, {"foreign": found["metadata"]["uid"]})
+    world.queue.add([capacity_key(DRIVER, Obsolete("foreign").text)])
+    world.settle()
+    assert world.kube.writes == []
+    assert world.store.obsolete_uid(DRIVER, "foreign") is None
+
+
+@pytest.mark.parametrize("metadata", FOREIGN.values(), ids=list(FOREIGN))
+@pytest.mark.parametrize("is_as_ours", [False, True], ids=["as it is", "with our labels"])
+def test_a_record_in_redis_changes_no_foreign_object(world, metadata, is_as_ours):
+    world.tick()
+    (item,), own = world.store.all(DRIVER), world.objects()[0]["metadata"]
+    foreign = world.add_object("foreign", "fast", "z1", metadata=metadata)
+    before = deepcopy(world.kube.kind(CAPACITIES)["foreign"])
+    if is_as_ours:
+        foreign["metadata"]["labels"] = own["labels"]
+    world.store.put(DRIVER, {item: foreign})
+    world.client.free = {"z1": 7 * GIB}
+    world.queue.add([capacity_key(DRIVER, item)])
+    world.settle()
+    assert world.kube.kind(CAPACITIES)["foreign"] == before
+    world.poll()
+    assert {one["metadata"]["name"]: one["capacity"] for one in world.objects()} == {
+        "foreign": "1Gi",
+        own["name"]: "7Gi",
+    }
+
+
+def test_old_records_of_capacity_leave_the_objects_as_they_are(world):
+    """SEC2-1: each family put back when its object has another life."""
+    world.tick()
+    old = {key: world.redis.dump(key) for key in world.redis.scan_iter("csifleet:capacity*")}
+    (first,) = world.objects()
+    world.kube.drop(CAPACITIES, first["metadata"]["name"], NAMESPACE)
+    world.store.replace(DRIVER, world.store.all(DRIVER), {}, {})
+    world.client.free = {"z1": 7 * GIB}
+    world.poll()
+    before = world.objects()
+    world.kube.writes.clear()
+    for key, value in old.items():
+        world.redis.restore(key, 0, value, replace=True)
+        world.poll()
+        assert world.objects() == before
+    assert world.kube.writes == []
+    assert {key.decode().split(":")[1] for key in old} >= {"capacity", "capacity_uids"}
 
 
 def test_c097_two_by_two(world):
