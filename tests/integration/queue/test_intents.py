@@ -10,6 +10,7 @@ from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.locks import Lock
 from workers.queue.names import NAMES, PREFIX
+from workers.queue.seal import Seal
 
 KEY = claim_key("d", "ns", "a", "u")
 INTENT = {"stage": "calling", "claim": {"uid": "u"}}
@@ -165,3 +166,25 @@ def test_wrong_typed_key_fails_once_then_counts_as_empty(store, redis_client, ca
     store.created("pvc-1", INTENT, PV)
     assert store.all_pvs().get("pvc-1") == PV
     assert caplog.records[0].fields["redis_key"] == NAMES["unsaved"].full + "d"
+
+
+SIGNED_BY = {"us": Seal((b"a" * 32,)), "another": Seal((b"b" * 32,))}
+
+
+@pytest.mark.parametrize(
+    ("by", "domain", "key", "uid", "is_ours"),
+    [
+        pytest.param("us", "pvc-u", KEY, "m1", True, id="as it was made"),
+        pytest.param("us", "pvc-u", KEY, "m2", False, id="the ConfigMap was made again"),
+        pytest.param("us", "pvc-u", KEY, "", False, id="a ConfigMap without uid"),
+        pytest.param("us", "pvc-o", KEY, "m1", False, id="of another volume"),
+        pytest.param("us", "pvc-u", claim_key("d", "ns", "b", "u"), "m1", False, id="other claim"),
+        pytest.param("another", "pvc-u", KEY, "m1", False, id="by somebody else"),
+    ],
+)
+def test_a_copy_counts_where_it_was_made(redis_client, by, domain, key, uid, is_ours):
+    """SEC2-1: a ConfigMap from a backup shows no open attempt."""
+    record = INTENT | {"key": KEY.text, "copy_uid": "m1"}
+    copy = IntentStore(redis_client, SIGNED_BY[by], driver="d").sealed("pvc-u", record)
+    reader = IntentStore(redis_client, SIGNED_BY["us"], driver="d")
+    assert reader.is_our_copy(domain, copy, key, uid) is is_ours
