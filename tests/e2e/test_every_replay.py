@@ -32,7 +32,7 @@ from tests.support.write_pairs import GROUPS
 from workers.cli.tools import Tools
 from workers.config.load import parse
 from workers.queue.keys import Key
-from workers.queue.names import USUAL
+from workers.queue.names import NAMES, USUAL
 from workers.queue.seal import Seal, content, tenant_of
 
 GROUP_CRDS = Path(__file__).parents[1] / "parity" / "runner" / "crds" / "groupsnapshots.yaml"
@@ -382,6 +382,11 @@ def life(fleet, scene, driver):
     driver.set_rules()
     kept(life)
     life.clean_up()
+    with fleet.redis.client("tester") as client:
+        hashes = [NAMES[one].full for one in FAMILIES if NAMES[one].type == "hash"]
+        client.delete(*(f"{name}{driver.name}" for name in hashes))
+    for copy in life.api.items(COPIES, labelSelector="csi-fleet.io/intent"):
+        life.api.delete(f"{COPIES}/{copy['metadata']['name']}")
     for one in ("volumes", "snapshots", "published"):
         for path in (driver.root / one).glob("[!.]*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
