@@ -7,6 +7,7 @@ that a field that a later CSI brings is covered without a line here.
 from __future__ import annotations
 
 import copy
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,17 @@ NUMBERS = {
     FieldDescriptor.TYPE_BOOL: (False, True),
 }
 DEPTH = 4
+# The example driver reads all rules at each call, so that they have to be small.
+_SMALL: dict[str, Any] = {"many": 300, "huge": "x" * 5000}
+# Those of the calls that the drivers' workers make while claims come and go.
+_CALLS: dict[str, Any] = {
+    "ControllerGetCapabilities": csi.ControllerGetCapabilitiesResponse,
+    "GetPluginCapabilities": csi.GetPluginCapabilitiesResponse,
+    "GetPluginInfo": csi.GetPluginInfoResponse,
+    "Probe": csi.ProbeResponse,
+    "GetCapacity": csi.GetCapacityResponse,
+    "ListVolumes": csi.ListVolumesResponse,
+}
 
 
 def answers() -> dict[str, type[Message]]:
@@ -70,6 +82,45 @@ def worst(message: Message, *, many: int = MANY, **words: str) -> Iterator[tuple
             changed = copy.deepcopy(message)
             change(_at(changed, path[:-1]))
             yield f"{'.'.join(map(str, path))} {name}", changed
+
+
+def rules(foreign: str) -> tuple[int, list[dict[str, Any]]]:
+    """Rules of the example driver for its answers at their worst, one field each.
+
+    Args:
+        foreign: the id of another driver's volume, which answers name too.
+
+    Returns:
+        The number of CreateVolume's answers, and the rules. A class with the parameter `case`, a
+        number below that, gets one of them; each answer of the other calls comes once.
+    """
+    good = csi.CreateVolumeResponse(
+        volume=csi.Volume(
+            volume_id="v",
+            capacity_bytes=2**30,
+            volume_context={"key": "value"},
+            accessible_topology=[csi.Topology(segments={"zone": "z1"})],
+            content_source=csi.VolumeContentSource(
+                volume=csi.VolumeContentSource.VolumeSource(volume_id="v")
+            ),
+        )
+    )
+    made = [_encoded(one) for _, one in worst(good, foreign=foreign, **_SMALL)]
+    found: list[dict[str, Any]] = [
+        {"method": "CreateVolume", "match": f"case={number}", "skip_work": True,
+         "answer_base64": one}
+        for number, one in enumerate(made)
+    ]  # fmt: skip
+    found += [
+        {"method": name, "times": 1, "answer_base64": _encoded(one)}
+        for name, kind in _CALLS.items()
+        for _, one in worst(filled(kind), foreign=foreign, **_SMALL)
+    ]
+    return len(made), found
+
+
+def _encoded(message: Message) -> str:
+    return b64encode(message.SerializeToString()).decode()
 
 
 def _fill(message: Any, field: Any, depth: int) -> None:
