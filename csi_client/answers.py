@@ -74,7 +74,7 @@ def check(request: Message, answer: Message, *, rpc: str, driver: str) -> None:
     try:
         for field in found(request, answer):
             _log.warning(
-                "a field of the driver's answer is unusable and is ignored",
+                "ignoring an unusable field in the driver's response",
                 extra={"driver": driver, "method": rpc, "field": field},
             )
     except _Problem as problem:
@@ -99,8 +99,8 @@ def check_topology(volume: csi.Volume, *, driver: str) -> None:
 def _unusable(problem: _Problem, answer: Message, rpc: str, driver: str) -> UnusableAnswerError:
     made, members = _made(answer)
     return UnusableAnswerError(
-        f"driver {driver} answered {rpc.rpartition('/')[2]} with an unusable {problem}. "
-        "Update the driver, or report it to its maintainers; csi-fleet asks again",
+        f"driver {driver} answered {rpc.rpartition('/')[2]} with an unusable {problem}. Update the "
+        "driver, or report the problem to its maintainers; csi-fleet retries the call",
         rpc=rpc,
         made=made,
         members=members,
@@ -143,7 +143,7 @@ def _is_id(value: str) -> bool:
 def _same_id(value: str, asked: str, field: str) -> None:
     _id(value, field)
     if value != asked:
-        raise _Problem(field, f"({value}, but {asked} was asked for)")
+        raise _Problem(field, f"({value}, but {asked} was requested)")
 
 
 def _present(answer: Message, field: str) -> None:
@@ -198,7 +198,7 @@ def _ignored(snapshot: csi.Snapshot, field: str) -> Iterable[str]:
 def _plugin_info(_: Any, answer: csi.GetPluginInfoResponse) -> Iterable[str]:
     # The client itself reports an empty name, with upstream's text.
     if answer.name and not _DRIVER_NAME.fullmatch(answer.name):
-        raise _Problem("name", f"({answer.name[:80]!r} is no driver name)")
+        raise _Problem("name", f"({answer.name[:80]!r} is not a driver name)")
     return ()
 
 
@@ -289,15 +289,15 @@ def _create_group(
         name = f"{field}.snapshots[{index}]"
         _id(member.snapshot_id, f"{name}.snapshot_id")
         if member.snapshot_id in ids:
-            raise _Problem(f"{name}.snapshot_id", f"({member.snapshot_id} comes twice)")
+            raise _Problem(f"{name}.snapshot_id", f"({member.snapshot_id} occurs twice)")
         ids.add(member.snapshot_id)
         _id(member.source_volume_id, f"{name}.source_volume_id")
         if member.source_volume_id not in missing:
-            text = f"({member.source_volume_id} is no volume of the request, or comes twice)"
+            text = f"({member.source_volume_id} is not a volume of the request, or occurs twice)"
             raise _Problem(f"{name}.source_volume_id", text)
         del missing[member.source_volume_id]
         if member.group_snapshot_id not in {"", group.group_snapshot_id}:
-            text = f"({member.group_snapshot_id} is another group)"
+            text = f"({member.group_snapshot_id} is a different group)"
             raise _Problem(f"{name}.group_snapshot_id", text)
         yield from _ignored(member, name)
     # A group that is not ready may report its members later.

@@ -20,9 +20,9 @@ TIMEOUT_SECONDS: Final = 5.0
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 EXPIRED: Final = "a certificate has expired"
-WRONG_NAME: Final = "the driver's certificate carries another name"
+WRONG_NAME: Final = "the driver's certificate is for a different name"
 UNKNOWN_CA: Final = "the driver's certificate is not signed by the given CA"
-NO_CERTIFICATE: Final = "the driver wants a client certificate"
+NO_CERTIFICATE: Final = "the driver requires a client certificate"
 NOT_ACCEPTED: Final = "the driver does not accept our client certificate"
 NOT_TLS: Final = "the driver does not speak TLS"
 

@@ -74,7 +74,9 @@ class FanOut(Generic[T]):
             try:
                 say(sink)
             except Exception as error:  # noqa: BLE001 - one defect must not starve the others
-                _log.exception("a rule failed on an object", path=self._path, rules=name)
+                _log.exception(
+                    "a controller's rule failed for an object", path=self._path, rules=name
+                )
                 errors.append(error)
         return errors
 

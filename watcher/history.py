@@ -113,7 +113,7 @@ class History:
 
     def _went_back(self, name: str, epoch: str) -> None:
         _log.warning(
-            "resourceVersions went back, as after a restore of etcd: everything is listed again",
+            "resourceVersions decreased, as after a restore of etcd; listing all objects again",
             resource=name,
         )
         self._end_life(epoch)

@@ -70,7 +70,8 @@ def restore_intents(
             sealed, key = _read(config_map)
         except (*UNREADABLE, KeyError, TypeError) as error:
             _log.warning(
-                "copied intent is unreadable, look at it and delete it",
+                "the copy of an attempt's record is unreadable; inspect its ConfigMap, then delete "
+                "it",
                 config_map=f"{namespace}/{name}",
                 err=error,
             )
@@ -100,5 +101,5 @@ def _read(config_map: JsonObject) -> tuple[bytes, Key]:
     seal = config_map["data"].get(FIELD_SEAL, "").encode()
     annotations = config_map["metadata"].get("annotations") or {}
     if annotations.get(ANN_RECORD_DRIVER, key.driver_name) != key.driver_name:
-        raise ValueError("another driver's worker wrote it")
+        raise ValueError("it was written by a worker of a different driver")
     return (seal + text if seal else text), key

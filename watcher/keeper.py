@@ -110,7 +110,7 @@ class Keeper:
         self.epoch = epoch
         if epoch != before:
             if before:
-                _log.warning("a new life of Redis began, everything is added again")
+                _log.warning("Redis restarted and may have lost its data; adding all keys again")
             try:
                 self._on_epoch(not before)
             except TransientError:
@@ -122,8 +122,8 @@ class Keeper:
         alive = self._registry.alive()
         for place in self._differing.see(alive, self._clock()):
             _log.warning(
-                "records of one driver differ: two drivers with one name, or a roll-out that does "
-                "not end; give each storage a driver name of its own",
+                "workers report different facts about the same driver: two drivers have the same "
+                "name, or a rollout does not finish; give each storage system its own driver name",
                 driver=place,
             )
         if alive == self._alive:
@@ -133,5 +133,5 @@ class Keeper:
         if records != self._records:
             self._records = records
             names = named(record["name"] for record in records.values())
-            _log.info("drivers changed", drivers=names)
+            _log.info("the set of served drivers changed", drivers=names)
             self._on_drivers(records)

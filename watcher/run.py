@@ -273,7 +273,7 @@ class Watcher:
             KubeResources(self._client), self._namespace, self._intents, self._queue_names()
         )
         if keys:
-            _log.warning("attempts restored from ConfigMaps", count=len(keys))
+            _log.warning("restored attempts from their ConfigMaps", count=len(keys))
         self.outbox.add(keys)
         return self._recovery_seconds
 
@@ -323,7 +323,7 @@ class Watcher:
             if not self.machine.is_asked(name)
         }
         for kind in self._catalog.incomplete(kinds, self.keeper.epoch) if kinds else ():
-            _log.warning("the catalog lacks a kind, listing it again", kind=kind)
+            _log.warning("a kind is missing in the catalog; listing its objects again", kind=kind)
             self.machine.relist([kinds[kind]])
 
     def _prune(self) -> float:
@@ -350,7 +350,7 @@ class Watcher:
     def _relist(self) -> None:
         """List everything again; until then, no object counts as missing from the shared cache."""
         self._catalog.mark_incomplete(self.machine.catalog_kinds)
-        _log.warning("too much waited for Redis, listing everything again")
+        _log.warning("too many changes were waiting for Redis; listing all objects again")
         self.machine.relist(self.reflectors)
 
     def _follow(self, stream: Stream, sink: Sink[Any]) -> Reflector[Any] | None:

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         configure_logging(settings.log.format, settings.log.verbosity)
         for line in settings.warnings:
-            _log.warning("questionable flag", warning=line)
+            _log.warning("check the command-line flags", warning=line)
         return dispatch(Command(command), settings, rest)
     except HelpRequested as help_text:
         sys.stdout.write(f"{help_text}\n")
@@ -109,7 +109,7 @@ def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:
         replace_by_module("watcher", argv)
     if command not in _MODULES:
         raise ConfigError(
-            f"unknown command {command}; commands are {COMMANDS}\n{usage(Command.RUN)}"
+            f"unknown command {command}; the commands are {COMMANDS}\n{usage(Command.RUN)}"
         )
     module = import_module(f"workers.cli.{_MODULES[command]}")
     # `workers.entry` disabled the garbage collector. `freeze` excludes all objects that are loaded

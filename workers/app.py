@@ -226,6 +226,6 @@ def publisher(app: Celery) -> Callable[[Iterable[str]], None]:
                     queue: Any = queue_for(name)
                     app.send_task(TASK_WORK, queue=queue, producer=producer, ignore_result=True)
         except (OperationalError, OSError) as error:
-            raise QueueUnavailable(f"workers not woken: {error}") from error
+            raise QueueUnavailable(f"could not wake the workers: {error}") from error
 
     return publish

@@ -118,7 +118,10 @@ class Messages:
         kind = type(error).__name__
         if kind not in self._logged:
             self._logged.add(kind)
-            _log.warning("malformed Celery message dropped, others like it are counted", err=kind)
+            _log.warning(
+                "dropped a malformed Celery message; further messages like it are only counted",
+                err=kind,
+            )
 
 
 def _has_more(connection: Any) -> bool:

@@ -103,15 +103,15 @@ class Loop:
                     seconds = self._step()
             except ProvisionerError as error:
                 if not self.is_failing:
-                    _log.warning("background loop failed and is retried", loop=self.name, err=error)
+                    _log.warning("a background loop failed; retrying", loop=self.name, err=error)
                 self._failed(str(error))
             except BaseException:  # noqa: BLE001 - the loop must outlive any defect
                 if not self.is_failing:
-                    _log.exception("unexpected error in a loop", loop=self.name)
+                    _log.exception("unexpected error in a background loop", loop=self.name)
                 self._failed()
             else:
                 if self.is_failing:
-                    _log.info("works again", loop=self.name)
+                    _log.info("the background loop works again", loop=self.name)
                 self.is_failing, self.problem = False, ""
                 self._backoff.reset()
                 self._wait(seconds, self._woken)

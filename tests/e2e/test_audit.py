@@ -90,15 +90,15 @@ def test_a_leak_and_a_missing_volume_are_found_and_only_the_named_one_is_deleted
         assert done.returncode == 1
         assert "this audit does not list it as a volume without a PV" in done.stderr
     done = tool.run(*audit, f"--delete={leaked_id}")
-    assert "not confirmed" in done.stderr
+    assert "is not confirmed" in done.stderr
     assert {leaked_id, kept_id} <= set(driver.volumes())
 
     done = tool.run(*audit, f"--delete={leaked_id}", f"--confirm={leaked_id}")
-    assert f"volume {leaked_id} is deleted" in done.stdout
+    assert f"volume {leaked_id} was deleted" in done.stdout
     assert set(driver.volumes()) == {kept_id}
 
     done = tool.run(*audit, f"--delete={leaked_snapshot}", f"--confirm={leaked_snapshot}")
-    assert f"snapshot {leaked_snapshot} is deleted" in done.stdout
+    assert f"snapshot {leaked_snapshot} was deleted" in done.stdout
     assert tool.json(*audit)["snapshots"]["orphans"] == {}
 
 
@@ -311,16 +311,16 @@ def test_audit_and_doctor_reach_a_driver_as_its_central_worker_does(tool, centra
     audit = ("audit", drivers_file, f"--driver={driver.name}", "--grace=0s")
     assert list(tool.json(*audit)["orphans"]) == [leaked_id]
     assert (
-        "is deleted" in tool.run(*audit, f"--delete={leaked_id}", f"--confirm={leaked_id}").stdout
+        "was deleted" in tool.run(*audit, f"--delete={leaked_id}", f"--confirm={leaked_id}").stdout
     )
     assert driver.volumes() == {}
 
-    assert "give one --csi-address" in tool.run("audit", drivers_file).stderr
+    assert "Set --csi-address once" in tool.run("audit", drivers_file).stderr
     checks = {one["check"]: one["state"] for one in tool.json("doctor", drivers_file)["items"]}
     assert (checks[f"driver {driver.name}"], checks["driver other.example.org"]) == ("ok", "FAIL")
 
     strange = f"--drivers-file={folder / 'stranger.yaml'}"
     done = tool.run("audit", strange, f"--driver={driver.name}", "--grace=0s")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "TLS refused" in done.stderr
-    assert "check tls.ca" in done.stderr
+    assert "the TLS connection fails" in done.stderr
+    assert "Check tls.ca" in done.stderr

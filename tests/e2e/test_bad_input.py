@@ -91,7 +91,7 @@ def test_two_sockets_of_one_driver_are_refused(run, driver, tmp_path):
     fleet = run([driver, str(twin)])
     assert ended(fleet) == 2
     (line,) = set(complaints(fleet))  # each of the two worker processes may say it
-    assert f"two sockets answer as driver {driver.name}" in line
+    assert f"two sockets belong to driver {driver.name}" in line
 
 
 def test_a_missing_socket_is_named_and_waited_for(run, driver):
@@ -163,7 +163,7 @@ def test_t193_a_lost_socket_parks_the_driver_and_returns(run, driver, scene):
     assert fleet.process.is_running()
     driver.start()
     scene.wait_bound("data", timeout_seconds=60)
-    wait_until(lambda: "is connected again" in fleet.log_text(), 20, "told")
+    wait_until(lambda: "reconnected to the driver" in fleet.log_text(), 20, "told")
     assert "Traceback" not in fleet.log_text()
 
 

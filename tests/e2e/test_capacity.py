@@ -256,7 +256,9 @@ def test_capacity_of_a_driver_without_the_ability_is_off(tmp_path, kubeconfig, s
         ) as fleet:
             scene.claim("data", name)
             scene.wait_bound("data")
-            assert fleet.log_text().count("it lacks GET_CAPACITY") == 1
+            assert (
+                fleet.log_text().count("the driver does not have the capability GET_CAPACITY") == 1
+            )
         assert driver.calls("GetCapacity") == []
 
 

@@ -207,8 +207,8 @@ def test_replicas_that_bring_their_own_redis_take_turns(end, kubeconfig, scene, 
             assert set(lives[0].called().values()) == {1}
             lives[1].begin()
             wait_until(lambda: min(lives[1].called().values()) == 1, 60, "every call is under way")
-            assert "lease taken" in one.log_text()
-            assert "lease taken" not in other.log_text()
+            assert "acquired the Lease" in one.log_text()
+            assert "acquired the Lease" not in other.log_text()
             end(one.process)
             wait_until(lambda: all_done(lives[1]), 90, "the other one does the rest")
             assert sum(len(one.concurrent_calls()) for one in drivers) == before

@@ -89,12 +89,12 @@ def test_bound_with_the_timeline(tool, scene, plain, driver):
     scene.wait_bound("data")
     text = tool.explain("pvc", f"{scene.namespace}/data")
     uid = scene.get("data")["metadata"]["uid"]
-    assert f"It is bound to volume pvc-{uid}." in text
+    assert f"The claim is bound to volume pvc-{uid}." in text
     steps = [
         "claim created",
         "seen and queued",
         "taken by worker ",
-        "attempt recorded, before the driver is asked",
+        "attempt recorded, before the driver is called",
         "CreateVolume: OK in ",
         "PersistentVolume saved (201) in ",
         "result: provisioned",
@@ -108,7 +108,9 @@ def test_bound_with_the_timeline(tool, scene, plain, driver):
     assert (answer["cause"], answer["problem"]) == ("bound", False)
     times = [entry["at"] for entry in answer["timeline"]]
     assert times == sorted(times)
-    assert f"It is bound to claim {scene.namespace}/data." in tool.explain("pv", f"pvc-{uid}")
+    assert f"The volume is bound to claim {scene.namespace}/data." in tool.explain(
+        "pv", f"pvc-{uid}"
+    )
 
 
 def test_a_wrong_name_gets_a_hint(tool, scene, plain):
@@ -130,7 +132,7 @@ def test_a_wrong_name_gets_a_hint(tool, scene, plain):
     for flag in ("--driver=dir-unknown.example.org", "--class=no-such-class"):
         done = tool.run("pause", flag)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "is not known" in done.stderr or "does not exist" in done.stderr
+        assert "is unknown" in done.stderr or "does not exist" in done.stderr
         assert done.stderr.count("\n") == 1
 
 
@@ -139,10 +141,10 @@ def test_no_default_class_and_a_class_for_volumes_made_by_hand(tool, scene, api,
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": body}
     api.create(claim | {"metadata": {"name": "plain", "namespace": scene.namespace}})
     text = tool.wait_cause("pvc", f"{scene.namespace}/plain", "no-class")
-    assert "It names no storage class and the cluster has no default class." in text
+    assert "The claim names no storage class, and the cluster has no default class." in text
     scene.claim("static", scene.storage_class("kubernetes.io/no-provisioner", "static"))
     text = tool.wait_cause("pvc", f"{scene.namespace}/static", "static-class")
-    assert "does not provision; it is for volumes made by hand." in text
+    assert "has no dynamic provisioning; it is for manually created volumes." in text
 
 
 def test_redis_away_is_one_line(scene, plain, kubeconfig):
@@ -164,7 +166,7 @@ def test_redis_away_is_one_line(scene, plain, kubeconfig):
 @pytest.mark.parametrize(
     ("name", "cause", "said"),
     [
-        ("", "no-class", "for no storage class (an empty name), so nothing is provisioned"),
+        ("", "no-class", "no storage class (the name is empty), so nothing is provisioned"),
         ("no-such-class", "class-missing", 'Storage class "no-such-class" does not exist.'),
     ],
 )
@@ -176,8 +178,8 @@ def test_a_class_that_is_not_there(tool, scene, fleet, name, cause, said):
 def test_unknown_provisioner(tool, scene, driver):
     scene.claim("data", scene.storage_class("nobody.example.org"))
     text = tool.wait_cause("pvc", f"{scene.namespace}/data", "unknown-provisioner")
-    assert 'Provisioner "nobody.example.org" is not known' in text
-    assert "Served now: " in text
+    assert 'Provisioner "nobody.example.org" is unknown' in text
+    assert "Drivers served now: " in text
     assert driver.name in text
 
 
@@ -195,7 +197,7 @@ def test_driver_installed_but_not_registered(tool, scene, api, fleet):
 def test_waits_for_first_consumer(tool, scene, driver, fleet):
     scene.claim("data", scene.storage_class(driver.name, "late", **LATE))
     text = tool.wait_cause("pvc", f"{scene.namespace}/data", "waits-for-consumer")
-    assert "binds late, and no pod uses the claim yet." in text
+    assert "delays binding, and no pod uses the claim yet." in text
     assert "-> Start a pod that mounts the claim." in text
 
 
@@ -237,7 +239,7 @@ def test_a_node_that_does_not_do_gives_the_claim_back(tool, scene, zoned, api, n
 def test_no_node_has_the_drivers_topology(tool, scene, zoned):
     scene.claim("data", scene.storage_class(zoned.name))
     text = tool.wait_cause("pvc", f"{scene.namespace}/data", "no-topology")
-    assert f'No node announces where driver "{zoned.name}" can be reached: ' in text
+    assert f'No node announces topology for driver "{zoned.name}": ' in text
     assert "kubectl get csinodes" in text
 
 
@@ -258,7 +260,7 @@ def test_secret_missing(tool, scene, driver, fleet):
 def test_selector(tool, scene, plain, fleet):
     scene.claim("data", plain, selector={"matchLabels": {"a": "b"}})
     text = tool.wait_cause("pvc", f"{scene.namespace}/data", "selector")
-    assert "It has a selector" in text
+    assert "The claim has a selector" in text
 
 
 def test_quota_used_up(tool, scene, plain, api, fleet):
@@ -273,7 +275,7 @@ def test_quota_used_up(tool, scene, plain, api, fleet):
     with pytest.raises(KubeApiError, match="exceeded quota"):
         scene.claim("two", plain)
     text = tool.wait_cause("pvc", f"{scene.namespace}/two", "quota")
-    assert "quota few of the namespace is used up: persistentvolumeclaims 1 of 1" in text
+    assert "the namespace's ResourceQuota few is used up: persistentvolumeclaims 1 of 1" in text
 
 
 def test_storage_full(tool, scene, plain, driver, fleet):
@@ -282,7 +284,7 @@ def test_storage_full(tool, scene, plain, driver, fleet):
     )
     scene.claim("data", plain)
     text = tool.wait_cause("pvc", f"{scene.namespace}/data", "storage-full")
-    assert "The storage is full or its quota is used up: rpc error: " in text
+    assert "The storage backend is full or its quota is used up: rpc error: " in text
     assert "desc = pool p1 is full" in text
 
 
@@ -327,7 +329,7 @@ def test_paused_class(tool, scene, plain, driver, fleet):
     tool.ok("pause", f"--class={plain}", "--reason=audit")
     scene.claim("data", plain)
     text = tool.wait_cause("pvc", f"{scene.namespace}/data", "class-paused")
-    assert "An operator paused its storage class: audit." in text
+    assert "An operator paused the storage class: audit." in text
     tool.ok("resume", f"--class={plain}")
     scene.wait_bound("data")
 
@@ -337,7 +339,7 @@ def test_driver_error_back_off_failed_and_replay(tool, scene, plain, driver, fle
     scene.claim("data", plain)
     text = tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-error")
     assert "ago: rpc error: code = Internal desc = disk on fire" in text
-    assert "Attempt 2 comes at " in text
+    assert "Attempt 2 starts at " in text
     assert "error: rpc error: code = Internal desc = disk on fire" in text
     listed = tool.ok("failed", scene.namespace)
     assert f"claims  {scene.namespace}/data" in listed
@@ -354,7 +356,7 @@ def test_infeasible_then_retry(tool, scene, plain, driver, fleet):
     scene.claim("data", plain)
     name = f"{scene.namespace}/data"
     text = tool.wait_cause("pvc", name, "infeasible")
-    assert "The driver says that this request can never work" in text
+    assert "The driver reported that this request can never succeed" in text
     assert "no such tier" in text
     driver.set_rules()
     tool.ok("retry", "pvc", name)
@@ -401,11 +403,11 @@ def test_api_server_refuses_the_volume(tool, scene, plain, api, fleet, driver):
         calls = len(driver.calls("CreateVolume"))
         scene.claim("data", plain)
         text = tool.wait_cause("pvc", f"{scene.namespace}/data", "save-refused")
-        assert "the API server does not take its PersistentVolume" in text
+        assert "the API server rejects its PersistentVolume" in text
         assert "no volumes today" in text
         report = tool.json("status")
         assert report["counts"]["unsaved_volumes"] == 1
-        assert "1 volumes exist without a saved PV" in report["problems"]
+        assert "1 volumes exist whose PV has not been saved" in report["problems"]
         assert len(driver.calls("CreateVolume")) == calls + 1
     finally:
         api.delete(f"{policies}ybindings/{scene.name}")
@@ -436,7 +438,10 @@ def test_kept_volume_and_foreign_volume(tool, scene, driver, api, fleet):
     name = f"pvc-{scene.get('data')['metadata']['uid']}"
     scene.delete("data")
     text = tool.wait_cause("pv", name, "kept")
-    assert "Its reclaim policy is Retain: it is kept when its claim goes." in text
+    assert (
+        "The volume's reclaim policy is Retain, so the volume is kept after its claim is deleted."
+        in text
+    )
 
 
 def test_dead_driver_then_no_worker(tmp_path, scene, kubeconfig, redis_binary):
@@ -454,10 +459,10 @@ def test_dead_driver_then_no_worker(tmp_path, scene, kubeconfig, redis_binary):
                 name = f"{scene.namespace}/data"
                 text = own.wait_cause("pvc", name, "driver-lost")
                 assert f'No worker is connected to driver "{driver.name}"' in text
-                assert "-> Look at the driver's pod and log." in text
+                assert "-> Check the driver's pod and log." in text
         # With nobody alive the queue's clock goes on by a second at most for each `explain`.
         text = own.wait_cause("pvc", name, "no-worker", 180)
-        assert "No csi-fleet worker is alive" in text
+        assert "No csi-fleet worker is running" in text
     finally:
         own_redis.kill()
 
@@ -498,7 +503,7 @@ def test_a_driver_a_class_and_a_namespace(tool, scene, plain, driver):
         assert text.startswith(f"{word} {name}: driver-error\n"), text
         assert "on fire" in text
         assert f"such as: pvc {scene.namespace}/data" in text
-    assert "Its workers run " in tool.ok("explain", "driver", driver.name)
+    assert "The driver's workers run " in tool.ok("explain", "driver", driver.name)
     assert "There is no namespace nowhere" in tool.run("explain", "ns", "nowhere").stdout
 
 
@@ -508,16 +513,16 @@ def test_a_claim_that_is_deleted_while_its_volume_is_made(tool, scene, plain, dr
     scene.claim("short", plain)
     name = f"{scene.namespace}/short"
     wait_until(
-        lambda: "the driver is asked" in tool.explain("pvc", name), 30, "CreateVolume has begun"
+        lambda: "the driver is called" in tool.explain("pvc", name), 30, "CreateVolume has begun"
     )
     scene.delete("short")
     wait_until(lambda: scene.get("short") is None, 20, "the claim is gone")
     text = tool.ok("explain", "pvc", name)
-    assert f"pvc {name} was deleted, and csi-fleet still works on volume pvc-" in text
-    assert "attempt recorded, before the driver is asked" in text
+    assert f"pvc {name} was deleted, but csi-fleet is still working on volume pvc-" in text
+    assert "attempt recorded, before the driver is called" in text
     text = tool.wait_cause("pvc", name, "gone")
     assert text.count("attempt recorded") == 1, "its copy is none"
-    assert f"There is no pvc {name} any more. csi-fleet ended its work on it" in text
+    assert f"pvc {name} no longer exists. csi-fleet finished its work on it" in text
     assert "CreateVolume: OK in" in text
 
 

@@ -248,6 +248,6 @@ def test_c058_a_volume_of_that_name_for_another_claim(fleet, driver, scene):
 
 def test_the_workers_lived_through_all_of_it(fleet, driver, scene):
     assert "Traceback" not in fleet.log_text()
-    assert "starting it again" not in fleet.log_text()
+    assert "restarting it" not in fleet.log_text()
     scene.claim("data", scene.storage_class(driver.name))
     scene.wait_bound("data")

@@ -56,7 +56,7 @@ def test_nothing_outside_its_own_objects_and_others_are_served(fleet, driver, ot
     assert not told & strange
     driver.set_rules()
     assert "Traceback" not in fleet.log_text()
-    assert "starting it again" not in fleet.log_text()
+    assert "restarting it" not in fleet.log_text()
     for name in list(scene.claims()):
         if name.startswith("hostile"):
             scene.delete(name)

@@ -91,4 +91,4 @@ def test_who_comes_after_a_death_need_not_wait_for_its_own_lease(die, tmp_path, 
             die(fleet)
             scene.claim("after", storage_class)
             scene.wait_bound("after")
-            assert "the lease is held by another" not in fleet.log_text()
+            assert "another program holds the Lease" not in fleet.log_text()

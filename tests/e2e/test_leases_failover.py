@@ -66,6 +66,6 @@ def test_no_lease_is_left_in_a_fail_over(how, driver, scene, fleets):
             installation = partial(client.get, "csifleet:installation")
             wait_until(installation, 60, "its name is put back")
             assert installation() == name
-        assert "held by another" not in one.log_text() + two.log_text()
+        assert "another program holds the Lease" not in one.log_text() + two.log_text()
     assert len(driver.volumes()) == CLAIMS
     assert driver.concurrent_calls() == []

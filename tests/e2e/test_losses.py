@@ -41,7 +41,7 @@ def test_a_worker_killed_in_create_volume_leaves_one_volume(
         def calls():
             return [one for one in driver.calls("CreateVolume") if one.request["name"] == name]
 
-        wait_until(calls, 20, "the driver is asked")
+        wait_until(calls, 20, "the driver is called")
         (victim,) = fleet.workers()
         with fleet.extra_worker():
             os.kill(victim, signal.SIGKILL)

@@ -100,7 +100,7 @@ def test_nothing_but_a_name_reaches_a_command(ask, tool, arguments):
 def test_an_error_of_the_command_is_the_answer(ask):
     _, (answer,) = ask(("explain", {"kind": "pvc", "name": "data"}))
     assert answer.is_error
-    assert "lacks a namespace" in answer.content[0].text
+    assert "has no namespace" in answer.content[0].text
 
 
 def test_from_a_laptop_kubectl_runs_the_command_in_a_pod(tmp_path):

@@ -101,6 +101,6 @@ def test_a_driver_that_two_systems_serve_is_worked_on_by_one(
             state = Tool(kubeconfig, servers[1].url).json("status")["drivers"][driver.name]
             return str(state["state"])
 
-        wait_until(lambda: "lease held by" in waits(), 30, "the second system says that it waits")
-        assert "the lease is held by another" in fleet.log.read_text()
+        wait_until(lambda: "Lease held by" in waits(), 30, "the second system says that it waits")
+        assert "another program holds the Lease" in fleet.log.read_text()
         scene.clean_up()

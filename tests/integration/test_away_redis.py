@@ -26,7 +26,7 @@ def test_the_first_line_names_the_place_and_the_remedy(part, tmp_path):
         first, *others = log.read_text().splitlines()
         assert '"waiting for Redis"' in first
         assert url in first
-        assert "is it running, and is --redis-url right?" in first
+        assert "check that Redis is running and that --redis-url is correct" in first
         assert not any("waiting for Redis" in line for line in others)
         assert process.is_running()
     finally:

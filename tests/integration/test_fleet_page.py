@@ -59,7 +59,7 @@ def test_it_says_what_status_and_pending_say(world, fleet, capsys):
     shot = fleet.snapshot()
     page = words(fleetpage.overview("", shot))
     assert len(groups) == 3
-    assert f"{sum(one['count'] for one in groups)} wait, for 3 causes" in page
+    assert f"Waiting: {sum(one['count'] for one in groups)}, for 3 causes" in page
     for one in groups:
         assert f"{one['count']} x {one['cause']}" in page
         assert re.sub(r"[\d.]+ s ago", "", one["text"])[:20] in page
@@ -85,7 +85,7 @@ def test_each_object_leads_to_cause_remedy_and_history(world, fleet):
     code, text = fleet.explain("/base", "pvc", "shop/broken")
     shown = words(text)
     assert "driver-error" in shown
-    assert "Remedy: See the driver's log." in shown
+    assert "Remedy: Check the driver's log." in shown
     assert "Whose move: the driver's operator." in shown
     assert "What happened" in shown
     assert f"error: {error}" in shown
@@ -145,7 +145,7 @@ def test_many_viewers_of_2000_claims_are_shown_one_reading(world, monkeypatch):
     monkeypatch.setattr(fleet, "_read", lambda: readings.append(1) or read())
     page = fleetpage.overview("", fleet.snapshot())
     assert "20 drivers" in page
-    assert f"{MANY} wait" in page
+    assert f"Waiting: {MANY}" in page
     # A claim has the key of its volume, and none of a controller that has nothing to do for it.
     assert len(asked) == len(set(asked)) == MANY
     # Each view within `FRESH_SECONDS` shows the same reading.

@@ -37,7 +37,7 @@ def test_messages_are_sent_again_over_a_new_connection(redis_binary, tmp_path):
             publish(lists)
             assert client.llen(celery_queue("one")) == 1
         server.kill()
-        with pytest.raises(QueueUnavailable, match="workers not woken"):
+        with pytest.raises(QueueUnavailable, match="could not wake the workers"):
             publish(lists)
         server.start()
         publish(lists)

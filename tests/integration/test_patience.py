@@ -79,7 +79,7 @@ def test_ctrl_c_leaves_no_traceback(silent, seconds):
     ("storage_class", "cause", "said"),
     [
         ("missing", "class-missing", 'Storage class "missing" does not exist.'),
-        ("one", "redis-away", "The last error at the object: rpc error: no room"),
+        ("one", "redis-away", "The last error recorded on the object: rpc error: no room"),
     ],
 )
 def test_explain_says_what_the_api_server_knows(silent, capsys, storage_class, cause, said):
@@ -114,4 +114,4 @@ def test_of_other_objects_their_status_is_said(silent, capsys):
     tools = Tools(settings)
     tools.__dict__.update(kube=api.kube)
     assert explain.run(tools) == 1
-    assert "The last error at the object: the node is full" in capsys.readouterr().out
+    assert "The last error recorded on the object: the node is full" in capsys.readouterr().out

@@ -57,7 +57,7 @@ def test_a_namespace_a_driver_and_all(world, capsys):
     assert count(namespace="nobody") == 0
     with pytest.raises(ConfigError, match="not both"):
         pending.run(world.tools(namespace="one", all_namespaces=True))
-    with pytest.raises(ConfigError, match="is not known"):
+    with pytest.raises(ConfigError, match="is unknown"):
         pending.run(world.tools(driver="d0.csi.example.or"))
 
 
@@ -79,5 +79,5 @@ def test_two_thousand_claims_are_a_page(world, capsys):
     assert {one["cause"] for one in groups} <= {"limit-reached", "queued", "no-free-worker"}
     pending.run(world.tools())
     text = capsys.readouterr().out
-    assert text.startswith(f"{MANY} wait, for ")
+    assert text.startswith(f"waiting: {MANY}, for ")
     assert len(text.splitlines()) < 60

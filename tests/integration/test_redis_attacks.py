@@ -64,11 +64,13 @@ def test_sec2_who_can_write_a_record_but_has_not_the_key_is_not_believed(
         forger = IntentStore(client, seal, driver=DRIVER)
         forger.created("pvc-u1", INTENT, EVIL)
     assert both(store, "pvc-u1") == (None, None)
-    told = [record.fields for record in caplog.records if "set aside" in record.message]
+    told = [
+        record.fields for record in caplog.records if "moved to the quarantine" in record.message
+    ]
     assert {(one["field"], one["redis_key"]) for one in told} >= {
         ("pvc-u1", f"csifleet:unsaved:{DRIVER}")
     }
-    assert all("not by a worker" in one["why"] for one in told)
+    assert all("was not signed" in one["why"] for one in told)
     assert store.all_pvs() == {}, "set aside, so it is told once"
     store.created("pvc-u1", INTENT, EVIL)
     assert both(store, "pvc-u1") == (INTENT, EVIL), "a worker's own record counts"
@@ -250,7 +252,7 @@ def test_functions_outlive_the_loss_of_all_data(server, store):
 def test_a_redis_without_our_functions_is_told_with_its_remedy(server):
     with server.client("tester") as tester, server.client("worker") as client:
         tester.function_delete(library()[0])
-        with pytest.raises(QueueUnavailable, match=r"load k8s/base/redis/functions\.lua"):
+        with pytest.raises(QueueUnavailable, match=r"Load k8s/base/redis/functions\.lua"):
             IntentStore(client, driver=DRIVER).put("pvc-u1", INTENT)
         tester.function_load(library()[1])
         IntentStore(client, driver=DRIVER).put("pvc-u1", INTENT)

@@ -28,7 +28,7 @@ def world(redis_client, redis_server):
 def bundle(world, capsys, output=""):
     assert support_bundle.run(world.tools(Command.SUPPORT_BUNDLE, output=output)) == 0
     out = capsys.readouterr()
-    assert "read it before you send it" in out.err
+    assert "Read it before you send it" in out.err
     return out.out, (json if output == "json" else yaml).__dict__[
         "loads" if output == "json" else "safe_load"
     ](out.out)

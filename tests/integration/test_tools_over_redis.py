@@ -128,7 +128,7 @@ def test_retry_adds_the_key_where_its_driver_is(world, capsys):
     world.fail(world.key(), "{}")
     world.client.delete(f"csifleet:woken:drv.{world.driver}")  # as a worker does that was woken
     assert retry.run(world.tools(Command.RETRY, "pvc", CLAIM)) == 0
-    assert "is queued" in capsys.readouterr().out
+    assert "has been queued" in capsys.readouterr().out
     client = world.client
     assert client.hget("csifleet:fails", world.key().text) is None
     assert client.llen(f"drv.{world.driver}") >= 1, "the message went through that Redis as well"
@@ -185,7 +185,7 @@ def test_a_class_is_paused(world, capsys, monkeypatch):
     assert pause.run(world.tools(Command.PAUSE, storage_class="one", reason="why")) == 0
     assert world.client.hget("csifleet:pauses", "class one").endswith(b" why")
     assert pause.run(world.tools(Command.RESUME, storage_class="one")) == 0
-    assert "is resumed" in capsys.readouterr().out
+    assert "has been resumed" in capsys.readouterr().out
     assert not world.client.exists("csifleet:pauses")
 
 
@@ -225,7 +225,7 @@ def test_who_works_is_not_missed_right_after_a_loss_of_data(world, capsys, monke
     assert "lost its data or began" in capsys.readouterr().out
     monkeypatch.setattr(status_command, "_BACK_SECONDS", age)
     assert status_command.run(tools) == 1
-    assert "! no watcher is alive" in capsys.readouterr().out
+    assert "! no watcher is running" in capsys.readouterr().out
 
 
 def test_doctor_looks_at_every_redis(world):
@@ -310,7 +310,7 @@ def test_failed_takes_the_namespace_by_flag_too(world, capsys):
     world.fail(world.key(), "disk on fire")
     for arguments, tool in (((), {"namespace": "nowhere"}), (("nowhere",), {})):
         assert failed.run(world.tools(Command.FAILED, *arguments, **tool)) == 0
-        assert "nothing fails in nowhere" in capsys.readouterr().out
+        assert "no object is failing in nowhere" in capsys.readouterr().out
     failed.run(world.tools(Command.FAILED, namespace=world.key().tenant))
     assert "team/own" in capsys.readouterr().out
 

@@ -47,11 +47,13 @@ def test_a_driver_is_explained_by_what_most_of_it_waits_for(world, explained):
     found, code = explained("driver", DRIVERS[2])
     assert (found["object"], found["name"], code) == ("driver", DRIVERS[2], 0)
     assert found["cause"] == "driver-error"
-    assert found["text"].startswith("3 wait for this (pvc shop/failing-0): The driver answered")
+    assert found["text"].startswith(
+        "Waiting for this reason: 3 (pvc shop/failing-0): The driver returned an error"
+    )
     assert found["pending"]["waiting"] == 3
-    assert "Its workers run attacher, provisioner." in found["facts"]
+    assert "The driver's workers run attacher, provisioner." in found["facts"]
     assert "Storage classes that name it: class2." in found["facts"]
-    assert any(fact.endswith("3 fail.") for fact in found["facts"])
+    assert any(fact.endswith("3 failing.") for fact in found["facts"])
 
 
 def test_a_driver_for_which_nothing_waits(explained):
@@ -90,7 +92,7 @@ def test_a_driver_that_nobody_serves(world, explained):
 
 
 def test_names_that_nobody_knows(world, explained):
-    with pytest.raises(ConfigError, match=r'is not known.*Did you mean "d0.csi.example.org"') as no:
+    with pytest.raises(ConfigError, match=r'is unknown.*Did you mean "d0.csi.example.org"') as no:
         explain.run(world.tools(Command.EXPLAIN, ("driver", "d0.csi.example.or")))
     assert no.value.exit_code == 1
     found, code = explained("class", "clas0")
@@ -168,7 +170,7 @@ def test_a_deleted_claim_that_is_worked_on(world, explained):
         0,
     )
     assert (
-        "pvc shop/gone was deleted, and csi-fleet still works on volume pvc-1234."
+        "pvc shop/gone was deleted, but csi-fleet is still working on volume pvc-1234."
         in (found["text"])
     )
     assert 'secrets "key" not found' in found["text"]

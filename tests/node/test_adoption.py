@@ -74,7 +74,7 @@ def test_a_driver_moves_over_and_back_while_claims_come(
     try:
         if not PEER:
             claims.wait_more(3)
-            assert "the lease is held by another" not in moving.kill_sidecar(node)
+            assert "another program holds the Lease" not in moving.kill_sidecar(node)
         for number in range(ROUNDS):
             claims.wait_more(3)
             with moving.other_holder(node.api, claims):

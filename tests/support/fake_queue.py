@@ -31,7 +31,7 @@ class FakeIntents:
 
     def begin(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> None:
         if lease is not None and not lease.is_held():
-            raise LeaseLost(f"lease of {domain} is lost, CreateVolume is not called")
+            raise LeaseLost(f"the lease of {domain} was lost, so CreateVolume was not called")
         self.intents[domain] = deepcopy(intent)
 
     def created(

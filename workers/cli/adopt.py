@@ -53,22 +53,30 @@ def run(tools: Tools) -> int:
     words, tool = tools.settings.arguments, tools.settings.tool
     command = tools.settings.command
     if not words or len(words) > 2 or (words[1:] and "/" not in words[1]):
-        raise ConfigError(f"give `csi-fleet {command} DRIVER [NAMESPACE/WORKLOAD]`")
+        raise ConfigError(
+            f"the name of the driver is missing. Run `csi-fleet {command} DRIVER "
+            "[NAMESPACE/WORKLOAD]`"
+        )
     if tool.mode not in {WORKER, CENTRAL}:
-        raise ConfigError(f"--as={tool.mode}: give {WORKER} or {CENTRAL}")
+        raise ConfigError(f"--as={tool.mode} is not a valid value. Use {WORKER} or {CENTRAL}")
     if tool.one_replica and tool.any_replica:
-        raise ConfigError("give --one-replica or --any-replica, not both")
+        raise ConfigError(
+            "--one-replica and --any-replica cannot be combined. Remove one of the two flags"
+        )
     choice = Choice(
         words[0], tool.one_replica, tool.any_replica, tool.force, tool.secret, tool.mode
     )
     if tool.storage_class and not tool.verify:
-        raise ConfigError("--class is the class of the claim of --verify; give both")
+        raise ConfigError(
+            "--class sets the storage class of the claim that --verify creates, so it needs "
+            "--verify. Add --verify"
+        )
     move = Move(tools, choice, (words[1:] or ("",))[0])
     try:
         return move.adopt() if command is Command.ADOPT else move.release()
     except ApiError as error:
         raise ConfigError(
-            f"{error}. Nothing is half done: repeat the command, or undo it with `csi-fleet "
+            f"{error}. Nothing is left half done. Repeat the command, or undo it with `csi-fleet "
             f"{'release' if command is Command.ADOPT else 'adopt'} {choice.driver}`",
             exit_code=1,
         ) from error
@@ -126,7 +134,9 @@ class Move:
             try:
                 around = self.around(workload, self.installation())
             except ConfigError as error:
-                plan.say("objects", WARN, f"What `adopt` made besides stays: {error}")
+                plan.say(
+                    "objects", WARN, f"The other objects that `adopt` created are kept: {error}"
+                )
         verification = self.verification(workload, plan)
         if self.tools.settings.tool.dry_run or plan.is_refused:
             return self.shown(workload, plan, None)
@@ -157,8 +167,8 @@ class Move:
             plan.say(
                 "verify",
                 FAIL,
-                f"{place_of(workload)} has no replicas, so nobody would serve a claim. Scale it up "
-                "(kubectl scale), or leave out --verify",
+                f"{place_of(workload)} has no replicas, so the claim of --verify would not be "
+                "served. Scale the workload up (kubectl scale), or remove --verify",
             )
         return found
 
@@ -172,8 +182,8 @@ class Move:
         central = central_of(kube, installation)
         if central is None:
             raise ConfigError(
-                f"There is no Deployment {installation.namespace}/worker, so no central workers. "
-                "Install them (docs/helm.md, mode central), or give --as=worker",
+                f"There is no Deployment {installation.namespace}/worker, so there are no central "
+                "workers. Install them (docs/helm.md, mode central), or use --as=worker",
                 exit_code=1,
             )
         return Surroundings(kube, self.choice.driver, namespace, central)
@@ -194,15 +204,15 @@ class Move:
         command, driver = self.tools.settings.command, self.choice.driver
         if not found:
             raise ConfigError(
-                f"No Lease of a sidecar of {driver} is held, and no workload has a record of it, "
-                "so its workload is not known. Name it: "
-                f"`csi-fleet {command} {driver} NAMESPACE/NAME`",
+                f"No sidecar of {driver} holds a Lease, and no workload has a record of an "
+                "adoption, so the driver's workload is not known. Name the workload: `csi-fleet "
+                f"{command} {driver} NAMESPACE/NAME`",
                 exit_code=1,
             )
         if len(found) > 1:
             raise ConfigError(
-                f"{', '.join(sorted(found))} may be the workload of {driver}. Name the right one: "
-                f"`csi-fleet {command} {driver} NAMESPACE/NAME`",
+                f"{', '.join(sorted(found))} may each be the workload of {driver}. Name the right "
+                f"workload: `csi-fleet {command} {driver} NAMESPACE/NAME`",
                 exit_code=1,
             )
         return next(iter(found.values()))
@@ -217,14 +227,15 @@ class Move:
             if not kind or kind.rstrip("s") == one.lower() or _SHORT.get(kind) == one
         }
         if len(rest) > 2 or not namespace or not name or not chosen:
-            raise ConfigError(f"{self.named!r} is no workload: give NAMESPACE/[KIND/]NAME")
+            raise ConfigError(f"{self.named!r} does not name a workload. Use NAMESPACE/[KIND/]NAME")
         found = [one for one in (self._get(r, namespace, name) for r in chosen.values()) if one]
         if not found:
-            raise ConfigError(f"There is no workload {self.named}. Correct its name", exit_code=1)
+            raise ConfigError(f"There is no workload {self.named}. Correct the name", exit_code=1)
         if len(found) > 1:
             kinds = " and ".join(one["kind"] for one in found)
             raise ConfigError(
-                f"{self.named} is the name of a {kinds}. Give NAMESPACE/KIND/NAME", exit_code=1
+                f"{self.named} is ambiguous: it is the name of a {kinds}. Use NAMESPACE/KIND/NAME",
+                exit_code=1,
             )
         return found[0]
 
@@ -290,8 +301,8 @@ class Move:
                 )
         if kind == "Pod":
             raise ConfigError(
-                f"Pod {namespace}/{item['metadata']['name']} belongs to no workload, so it cannot "
-                "be changed. Make it a Deployment",
+                f"Pod {namespace}/{item['metadata']['name']} does not belong to a workload, so it "
+                "cannot be changed. Replace it with a Deployment",
                 exit_code=1,
             )
         return item
@@ -316,14 +327,14 @@ class Move:
             names = [one for one in names if one == settings.kube.namespace]
         if not names:
             raise ConfigError(
-                "csi-fleet is not installed in this cluster: no namespace of records has the label "
-                f"{'='.join(PART_LABEL)}. Install it first: docs/helm.md, mode sidecar",
+                "csi-fleet is not installed in this cluster: no namespace for records has the "
+                f"label {'='.join(PART_LABEL)}. Install it first: docs/helm.md, mode sidecar",
                 exit_code=1,
             )
         if len(names) > 1:
             raise ConfigError(
-                f"Several systems of csi-fleet are installed. Choose one by its namespace of "
-                f"records: --namespace={' or --namespace='.join(names)}",
+                "Several csi-fleet systems are installed in this cluster. Choose a system by its "
+                f"namespace for records: --namespace={' or --namespace='.join(names)}",
                 exit_code=1,
             )
         found = self._installed(names[0])
@@ -331,8 +342,8 @@ class Move:
             found = replace(found, image=settings.tool.image)
         if found.redis_url.startswith("sentinel://") and self.tools.settings.tool.mode == WORKER:
             raise ConfigError(
-                "Redis is behind sentinels, whose login `adopt` does not write yet. Move the "
-                "driver container by container: docs/migration.md",
+                "Redis is behind sentinels, and `adopt` cannot write the login for the sentinels "
+                "yet. Move the driver container by container: docs/migration.md",
                 exit_code=1,
             )
         return found
@@ -343,7 +354,7 @@ class Move:
         containers = watcher["spec"]["template"]["spec"]["containers"] if watcher else []
         if watcher and not (watcher.get("status") or {}).get("availableReplicas"):
             raise ConfigError(
-                f"No watcher of csi-fleet is ready, so a worker would get nothing to do. See why: "
+                "No csi-fleet watcher is ready, so a worker would receive no work. Find out why: "
                 f"kubectl -n {namespace} describe pods",
                 exit_code=1,
             )
@@ -358,8 +369,9 @@ class Move:
                     one.get("imagePullPolicy") or "",
                 )
         raise ConfigError(
-            f"The Deployment {namespace}/watcher does not say where Redis is ({REDIS_VARIABLE}). "
-            "Is it the watcher of csi-fleet? Install csi-fleet as in docs/helm.md",
+            f"The Deployment {namespace}/watcher does not set {REDIS_VARIABLE}, so the address of "
+            "Redis is not known. Check that it is csi-fleet's watcher, or install csi-fleet as "
+            "described in docs/helm.md",
             exit_code=1,
         )
 
@@ -383,7 +395,7 @@ class Move:
             sort_keys=False,
         )
         remedy = (
-            "Add the driver to the chart's values, to the list as you have it, and upgrade "
+            "Add this driver to the existing list in the chart's values, then upgrade the release "
             f"(docs/migration.md):\n{entry}"
         )
         yield from self._there(paths.SECRETS, namespace, self.choice.secret, remedy)
@@ -402,7 +414,7 @@ class Move:
                     "rights",
                     FAIL,
                     f"{user} is not allowed to {verb} ConfigMaps in "
-                    f"{installation.records_namespace}, where attempts are remembered. {remedy}",
+                    f"{installation.records_namespace}, where the attempts are recorded. {remedy}",
                 )
                 break
         serves = {
@@ -415,8 +427,8 @@ class Move:
             yield Finding(
                 "rights",
                 WARN,
-                f"{user} is not allowed to serve {self.choice.driver}: the admission policy, where "
-                f"it is installed, refuses its writes. {remedy}",
+                f"{user} is not allowed to serve {self.choice.driver}: if the admission policy is "
+                f"installed, it rejects the writes of this account. {remedy}",
             )
 
     def needs_of_central(self, workload: JsonObject, around: Surroundings) -> Iterator[Finding]:
@@ -467,7 +479,7 @@ class Move:
         if DRIVERS_LABEL not in (found["metadata"].get("labels") or {}).items():
             change = {"metadata": {"labels": dict([DRIVERS_LABEL])}}
             self.tools.kube.merge(paths.NAMESPACES, found, change)
-            terminal.write(f"namespace {namespace} has the label {'='.join(DRIVERS_LABEL)}")
+            terminal.write(f"namespace {namespace} now has the label {'='.join(DRIVERS_LABEL)}")
 
     def change(
         self, workload: JsonObject, plan: Plan, again: Callable[[JsonObject], Plan]
@@ -485,14 +497,16 @@ class Move:
                 if plan.is_refused:
                     self.tell(plan)
                     raise ConfigError(
-                        f"{place_of(workload)} was changed meanwhile, see above", exit_code=1
+                        f"{place_of(workload)} was changed by somebody else in the meantime. Check "
+                        "the plan above, then run the command again",
+                        exit_code=1,
                     ) from None
                 continue
-            terminal.write(f"{place_of(workload)} is changed; its pods are replaced")
+            terminal.write(f"{place_of(workload)} has been changed; its pods are being replaced")
             return {**changed, "kind": workload["kind"]}
         raise ConfigError(
-            f"{workload['kind']} {metadata['namespace']}/{metadata['name']} is written all the "
-            "time by somebody else. Find out by whom (kubectl get -o yaml --show-managed-fields)",
+            f"{workload['kind']} {metadata['namespace']}/{metadata['name']} is continually written "
+            "by another client. Find out which one (kubectl get -o yaml --show-managed-fields)",
             exit_code=1,
         )
 
@@ -501,7 +515,7 @@ class Move:
         metadata = workload["metadata"]
         found = self._get(_WORKLOADS[workload["kind"]], metadata["namespace"], metadata["name"])
         if found is None:
-            raise ConfigError(f"{place_of(workload)} was deleted meanwhile", exit_code=1)
+            raise ConfigError(f"{place_of(workload)} was deleted in the meantime", exit_code=1)
         return found
 
     def finish(
@@ -538,11 +552,11 @@ class Move:
         if wants_ours:
             who = "the central workers serve it" if around else "one worker serves it"
             terminal.write(
-                f"{driver} is adopted: {who}. See `kubectl csi-fleet status`; "
-                f"`csi-fleet release {driver}` puts its Go sidecars back"
+                f"{driver} is adopted: {who}. Check it with `kubectl csi-fleet status`; `csi-fleet "
+                f"release {driver}` restores its Go sidecars"
             )
         else:
-            terminal.write(f"{driver} is released: its Go sidecars serve it")
+            terminal.write(f"{driver} is released: its Go sidecars serve it again")
         return 0
 
     def _is_handed_over(self, plan: Plan, *, wants_ours: bool) -> bool:
@@ -558,14 +572,14 @@ class Move:
         name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
         undo = f"csi-fleet {'release' if wants_ours else 'adopt'} {self.choice.driver}"
         terminal.write(
-            f"The new pods of {place_of(workload)} are not ready after --wait. Look at them: "
-            f"kubectl -n {namespace} describe pods. Repeat the command to wait on, or undo it: "
-            f"{undo}"
+            f"The new pods of {place_of(workload)} did not become ready within --wait. Find out "
+            f"why: kubectl -n {namespace} describe pods. Repeat the command to continue waiting, "
+            f"or undo it: {undo}"
         )
         if workload["kind"] == "StatefulSet":
             terminal.write(
-                "A StatefulSet does not replace a pod that never became ready: after the undoing "
-                f"delete it, kubectl -n {namespace} delete pod {name}-0"
+                "A StatefulSet does not replace a pod that never became ready. After undoing the "
+                f"command, delete the pod: kubectl -n {namespace} delete pod {name}-0"
             )
         return 1
 
@@ -575,15 +589,15 @@ class Move:
         if not is_known:
             terminal.write(
                 f"The pods of {driver} have the gateway. Whether a worker has reached it is not "
-                f"known: kubectl exec into {namespace} did not answer. Look there: "
+                f"known, because kubectl exec into {namespace} did not answer. Check it with: "
                 f"kubectl csi-fleet -n {namespace} status"
             )
             return 1
         terminal.write(
-            f"The pods of {driver} have the gateway, and no worker has reached it within --wait. "
-            f"Read why: kubectl -n {namespace} logs deployment/worker, and kubectl -n "
+            f"The pods of {driver} have the gateway, but no worker reached it within --wait. Find "
+            f"out why: kubectl -n {namespace} logs deployment/worker, and kubectl -n "
             f"{around.namespace} logs of its container csi-fleet-gateway. Repeat the command to "
-            f"wait on, or undo it: csi-fleet release {driver}"
+            f"continue waiting, or undo it: csi-fleet release {driver}"
         )
         return 1
 
@@ -597,10 +611,10 @@ class Move:
         who = sorted({*held.go.values(), *held.ours.values()}) or ["nobody"]
         wanted = "the worker" if wants_ours else "the Go sidecars"
         terminal.write(
-            f"The pods of {place_of(workload)} are new, but {wanted} did not get the Leases of "
-            f"{', '.join(sorted(plan.elects))} within --wait; {', '.join(who)} holds them. Read "
-            f"the container's log: kubectl -n {workload['metadata']['namespace']} logs. Repeat the "
-            "command to wait on, or undo it"
+            f"The pods of {place_of(workload)} have been replaced, but {wanted} did not get the "
+            f"Leases of {', '.join(sorted(plan.elects))} within --wait; {', '.join(who)} holds "
+            f"them. Check the container's log: kubectl -n {workload['metadata']['namespace']} "
+            "logs. Repeat the command to continue waiting, or undo it"
         )
         return 1
 
@@ -632,7 +646,7 @@ class Move:
             )
         if plan.overlay and any(one.check == "owner" for one in plan.findings):
             terminal.write(
-                "# The same change as a kustomization, for whoever renders the workload:"
+                "# The same change as a kustomization, for the tool that renders the workload:"
             )
             for line in plan.overlay.rstrip().splitlines():
                 terminal.write(f"# {line}")

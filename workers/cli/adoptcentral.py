@@ -228,8 +228,8 @@ class Surroundings:
                 yield Finding(
                     "objects",
                     FAIL,
-                    f"There is a {resource.kind} {name} that `adopt` did not make. Remove it, or "
-                    f"label it {'='.join(MADE)} if it may be changed",
+                    f"{resource.kind} {name} already exists, but `adopt` did not create it. Remove "
+                    f"it, or label it {'='.join(MADE)} if `adopt` may change it",
                 )
         has_authority = find(self.kube, paths.SECRETS, AUTHORITY, self.central.namespace)
         has_client = find(self.kube, paths.SECRETS, CLIENT, self.central.namespace)
@@ -238,10 +238,11 @@ class Surroundings:
             yield Finding(
                 "certificates",
                 FAIL,
-                f"The Secret {self.central.namespace}/{CLIENT} is yours, and the key of its "
-                f"authority is not in the cluster. Make the Secret {self.namespace}/{self.name} "
-                "with ca.crt, tls.crt and tls.key by the same authority, for the name "
-                f"{self.name}.{self.namespace}.svc (docs/migration.md)",
+                f"The Secret {self.central.namespace}/{CLIENT} was not created by `adopt`, and the "
+                "private key of its certificate authority is not in the cluster. Create the Secret "
+                f"{self.namespace}/{self.name} with ca.crt, tls.crt and tls.key, signed by the "
+                f"same authority, for the name {self.name}.{self.namespace}.svc "
+                "(docs/migration.md)",
             )
         if has_authority and has_client:
             trusted, authority = _value(has_client, "ca.crt"), _value(has_authority, "tls.crt")
@@ -249,10 +250,10 @@ class Surroundings:
                 yield Finding(
                     "certificates",
                     FAIL,
-                    f"The Secret {self.central.namespace}/{CLIENT} is of another authority than "
-                    f"{self.central.namespace}/{AUTHORITY}: gateways of drivers that were adopted "
-                    "before would refuse the workers. Put the authority's old key back; or release "
-                    f"those drivers, delete {CLIENT}, and adopt them again",
+                    f"The Secret {self.central.namespace}/{CLIENT} was signed by a different "
+                    f"authority than {self.central.namespace}/{AUTHORITY}, so the gateways of "
+                    "drivers adopted earlier would reject the workers. Restore the authority's old "
+                    f"key; or release those drivers, delete {CLIENT}, and adopt the drivers again",
                 )
         for secret in (has_authority, has_client, has_own):
             if secret is not None and not is_made(secret):
@@ -263,8 +264,9 @@ class Surroundings:
                 yield Finding(
                     "drivers",
                     FAIL,
-                    f"{self.driver} is in the drivers file already (ConfigMap "
-                    f"{self.central.namespace}/drivers). Remove it there (the chart's values)",
+                    f"{self.driver} is already in the drivers file (ConfigMap "
+                    f"{self.central.namespace}/drivers). Remove the driver from it (in the chart's "
+                    "values)",
                 )
 
     def _ending(self, secret: JsonObject) -> Iterator[Finding]:
@@ -276,9 +278,10 @@ class Surroundings:
                 yield Finding(
                     "certificates",
                     WARN if is_valid else FAIL,
-                    f"The certificate {key} of the Secret {metadata['namespace']}/"
-                    f"{metadata['name']} {end}. Let whoever made the Secret renew it, with the "
-                    "same key if it is the authority's, then repeat `adopt` for each driver",
+                    f"The certificate {key} of the Secret "
+                    f"{metadata['namespace']}/{metadata['name']} {end}. Have the creator of the "
+                    "Secret renew the certificate (with the same key if it is the authority's), "
+                    "then repeat `adopt` for each driver",
                 )
 
     def make(self, workload: JsonObject, entry: JsonObject) -> list[str]:
@@ -506,7 +509,7 @@ def secrets_hint(central: Central, driver: str) -> Finding:
     return Finding(
         "rights",
         WARN,
-        "If classes of the driver name Secrets, the workers need to read them: csi-fleet "
+        "If storage classes of the driver name Secrets, allow the workers to read them: csi-fleet "
         f"secret-roles --driver={driver} --account={central.namespace}/worker | kubectl apply -f -",
     )
 

@@ -143,8 +143,9 @@ def adopt(workload: JsonObject, installation: Installation | Central, choice: Ch
             plan.say(
                 "sidecars",
                 FAIL,
-                f"{place_of(workload)} has no Go sidecar that csi-fleet replaces. Is it the "
-                "driver's controller? Name another one: `csi-fleet adopt DRIVER NAMESPACE/NAME`",
+                f"{place_of(workload)} has no Go sidecar that csi-fleet replaces, so it may not be "
+                "the driver's controller. Name a different workload: `csi-fleet adopt DRIVER "
+                "NAMESPACE/NAME`",
             )
         return plan
     if record is not None and has_worker and not record.get("released"):
@@ -154,8 +155,9 @@ def adopt(workload: JsonObject, installation: Installation | Central, choice: Ch
             plan.say(
                 "sidecars",
                 FAIL,
-                f"Container {one.container['name']} is csi-fleet already, moved container by "
-                "container. Put the Go sidecars back first (kubectl rollout undo), then adopt",
+                f"Container {one.container['name']} already runs csi-fleet: it was moved container "
+                "by container. Restore the Go sidecars first (kubectl rollout undo), then run "
+                "adopt",
             )
     result = _built(workload, found, installation, choice)
     for text in result.problems:
@@ -227,8 +229,8 @@ def release(workload: JsonObject, choice: Choice) -> Plan:
                 "record",
                 FAIL,
                 f"{place_of(workload)} has no record of its Go sidecars (annotation {RECORD}), so "
-                "what to put back is not known. Apply the driver's own manifest or chart again, or "
-                "take the patch out of its kustomization",
+                "it is not known what to restore. Apply the driver's own manifest or chart again, "
+                "or remove the patch from its kustomization",
             )
         return plan
     if record.get("released"):
@@ -239,7 +241,7 @@ def release(workload: JsonObject, choice: Choice) -> Plan:
     plan.elects = set(record.get("elects") or ())
     names = ", ".join(one["container"]["name"] for one in record["removed"])
     ours = gateway.NAME if is_central(record) else NAME
-    plan.say("sidecars", OK, f"{place_of(workload)}: {names} in the place of {ours}")
+    plan.say("sidecars", OK, f"{place_of(workload)}: {names} replace {ours}")
     _check_owners(workload, plan, choice)
     return plan
 
@@ -317,16 +319,16 @@ def _checked_record(workload: JsonObject, driver: str, plan: Plan) -> JsonObject
         plan.say(
             "record",
             FAIL,
-            f"The annotation {RECORD} of {place_of(workload)} cannot be read: {error}. Apply the "
-            "driver's own manifest or chart, and remove the annotation",
+            f"The annotation {RECORD} of {place_of(workload)} is unreadable: {error}. Apply the "
+            "driver's own manifest or chart, then remove the annotation",
         )
         return None
     if record is not None and record["driver"] != driver:
         plan.say(
             "record",
             FAIL,
-            f"{place_of(workload)} was adopted for {record['driver']}, not for {driver}. Give that "
-            "name, or name another workload",
+            f"{place_of(workload)} was adopted for {record['driver']}, not for {driver}. Use that "
+            "driver name, or name a different workload",
         )
     return record
 
@@ -339,7 +341,7 @@ def _is_of_mode(workload: JsonObject, record: JsonObject, choice: Choice, plan: 
             "record",
             FAIL,
             f"{place_of(workload)} is adopted as {mode}. Release it first: `csi-fleet release "
-            f"{choice.driver}`, then adopt it as {choice.mode}; or give --as={mode}",
+            f"{choice.driver}`, then adopt it as {choice.mode}; or use --as={mode}",
         )
     return mode == choice.mode
 
@@ -350,18 +352,22 @@ def _check_kind(workload: JsonObject, plan: Plan) -> None:
         plan.say(
             "workload",
             FAIL,
-            f"{place_of(workload)} serves each node by itself. One worker cannot take its place. "
+            f"{place_of(workload)} serves each node separately, so one worker cannot replace it. "
             "Move it node by node: docs/migration.md",
         )
     elif kind not in KINDS:
         plan.say(
             "workload",
             FAIL,
-            f"{place_of(workload)} is no {' or '.join(KINDS)}, so how its pods are replaced is not "
-            "known. Move it container by container: docs/migration.md",
+            f"{place_of(workload)} is not a {' or '.join(KINDS)}, so csi-fleet does not know how "
+            "its pods are replaced. Move it container by container: docs/migration.md",
         )
     if workload["metadata"].get("deletionTimestamp"):
-        plan.say("workload", FAIL, f"{place_of(workload)} is being deleted. Wait for the new one")
+        plan.say(
+            "workload",
+            FAIL,
+            f"{place_of(workload)} is being deleted. Wait until it has been recreated",
+        )
 
 
 def _check_names(
@@ -373,8 +379,8 @@ def _check_names(
         plan.say(
             "workload",
             FAIL,
-            f"{place_of(workload)} has a container {ours['name']} and the Go "
-            "sidecars, and no record of an adoption. Remove one of the two from its manifest",
+            f"{place_of(workload)} has a container {ours['name']} and the Go sidecars, but no "
+            "record of an adoption. Remove the container or the Go sidecars from its manifest",
         )
     own = set((record or {}).get("volumes") or ())
     names = {one["name"] for one in spec.get("volumes") or ()} - own
@@ -383,7 +389,7 @@ def _check_names(
             plan.say(
                 "workload",
                 FAIL,
-                f"{place_of(workload)} has a volume {one['name']} of its own. Rename it",
+                f"{place_of(workload)} has a volume {one['name']} of its own. Rename that volume",
             )
 
 
@@ -396,33 +402,36 @@ def _check_replicas(workload: JsonObject, choice: Choice, plan: Plan, *, is_elec
             "replicas",
             FAIL,
             f"{place_of(workload)} has {replicas} replicas and a sidecar without "
-            "--leader-election, so two of them work at once already. Scale it to one replica "
-            "(kubectl scale), or give the sidecars --leader-election",
+            "--leader-election, so two sidecars already work at the same time. Scale the workload "
+            "to one replica (kubectl scale), or start the sidecars with --leader-election",
         )
     elif choice.mode == WORKER and not (choice.one_replica or choice.any_replica):
         plan.say(
             "replicas",
             FAIL,
-            f"{place_of(workload)} has {replicas} replicas. The Go sidecars call the driver of one "
-            "of them, workers the driver of each. Give --any-replica if the driver keeps no state "
-            "of its own (for example of free device names), else --one-replica",
+            f"{place_of(workload)} has {replicas} replicas. The Go sidecars call the driver in one "
+            "replica, but workers call the driver in every replica. Use --any-replica if the "
+            "driver keeps no state of its own (a list of free device names, for example), "
+            "otherwise --one-replica",
         )
     elif choice.mode == CENTRAL and workload["kind"] == "StatefulSet":
         plan.say(
             "replicas",
             FAIL,
-            f"{place_of(workload)} has {replicas} replicas. A StatefulSet replaces its pods "
-            "one by one: the Go sidecars of one and the gateway of another would work at once. "
-            "Scale it to one replica (kubectl scale)",
+            f"{place_of(workload)} has {replicas} replicas. A StatefulSet replaces its pods one by "
+            "one, so the Go sidecars in one pod and the gateway in another would work at the same "
+            "time. Scale it to one replica (kubectl scale)",
         )
     elif choice.any_replica:
-        plan.say("replicas", WARN, f"The drivers of all {replicas} replicas are called")
+        plan.say(
+            "replicas", WARN, f"The workers call the driver in each of the {replicas} replicas"
+        )
     elif not choice.one_replica:
         plan.say(
             "replicas",
             WARN,
-            f"The workers call the driver of one of the {replicas} replicas, all of them the same, "
-            "and the next one when no worker reaches it",
+            f"All workers call the driver in the same one of the {replicas} replicas, and switch "
+            "to another replica when no worker can reach it",
         )
 
 
@@ -433,8 +442,8 @@ def _check_handover(workload: JsonObject, plan: Plan, *, is_by_lease: bool) -> N
         plan.say(
             "workload",
             FAIL,
-            f"The roll-out of {place_of(workload)} is paused, so no new pod would come. Resume it: "
-            f"kubectl -n {workload['metadata']['namespace']} rollout resume deployment "
+            f"The roll-out of {place_of(workload)} is paused, so no new pod would be created. "
+            f"Resume it: kubectl -n {workload['metadata']['namespace']} rollout resume deployment "
             f"{workload['metadata']['name']}",
         )
     update = spec.get("updateStrategy") or {}
@@ -444,15 +453,15 @@ def _check_handover(workload: JsonObject, plan: Plan, *, is_by_lease: bool) -> N
         plan.say(
             "workload",
             FAIL,
-            f"{place_of(workload)} does not replace its pods by itself (updateStrategy). Set "
+            f"{place_of(workload)} does not replace its pods automatically (updateStrategy). Set "
             "RollingUpdate without a partition",
         )
     if not is_by_lease:
         plan.say(
             "hand-over",
             WARN,
-            "No Lease hands the driver over: the old pods end before the new ones start, and no "
-            "claim is served in between",
+            "The driver is not handed over by a Lease: the old pods end before the new pods start, "
+            "and no claim is served in between",
         )
 
 
@@ -466,13 +475,16 @@ def _check_owners(workload: JsonObject, plan: Plan, choice: Choice) -> None:
 
 
 def _undone(one: Undoer, does: str) -> str:
-    return f"{one.who} {does}: both Go sidecars and worker would be there. To keep it, {one.remedy}"
+    return (
+        f"{one.who} {does}, so the pod would have both the Go sidecars and the worker. To keep the "
+        f"change, {one.remedy}"
+    )
 
 
 def _refresh_image(workload: JsonObject, installation: Installation, plan: Plan) -> None:
     """Update the image of an adopted driver's worker to the installation's image."""
     worker = _worker(workload) or {}
-    where = f"{place_of(workload)} is adopted: container {NAME} works in the place of the sidecars"
+    where = f"{place_of(workload)} is adopted: container {NAME} replaces the sidecars"
     if worker.get("image") == installation.image:
         plan.say("sidecars", OK, where)
         return
@@ -512,7 +524,7 @@ def _refresh_gateway(
         "metadata": {"annotations": {RECORD: _text(made)}},
         "spec": {"template": {"spec": {"containers": containers}}},
     }
-    plan.say("sidecars", OK, "The gateway's container is another one now")
+    plan.say("sidecars", OK, "The gateway's container has changed")
 
 
 def _digest(container: JsonObject) -> str:

@@ -82,39 +82,41 @@ class Verification:
         known = ", ".join(sorted(fitting)) or "none"
         if self.class_name and self.class_name not in fitting:
             yield self._refusal(
-                f"--class={self.class_name} is no StorageClass of {self.driver} (there is: {known})"
-                ". Name another one, or leave out --verify"
+                f"--class={self.class_name} is not a StorageClass of {self.driver} (it has: "
+                f"{known}). Name a different class, or remove --verify"
             )
         elif not fitting:
             yield self._refusal(
-                f"No StorageClass has the provisioner {self.driver}, so --verify cannot make a "
-                "claim. Create one, or leave out --verify"
+                f"No StorageClass has the provisioner {self.driver}, so --verify cannot create a "
+                "claim. Create a StorageClass, or remove --verify"
             )
         elif len(fitting) > 1 and not self.class_name:
             yield self._refusal(
-                f"Several StorageClasses have the provisioner {self.driver}: {known}. Choose one "
-                "for --verify: --class=NAME"
+                f"Several StorageClasses have the provisioner {self.driver}: {known}. Choose the "
+                "class for --verify with --class=NAME"
             )
         else:
             claim = adoptcentral.find(self.tools.kube, paths.CLAIMS, self.name, self.namespace)
             if claim is not None and not adoptcentral.is_made(claim):
                 yield self._refusal(
-                    f"There is a claim {self.place} that --verify did not make. Rename or delete it"
+                    f"Claim {self.place} already exists, but --verify did not create it. Rename or "
+                    "delete it"
                 )
             self.class_name = self.class_name or next(iter(fitting))
             mode = fitting[self.class_name].get("volumeBindingMode")
             self.is_delayed = mode == WAIT_FOR_FIRST_CONSUMER
             if self.is_delayed and not self._node():
                 yield self._refusal(
-                    f"StorageClass {self.class_name} waits for a pod, and no node that takes pods "
-                    f"has {self.driver}. Start the driver's node part, or leave out --verify"
+                    f"StorageClass {self.class_name} waits for a pod, but no schedulable node has "
+                    f"{self.driver}. Start the driver's node plugin, or remove --verify"
                 )
             free = [one for one in self.tools.kube.list(paths.VOLUMES) if self._would_bind(one)]
             if free:
                 yield self._refusal(
                     f"PersistentVolume {free[0]['metadata']['name']} is Available, and the claim "
-                    f"of --verify would take it instead of a new volume of class {self.class_name}"
-                    ". Choose another class with --class=NAME, or leave out --verify"
+                    "of --verify would be bound to it instead of to a new volume of class "
+                    f"{self.class_name}. Choose a different class with --class=NAME, or remove "
+                    "--verify"
                 )
 
     def run(self, asked_in: str, undo: str) -> int:
@@ -128,13 +130,13 @@ class Verification:
         try:
             missed = self._steps(self.clock() + seconds)
         except ApiError as error:
-            missed = f"the API server answered: {error}"
+            missed = f"the API server returned: {error}"
         except _EarlierVolumeError as error:
             return self._not_verified(str(error), "", undo)
         if not missed:
             terminal.write(
-                f"Verified: a claim of class {self.class_name} was Bound, and it and its volume "
-                "are deleted"
+                f"Verified: a claim of class {self.class_name} was Bound, and the claim and its "
+                "volume were deleted"
             )
             return 0
         cause = self._cause(asked_in)
@@ -150,8 +152,8 @@ class Verification:
 
     def _not_verified(self, missed: str, when: str, undo: str) -> int:
         terminal.write(
-            f"Not verified{when}: {missed} {self.driver} stays as this command left it. Repeat the "
-            f"command to verify it again, or undo it: csi-fleet {undo} {self.driver}"
+            f"Not verified{when}: {missed} {self.driver} remains as this command left it. Repeat "
+            f"the command to verify again, or undo it: csi-fleet {undo} {self.driver}"
         )
         return 1
 
@@ -165,11 +167,11 @@ class Verification:
         claim = self.tools.kube.get(paths.CLAIMS, self.name, namespace=self.namespace)
         volume = claim["spec"]["volumeName"]
         if not self._until(end, self._is_absent):
-            return f"the claim {self.place} was Bound, and was not deleted"
+            return f"the claim {self.place} was Bound, but has not been deleted"
         if not self._until(
             end, lambda: adoptcentral.find(self.tools.kube, paths.VOLUMES, volume) is None
         ):
-            return f"the claim {self.place} was Bound, and its volume {volume} was not deleted"
+            return f"the claim {self.place} was Bound, but its volume {volume} has not been deleted"
         return ""
 
     def _until(self, end: float, is_done: Callable[[], bool]) -> bool:
@@ -232,21 +234,22 @@ class Verification:
         """Return the error that reports what was done about a volume not created for the claim."""
         name = volume["metadata"]["name"]
         bound = (
-            f"the claim {self.place} was bound to PersistentVolume {name}, which was not made for "
-            "it. The volume is as it was"
+            f"the claim {self.place} was bound to PersistentVolume {name}, which was not created "
+            "for it. The volume is unchanged"
         )
         if _policy(volume) == "Retain":
             return _EarlierVolumeError(
-                f"{bound}, and the claim is deleted. To make the volume Available again: kubectl "
-                f'patch pv {name} --type=json -p \'[{{"op":"remove","path":"/spec/claimRef"}}]\''
-                ". Verify with a class that has no Available volume: --class=NAME."
+                f"{bound}, and the claim was deleted. To make the volume Available again, run "
+                f"kubectl patch pv {name} --type=json -p "
+                '\'[{"op":"remove","path":"/spec/claimRef"}]\'. Then verify with a class '
+                "that has no Available volume: --class=NAME."
             )
         retain = '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'
         return _EarlierVolumeError(
-            f"{bound}, and the claim is left, because the volume's data would go with it (reclaim "
-            f"policy {_policy(volume)}). To keep the data, set the policy first: kubectl patch pv "
-            f"{name} -p '{retain}'. Then delete the claim: kubectl -n {self.namespace} delete pvc "
-            f"{self.name}."
+            f"{bound}, and the claim was kept, because deleting it would delete the volume's data "
+            f"(reclaim policy {_policy(volume)}). To keep the data, first change the policy: "
+            f"kubectl patch pv {name} -p '{retain}'. Then delete the claim: kubectl -n "
+            f"{self.namespace} delete pvc {self.name}."
         )
 
     def _would_bind(self, volume: JsonObject) -> bool:
@@ -310,7 +313,10 @@ class Verification:
         except ApiError:
             events = []
         if not events:
-            return f"No event says why: kubectl csi-fleet explain pvc {self.place} may."
+            return (
+                "No event gives a reason. To find it, run kubectl csi-fleet explain pvc "
+                f"{self.place}."
+            )
         newest = max(events, key=lambda one: str(one.get("lastTimestamp") or ""))
         return f"Newest event ({newest.get('reason')}): {newest.get('message')}."
 

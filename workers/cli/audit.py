@@ -88,7 +88,7 @@ def check_confirmed(tool: ToolSettings) -> None:
     if tool.confirm == tool.delete or (not tool.confirm and terminal.can_ask()):
         return
     what = f"--confirm={tool.delete} too" if tool.delete else "--delete with --confirm"
-    raise ConfigError(f"not confirmed: give {what}; nothing is deleted")
+    raise ConfigError(f"the deletion is not confirmed, so nothing was deleted. Add {what}")
 
 
 def as_fields(driver: str, report: Report, snapshots: Report, obstacle: str) -> dict[str, Any]:
@@ -126,13 +126,13 @@ def connect(tools: Tools) -> tuple[CsiClient, str]:
         if client.wait_connected(drivertools.CONNECT_SECONDS):
             name, _ = client.plugin_info()
             if wanted not in {"", name}:
-                problem = f"driver {name} answers there, not {wanted}"
+                problem = f"driver {name} answers at this endpoint, not {wanted}"
             elif "LIST_VOLUMES" not in client.controller_capabilities():
                 problem = f"driver {name} cannot list its volumes (no LIST_VOLUMES)"
         else:
             problem = tls_trouble(spec) or (
-                "no driver answers; run the audit where it can be reached, for example with "
-                "kubectl exec in the worker's container"
+                "no driver answers. Run the audit where the driver can be reached, for example "
+                "with kubectl exec in the worker's container"
             )
     except CsiError as error:
         problem = str(error)
@@ -158,13 +158,13 @@ def audit(
                 f"driver {driver}: {len(found.listed)} {words.thing}s, {len(found.volumes)} "
                 f"{words.owner}s, {len(found.in_flight)} attempts in flight"
             )
-        terminal.write(f"looking again in {duration(grace)}")
+        terminal.write(f"checking again in {duration(grace)}")
     time.sleep(grace)
     second = [one(tools, client, driver) for one in looks]
     if read_life(tools.redis) != epoch:
         raise ConfigError(
-            "Redis lost its data during the audit, so attempts in flight are not all known; "
-            "run it again in a minute",
+            "Redis lost its data during the audit, so not all attempts in flight are known. Run "
+            "the audit again in a minute",
             exit_code=1,
         )
     reports = [compare(*pair) for pair in zip(first, second, strict=True)]
@@ -253,19 +253,20 @@ def delete(tools: Tools, client: CsiClient, report: Report, snapshots: Report) -
             if not kinds
             else "a volume and a snapshot have this id"
         )
-        raise ConfigError(f"--delete {tool.delete}: {problem}; nothing is deleted", exit_code=1)
+        raise ConfigError(f"--delete {tool.delete}: {problem}; nothing was deleted", exit_code=1)
     thing = kinds[0].thing
-    question = f"Type the id once more to delete {thing} {tool.delete} and its data for good: "
+    question = f"Type the id once more to permanently delete {thing} {tool.delete} and its data: "
     if (tool.confirm or terminal.ask(question)) != tool.delete:
         raise ConfigError(
-            f"not confirmed: give --confirm={tool.delete} too; nothing is deleted", exit_code=1
+            f"the deletion is not confirmed: add --confirm={tool.delete}; nothing was deleted",
+            exit_code=1,
         )
     if kinds[0] is VOLUMES:
         client.delete_volume(tool.delete, {})
     else:
         request = csi.DeleteSnapshotRequest(snapshot_id=tool.delete)
         client.call("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
-    terminal.write(f"{thing} {tool.delete} is deleted")
+    terminal.write(f"{thing} {tool.delete} was deleted")
     return 0
 
 
@@ -277,7 +278,7 @@ def forget(tools: Tools, report: Report) -> int:
     name = tools.settings.tool.forget
     if name not in report.stranded:
         raise ConfigError(
-            f"--forget {name}: this audit does not list it as stranded; nothing is forgotten",
+            f"--forget {name}: this audit does not list it as stranded, so nothing was forgotten",
             exit_code=1,
         )
     # Delete the copies in ConfigMaps first, because an intent is restored from its copy.
@@ -288,7 +289,7 @@ def forget(tools: Tools, report: Report) -> int:
         for domain, record in intents.all().items():
             if volume_of(domain, record) == name:
                 intents.finish(domain)
-    terminal.write(f"the attempt for volume {name} is forgotten")
+    terminal.write(f"the record of the attempt for volume {name} was dropped")
     return 0
 
 
@@ -297,11 +298,13 @@ def show(driver: str, report: Report) -> None:
     _show_tables(VOLUMES, report)
     if report.stranded:
         rows = [[name, *why] for name, why in sorted(report.stranded.items())]
-        head = ("VOLUME", "CLAIM THAT IS GONE", "PROBLEM")
-        terminal.write_table("attempts that nobody can end without you", head, rows)
+        head = ("VOLUME", "DELETED CLAIM", "PROBLEM")
+        terminal.write_table(
+            "stranded attempts, which csi-fleet cannot finish without you", head, rows
+        )
         terminal.write(
-            "bring back what is missing and run csi-fleet retry pvc NAMESPACE/NAME; or delete the "
-            "volume, if there is one, and give --forget=VOLUME"
+            "Recreate what is missing, then run csi-fleet retry pvc NAMESPACE/NAME. Or delete the "
+            "volume, if there is one, then repeat the audit with --forget=VOLUME."
         )
     if not (report.orphans or report.missing or report.undecided or report.stranded):
         terminal.write(f"driver {driver}: every volume has its PV and every PV its volume")
@@ -310,7 +313,7 @@ def show(driver: str, report: Report) -> None:
 def show_snapshots(driver: str, report: Report, obstacle: str) -> None:
     """Print the report on snapshots."""
     if obstacle:
-        terminal.write(f"driver {driver}: snapshots are not audited, {obstacle}")
+        terminal.write(f"driver {driver}: snapshots are not audited because {obstacle}")
         return
     _show_tables(SNAPSHOTS, report)
     if not (report.orphans or report.missing or report.undecided):
@@ -325,8 +328,9 @@ def _show_tables(words: Words, report: Report) -> None:
         rows = [[found, size or "-"] for found, size in sorted(report.orphans.items())]
         terminal.write_table(f"{thing}s without a {owner}", (words.upper, "BYTES"), rows)
         terminal.write(
-            "delete one with --delete=ID --confirm=ID; if etcd was restored from a backup, wait "
-            "first until csi-fleet pending -A lists no claim: one may ask for its volume again"
+            "To delete one of them, use --delete=ID --confirm=ID. If etcd was restored from a "
+            "backup, first wait until csi-fleet pending -A lists no claim, because a claim may "
+            "still request its volume again."
         )
     if report.missing:
         pairs = [[name, found] for name, found in sorted(report.missing.items())]
@@ -334,8 +338,8 @@ def _show_tables(words: Words, report: Report) -> None:
         terminal.write_table(title, (owner.upper(), words.upper), pairs)
     if report.undecided:
         terminal.write(
-            f"{report.undecided} {thing}s without a {owner} are not judged: attempts in flight may "
-            "own them; run the audit again later"
+            f"{report.undecided} {thing}s without a {owner} were not judged because attempts in "
+            "flight may own them. Run the audit again later."
         )
 
 

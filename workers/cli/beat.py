@@ -39,7 +39,7 @@ def run(settings: Settings) -> int:
     except (KeyboardInterrupt, SystemExit):
         return 0
     except Exception as error:  # noqa: BLE001 - redbeat raises whatever its connection does
-        _log.warning("beat ended and wants to be started again", err=told(error))
+        _log.warning("beat exited and must be restarted", err=told(error))
         return 1
     return 0
 

@@ -110,8 +110,8 @@ def build(
         )
     except ConfigError as error:
         result.problems.append(
-            f"The arguments of the central workers cannot be read: {error}. Is {central.namespace}"
-            "/worker the Deployment of csi-fleet's workers?"
+            f"The arguments of the central workers cannot be read: {error}. Check that "
+            f"{central.namespace}/worker is the Deployment of csi-fleet's workers"
         )
         return result
     _check_controllers(given, central, result)
@@ -137,8 +137,8 @@ def build(
         result.entry["limits"] = {"attach": {"per": "node"}, "detach": {"per": "node"}}
     if pod_spec.get("hostNetwork"):
         result.notes.append(
-            f"The pod has the host's network: port {central.port} of its node is the gateway's, "
-            "and no NetworkPolicy holds for it; a client needs a certificate all the same"
+            f"The pod uses the host's network: the gateway listens on port {central.port} of its "
+            "node, and no NetworkPolicy applies to it. A client still needs a certificate"
         )
     _check(result)
     return result
@@ -155,17 +155,17 @@ def _check_controllers(given: Sequence[Given], central: Central, result: Entered
     if missing := sorted(wanted - known):
         names = [spec.name for spec in catalogue.SPECS if spec.name in known | wanted]
         result.problems.append(
-            f"The central workers do not run {', '.join(missing)}. Let them: helm upgrade "
-            f"csi-fleet k8s/chart -n {central.namespace} --reuse-values "
-            f"--set 'controllers={{{','.join(names)}}}'"
+            f"The central workers do not run {', '.join(missing)}. Add them: helm upgrade "
+            f"csi-fleet k8s/chart -n {central.namespace} --reuse-values --set "
+            f"'controllers={{{','.join(names)}}}'"
         )
     more = [
         s.name for s in central.specs if s.name not in wanted and s.needs_driver and not s.part_of
     ]
     if more:
         result.notes.append(
-            f"The central workers run {', '.join(more)} as well, for which the driver has no "
-            "sidecar. They work for it if it has the capabilities"
+            f"The central workers also run {', '.join(more)}, for which the driver has no sidecar. "
+            "They serve the driver if it has the capabilities"
         )
 
 
@@ -182,8 +182,8 @@ def _check_gates(
             if theirs[name] != ours.get(name, theirs[name]):
                 result.problems.append(
                     f"{one.spec.program} has the feature gate {name}={str(theirs[name]).lower()}, "
-                    "the central workers have it otherwise. Add --feature-gates to their arguments "
-                    f"(helm upgrade ... --set 'worker.args={{--feature-gates=...}}' -n "
+                    "the central workers have a different value. Add --feature-gates to their "
+                    "arguments (helm upgrade ... --set 'worker.args={--feature-gates=...}' -n "
                     f"{central.namespace}), or remove it from the sidecar"
                 )
 
@@ -208,10 +208,10 @@ def _flags(
                     found[flag.name] = text
             elif has_told and not is_same:
                 result.problems.append(
-                    f"{one.spec.program} has --{flag.name}={text}, which the central workers have "
-                    "otherwise, for all drivers alike. Add it to their arguments (helm upgrade ... "
-                    f"--set 'worker.args={{--{flag.name}={text}}}' -n {central.namespace}), or "
-                    "remove it from the sidecar"
+                    f"{one.spec.program} has --{flag.name}={text}, but the central workers have a "
+                    "different value, which applies to all drivers. Add the flag to their "
+                    f"arguments (helm upgrade ... --set 'worker.args={{--{flag.name}={text}}}' -n "
+                    f"{central.namespace}), or remove it from the sidecar"
                 )
         if found and one.spec.name == "provisioner":
             own = found
@@ -241,9 +241,9 @@ def _is_same(one: Given, spec: Spec, flag: Flag, line: CommandLine) -> bool:
 def _note_capacity(given: Sequence[Given], result: Entered) -> None:
     if any(one.line.values.get("enable-capacity") for one in given):
         result.notes.append(
-            "csi-fleet keeps its CSIStorageCapacity objects in its own namespace. Delete those of "
-            "csi-provisioner afterwards: kubectl delete csistoragecapacities -n NAMESPACE -l "
-            "csi.storage.k8s.io/managed-by=external-provisioner"
+            "csi-fleet creates its CSIStorageCapacity objects in its own namespace. Afterwards, "
+            "delete the objects of csi-provisioner: kubectl delete csistoragecapacities -n "
+            "NAMESPACE -l csi.storage.k8s.io/managed-by=external-provisioner"
         )
 
 
@@ -265,8 +265,8 @@ def _container(
         return {}
     if not path.replace("/", "").replace("-", "").replace(".", "").replace("_", "").isalnum():
         result.problems.append(
-            f"The path {path} of the driver's socket has characters that haproxy reads as more "
-            "than a name. Rename it"
+            f"The path {path} of the driver's socket contains characters that have a special "
+            "meaning for haproxy. Rename the socket"
         )
     mount = max(inside, key=lambda one: len(one["mountPath"].rstrip("/")))
     made = gateway.container(central.image, central.pull_policy, path, central.port, [dict(mount)])
@@ -297,6 +297,6 @@ def _check(result: Entered) -> None:
         driversfile.parse(text_of_entry({**here, "insecure": True}), Path("entry"))
     except ConfigError as error:
         result.problems.append(
-            f"The drivers file cannot say what the sidecars were told: {error}. Remove or correct "
-            "the argument"
+            f"The drivers file cannot express the arguments of the sidecars: {error}. Remove or "
+            "correct the argument"
         )

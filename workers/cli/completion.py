@@ -27,7 +27,9 @@ def run(tools: Tools) -> int:
     """
     arguments = tools.settings.arguments
     if len(arguments) != 1 or arguments[0] not in SHELLS:
-        raise ConfigError(f"give one of {', '.join(SHELLS)}")
+        raise ConfigError(
+            f"the name of the shell is missing or unknown. Use one of {', '.join(SHELLS)}"
+        )
     terminal.write(fish() if arguments[0] == "fish" else bash(is_zsh=arguments[0] == "zsh"))
     return 0
 

@@ -31,7 +31,9 @@ def run(settings: Settings) -> int:
     tool = settings.tool
     if not tool.endpoint.startswith(("unix://", "tcp://", "/")):
         wrong = f"--endpoint {tool.endpoint}" if tool.endpoint else "--endpoint is needed"
-        raise ConfigError(f"{wrong}: give unix:///csi/csi.sock or tcp://host:port")
+        raise ConfigError(
+            f"{wrong}. Use an address such as unix:///csi/csi.sock or tcp://host:port"
+        )
     parameters = dict(_pair(text) for text in tool.parameters)
     try:
         size = quantity.parse(tool.size)
@@ -50,7 +52,9 @@ def run(settings: Settings) -> int:
             raise ConfigError(f"--endpoint: no driver answers at {tool.endpoint}", exit_code=1)
         report = check_driver(client, parameters=parameters, size_bytes=size)
     except CsiError as error:
-        raise ConfigError(f"--endpoint: the driver does not say who it is: {error}") from error
+        raise ConfigError(
+            f"--endpoint: the driver does not report its name and capabilities: {error}"
+        ) from error
     finally:
         client.close()
     if tool.output in {"json", "yaml"}:

@@ -163,7 +163,7 @@ class CeleryConsumers:
         try:
             yield ended
         finally:
-            what, fields = ends[0] if ends else _failed("csi-fleet broke it off")
+            what, fields = ends[0] if ends else _failed("csi-fleet stopped the task")
             tell(what, **fields, runtime=time.monotonic() - started)
 
     def start(self) -> None:

@@ -22,7 +22,11 @@ def discovered_gates(settings: Settings, kube: KubeResources) -> FeatureGates:
     try:
         served: bool | None = kube.is_served(paths.ATTRIBUTES_CLASSES)
     except ApiError as error:
-        _log.warning("discovery of VolumeAttributesClass failed, the gate stays on", err=error)
+        _log.warning(
+            "could not check whether the API server serves VolumeAttributesClass; the "
+            "feature gate remains enabled",
+            err=error,
+        )
         served = None
     gates = settings.gates.with_discovery(attributes_class_served=served)
     if gates is not settings.gates:

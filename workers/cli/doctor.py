@@ -123,7 +123,9 @@ def api_server(tools: Tools) -> Iterator[Finding]:
     is_old = minor.isdigit() and int(minor) < OLDEST_KUBERNETES
     text = f"Kubernetes {found.get('gitVersion')}"
     yield Finding(
-        "api server", WARN if is_old else OK, text + (", older than tested" if is_old else "")
+        "api server",
+        WARN if is_old else OK,
+        text + (", which is older than the tested versions" if is_old else ""),
     )
 
 
@@ -150,9 +152,9 @@ def rights(tools: Tools) -> Iterator[Finding]:
     count = len(asked)
     for severity, names in lacking.items():
         if names:
-            yield Finding("rights", severity, f"this account may not: {', '.join(names)}")
+            yield Finding("rights", severity, f"this account is not allowed to: {', '.join(names)}")
     if not any(lacking.values()):
-        yield Finding("rights", OK, f"all {count} that are needed")
+        yield Finding("rights", OK, f"the account has all {count} permissions that are needed")
 
 
 def _may(tools: Tools, verb: str, group: str, resource: str, namespace: str) -> bool:
@@ -177,32 +179,47 @@ def redis_settings(tools: Tools) -> Iterator[Finding]:
         "redis version",
         OK if parts >= OLDEST_REDIS else FAIL,
         facts["version"]
-        + ("" if parts >= OLDEST_REDIS else ": 6.2 or newer is needed, in a cluster 7"),
+        + (
+            ""
+            if parts >= OLDEST_REDIS
+            else ": version 6.2 or newer is needed, or 7 for a Redis Cluster"
+        ),
     )
     is_safe = facts["policy"] == "noeviction"
-    advice = "" if is_safe else ": set maxmemory-policy noeviction, or records of attempts get lost"
+    advice = (
+        "" if is_safe else ": records of attempts may be evicted. Set maxmemory-policy noeviction"
+    )
     yield Finding("redis eviction", OK if is_safe else FAIL, facts["policy"] + advice)
     if facts["evicted"] not in {"0", "?"}:
-        yield Finding("redis eviction", FAIL, f"{facts['evicted']} keys were evicted already")
+        yield Finding("redis eviction", FAIL, f"{facts['evicted']} keys have already been evicted")
     percent = int(facts["memory_percent"]) if facts["memory_percent"].isdigit() else 0
     if percent >= SCARCE_PERCENT:
         is_full = percent >= FULL_PERCENT
-        loss = "nothing new is accepted" if is_full else "no trails for explain"
-        advice = f"{percent} % are used, {loss}: raise maxmemory and the container's limit"
+        loss = "no new record is accepted" if is_full else "explain has no timelines"
+        advice = (
+            f"{percent} % of maxmemory is used, so {loss}. Raise maxmemory and the container's "
+            "memory limit"
+        )
         yield Finding("redis memory", FAIL if is_full else WARN, advice)
     if facts["role"] != "master":
-        yield Finding("redis role", FAIL, f"{facts['role']}: writes are refused there")
+        yield Finding(
+            "redis role",
+            FAIL,
+            f"{facts['role']}: this server rejects writes. Connect to the master",
+        )
     is_kept = facts["appendonly"] == "yes"
     yield Finding(
         "redis persistence",
         OK if is_kept else WARN,
-        "appendonly" if is_kept else "none: after a restart all claims are looked at again, slower",
+        "appendonly"
+        if is_kept
+        else "none: after a restart of Redis, all claims are rechecked, which takes longer",
     )
     skew = abs(read_clock(tools.redis).shown_now - time.time())
     yield Finding(
         "clock",
         OK if skew < SKEW_SECONDS else WARN,
-        f"{skew:.1f} s between this machine and Redis; only times that are shown depend on it",
+        f"{skew:.1f} s between this machine and Redis; this affects only displayed times",
     )
 
 
@@ -216,7 +233,7 @@ def system(tools: Tools) -> Iterator[Finding]:
     yield Finding("beat", OK if has_beat else WARN, beat_words(has_beat=has_beat))
     records = tools.registry.alive()
     served = named({str(one.get("name") or "") for one in records.values()})
-    yield Finding("drivers", OK if served else FAIL, ", ".join(served) or "none is served")
+    yield Finding("drivers", OK if served else FAIL, ", ".join(served) or "no driver is served")
     wanted = tools.settings.tool.driver
     if wanted and wanted not in served:
         hint = nearest(wanted, served)
@@ -226,7 +243,7 @@ def system(tools: Tools) -> Iterator[Finding]:
               for name in one.get("controllers") or ()}  # fmt: skip
         lacks = sorted({one.name for one in catalogue.specs(_chosen(tools))
                         if one.needs_driver and not one.part_of} - of)  # fmt: skip
-        text = f"its workers run {', '.join(sorted(of)) or 'no controller'}"
+        text = f"the driver's workers run {', '.join(sorted(of)) or 'no controller'}"
         lack = f", but not {', '.join(lacks)}" if lacks else ""
         yield Finding(f"driver {wanted}", FAIL if lacks else OK, text + lack)
     for trouble in tools.presence.troubles():
@@ -237,7 +254,7 @@ def system(tools: Tools) -> Iterator[Finding]:
         if "driver" in one.paused
     }
     for name, reason in sorted(lost.items()):
-        yield Finding(f"driver {name}", FAIL, f"no worker is connected to it: {reason}")
+        yield Finding(f"driver {name}", FAIL, f"no worker is connected to the driver: {reason}")
 
 
 def _chosen(tools: Tools) -> tuple[str, ...]:
@@ -266,7 +283,8 @@ def _certificates(spec: DriverSpec) -> Iterator[Finding]:
                 f"driver {spec.name}",
                 WARN if is_valid else FAIL,
                 f"the certificate in {file} {end}. Repeat `csi-fleet adopt {spec.name} "
-                "--as=central`, which renews what it made; else renew the Secret",
+                "--as=central`, which renews the certificates that it created; otherwise renew the "
+                "Secret",
             )
 
 
@@ -278,7 +296,7 @@ def _handshake(spec: DriverSpec) -> Finding:
         return Finding(f"driver {address}", FAIL, str(error))
     try:
         if not client.wait_connected(drivertools.CONNECT_SECONDS):
-            trouble = tls_trouble(spec) or "nobody answers there"
+            trouble = tls_trouble(spec) or "no driver answers at this address"
             return Finding(f"driver {address}", FAIL, trouble)
         name, release = client.plugin_info()
         is_ready = client.probe()

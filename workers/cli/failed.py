@@ -41,12 +41,12 @@ def run(tools: Tools) -> int:
     else:
         where = f" in {', '.join(sorted(namespaces))}" if namespaces else ""
         of = f" of driver {driver}" if driver else ""
-        terminal.write(f"nothing fails{of}{where}")
+        terminal.write(f"no object{of} is failing{where}")
     if tool.replay:
         for one in found:
             retry_now(tools, one.key)
         if not tools.is_data:
-            terminal.write(f"{len(found)} queued again")
+            terminal.write(f"queued again: {len(found)}")
     return 0
 
 

@@ -91,8 +91,10 @@ def waiting(root: str, shot: Snapshot, only: Mapping[str, str]) -> str:
     head = ("Object", "Cause", "About", "Waits for")
     what = " ".join(filter(None, (only.get("cause", ""), only.get("about", ""))))
     rest = len(chosen) - len(rows)
-    more = f"<p>{rest} more are not shown; csi-fleet pending counts them all.</p>" if rest else ""
-    body = f"<h2>{len(chosen)} wait{f': {_text(what)}' if what else ''}</h2>"
+    more = (
+        f"<p>{rest} more are not shown; csi-fleet pending counts all of them.</p>" if rest else ""
+    )
+    body = f"<h2>Waiting: {len(chosen)}{f' ({_text(what)})' if what else ''}</h2>"
     return _page(root, "Pending", body + _table(head, rows, numbers=()) + more, shot.at)
 
 
@@ -135,22 +137,17 @@ def failed(root: str, title: str, problem: str, at: float) -> str:
 
 def _page(root: str, title: str, body: str, at: float) -> str:
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)} - csi-fleet</title>"
-        f'<link rel="stylesheet" href="{root}/fleet/style.css"></head><body>'
-        '<a class="skip" href="#main">Skip to the content</a>'
-        '<header><nav aria-label="Pages">'
-        f'<h1><a href="{root}/fleet">csi-fleet</a></h1>'
-        f'<a href="{root}/fleet/pending">All that waits</a> '
-        f'<a href="{root}/tasks">Tasks</a> <a href="{root}/">Workers</a></nav>'
-        f'<form action="{root}/fleet/find" method="get" role="search">'
-        '<label for="object">Explain</label>'
-        '<input id="object" name="object" accesskey="e" placeholder="pvc shop/data" required>'
-        "<button>Go</button></form></header>"
-        f'<main id="main" tabindex="-1">{body}</main>'
-        f"<footer>As of {_time(at)} (UTC). Load the page again for news. Nothing can be changed "
-        "here.</footer></body></html>"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width, initial-scale=1"><title>{_text(title)} - '
+        f'csi-fleet</title><link rel="stylesheet" href="{root}/fleet/style.css"></head><body><a '
+        'class="skip" href="#main">Skip to the content</a><header><nav aria-label="Pages"><h1><a '
+        f'href="{root}/fleet">csi-fleet</a></h1><a href="{root}/fleet/pending">All that waits</a> '
+        f'<a href="{root}/tasks">Tasks</a> <a href="{root}/">Workers</a></nav><form '
+        f'action="{root}/fleet/find" method="get" role="search"><label '
+        'for="object">Explain</label><input id="object" name="object" accesskey="e" '
+        'placeholder="pvc shop/data" required><button>Go</button></form></header><main id="main" '
+        f'tabindex="-1">{body}</main><footer>As of {_time(at)} (UTC). Reload the page to update '
+        "it. Nothing can be changed here.</footer></body></html>"
     )
 
 
@@ -240,7 +237,7 @@ def _notes(notes: Sequence[str]) -> str:
 
 def _missed(missed: Mapping[str, str]) -> str:
     return "".join(
-        f"<p>{_text(name)} are not looked at: {_text(why)}</p>" for name, why in missed.items()
+        f"<p>{_text(name)} are not included: {_text(why)}</p>" for name, why in missed.items()
     )
 
 
@@ -268,7 +265,7 @@ def _number(at: int, numbers: Sequence[int]) -> str:
 def _waits(count: int, causes: int) -> str:
     if not count:
         return "Nothing waits"
-    return f"{count} wait, for {_count(causes, 'cause')}"
+    return f"Waiting: {count}, for {_count(causes, 'cause')}"
 
 
 def _count(number: int, noun: str) -> str:

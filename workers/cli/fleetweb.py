@@ -48,8 +48,9 @@ _READERS: Final = ThreadPoolExecutor(2, "fleet-page")
 # (k8s/base/redis/users.acl).
 VIEWERS: Final = {"flower": "viewer"}
 NO_ACCOUNT: Final = (
-    "Flower has no account at the API server, so this page shows only what Redis knows: not why "
-    "claims wait that nobody tries. Add k8s/components/fleet-page, or give Flower --kubeconfig."
+    "Flower has no account at the API server, so this page shows only what Redis knows. It does "
+    "not show why a claim is waiting that is not in the queue. Add k8s/components/fleet-page, or "
+    "start Flower with --kubeconfig."
 )
 _COUNTS: Final = ("messages", "messages_unacknowledged", "messages_ready")
 _HEADERS: Final = {
@@ -112,8 +113,8 @@ class Fleet:
             found, missed = pending.gather(self.tools)
         except (ApiError, QueueUnavailable) as error:
             problem = (
-                f"What waits is not known: {error}. Look at the API server and at Redis, then "
-                "load the page again."
+                f"The list of waiting objects is not available: {error}. Check the API server and "
+                "Redis, then reload the page."
             )
             return Snapshot(time.time(), report, notes=[*notes, problem])
         return Snapshot(
@@ -180,8 +181,8 @@ class Fleet:
 
 def _away(error: object) -> str:
     return (
-        f"Redis does not answer: {error}. Look at Redis' pod and network policy; Redis needs the "
-        "user viewer (k8s/base/redis/users.acl)."
+        f"Redis does not answer: {error}. Check the Redis pod and its network policy, and that "
+        "Redis has the user viewer (k8s/base/redis/users.acl)."
     )
 
 
@@ -269,7 +270,10 @@ class Find(_Handler):
         words = self.get_query_argument("object", "").split()
         if len(words) == 1:
             words = words[0].split("/", 1) if words[0].count("/") > 1 else ["pvc", *words]
-        problem = "That names no object. Give one as `pvc shop/data` or `driver NAME`."
+        problem = (
+            "This does not name an object. Enter a kind and a name, such as `pvc shop/data` or "
+            "`driver NAME`."
+        )
         word = name = ""
         if len(words) == 2:
             try:

@@ -96,7 +96,7 @@ class Restarter:
             found not in (None, known)
             for found, known in zip(self._contents(), self._known, strict=True)
         ):
-            _log.warning("a password, certificate or login has changed: Flower starts anew")
+            _log.warning("a password, certificate or login has changed; restarting Flower")
             self._end()
         return LOOK_SECONDS
 
@@ -133,8 +133,8 @@ def check_free(address: str, port: int) -> None:
                 probe.bind(place)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen at {address}:{port}: {error.strerror}; "
-            "give another --flower-port or --flower-address",
+            f"cannot listen at {address}:{port}: {error.strerror}. Set a different --flower-port "
+            "or --flower-address",
             exit_code=1,
         ) from error
 

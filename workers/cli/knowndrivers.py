@@ -26,7 +26,7 @@ def served(tools: Tools, driver: str) -> dict[str, dict[str, object]]:
     if driver not in waiting and driver not in (others := _provisioners(tools)) and others:
         hint = nearest(driver, {*records, *waiting, *others})
         raise ConfigError(
-            f'driver "{driver}" is not known: no worker serves it and no storage class names it '
+            f'driver "{driver}" is unknown: no worker serves it, and no storage class names it '
             f"(served: {shown(records)}).{hint}",
             exit_code=1,
         )

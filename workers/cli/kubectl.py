@@ -69,7 +69,7 @@ _OF_KUBECTL: Final = ("--context", "--kubeconfig", "--cluster", "--user", "--as"
 _USAGE: Final = f"""\
 kubectl csi-fleet COMMAND ...   runs `csi-fleet COMMAND ...` in a worker's pod of the cluster
                                 ({", ".join(OF_WATCHERS)}: in a watcher's;
-                                {", ".join(HERE)}: here, with your own rights)
+                                {", ".join(HERE)}: here, with your own permissions)
 
 Commands: {", ".join(COMMANDS)}
   kubectl csi-fleet status
@@ -138,7 +138,7 @@ def split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
         else:
             flags.append(f"{name}={value}")
     if rest and rest[0] not in {*COMMANDS, "-h", "--help", "help"}:
-        raise UsageError(f"unknown command {rest[0]}; commands are {', '.join(COMMANDS)}")
+        raise UsageError(f"unknown command {rest[0]}; the commands are {', '.join(COMMANDS)}")
     return flags, namespace, rest
 
 
@@ -168,7 +168,9 @@ def asked(flags: list[str], *what: str) -> list[dict[str, Any]]:
     except OSError as error:
         raise PluginError(f"cannot run {command[0]}: {error.strerror}") from None
     if found.returncode:
-        raise PluginError(" ".join(found.stderr.split()) + " (-n NAMESPACE asks for less)")
+        raise PluginError(
+            " ".join(found.stderr.split()) + " (-n NAMESPACE needs fewer permissions)"
+        )
     items: list[dict[str, Any]] = json.loads(found.stdout)["items"]
     return items
 
@@ -212,14 +214,15 @@ def choose(items: list[dict[str, Any]], command: list[str]) -> Place:
     )
     if not ranked:
         raise PluginError(
-            f"no running pod with the label {SELECTOR} in a namespace of csi-fleet: is csi-fleet "
-            "installed in this cluster? -n NAMESPACE names another namespace"
+            f"no running pod has the label {SELECTOR} in a namespace of csi-fleet. Check that "
+            "csi-fleet is installed in this cluster, or name a different namespace with -n "
+            "NAMESPACE"
         )
     places = sorted({place.namespace for _, place in ranked})
     if len(places) > 1:
         raise PluginError(
-            f"pods of csi-fleet run in {', '.join(places)}; "
-            "-n NAMESPACE chooses, before the command"
+            f"pods of csi-fleet run in {', '.join(places)}. Choose a namespace with -n NAMESPACE "
+            "before the command"
         )
     return ranked[0][1]
 
@@ -340,8 +343,8 @@ def here(flags: list[str], command: list[str]) -> int:
     program = shutil.which("csi-fleet")
     if program is None:
         raise PluginError(
-            f"{command[0]} asks with your own rights, so it needs the package on this machine: "
-            "no csi-fleet on the PATH"
+            f"{command[0]} uses your own permissions, so it needs csi-fleet on this machine, but "
+            "there is no csi-fleet on the PATH. Install the package"
         )
     view = [kubectl(), *flags, "config", "view", "--raw", "--minify", "--flatten"]
     found = subprocess.run(view, capture_output=True, text=True, check=False)  # noqa: S603

@@ -46,8 +46,8 @@ def run(tools: Tools) -> int:
         or len(words) > 2
         or (words[1:] and "/" not in words[1])
     ):
-        lacks = f"{words[1]!r} lacks a namespace: " if words[1:] and "/" not in words[1] else ""
-        raise ConfigError(f"{lacks}give `csi-fleet migrate check --driver=NAME [NAMESPACE/POD]`")
+        lacks = f"{words[1]!r} has no namespace. " if words[1:] and "/" not in words[1] else ""
+        raise ConfigError(f"{lacks}Run `csi-fleet migrate check --driver=NAME [NAMESPACE/POD]`")
     return show(tools, "migrate check", list(findings(tools, driver, (words[1:] or [""])[0])))
 
 
@@ -60,18 +60,20 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
         yield Finding("lease", FAIL, f"not checked: {error}")
     try:
         tools.kube.get(CSI_DRIVERS, driver)
-        yield Finding("driver", OK, f"CSIDriver {driver} is there")
+        yield Finding("driver", OK, f"CSIDriver {driver} exists")
     except NotFoundError:
         # A CSI driver need not have a CSIDriver object; a Lease with the driver's name shows that
         # the driver exists.
         state = WARN if leases.go or leases.ours else FAIL
-        yield Finding("driver", state, f"there is no CSIDriver {driver}: is the name right?")
+        yield Finding("driver", state, f"there is no CSIDriver {driver}. Check the name")
     except RefusedError as error:
         yield Finding("driver", FAIL, f"not checked: {error}")
     for name, holder in leases.go.items():
-        yield Finding("lease", OK, f"{name}: the Go sidecar in {holder} works now")
+        yield Finding("lease", OK, f"{name}: the Go sidecar in {holder} is active")
     for name, holder in leases.ours.items():
-        yield Finding("lease", OK, f"{name}: csi-fleet in {holder} works now, in its place")
+        yield Finding(
+            "lease", OK, f"{name}: csi-fleet in {holder} is active and replaces the Go sidecar"
+        )
     found, problems = looked_at(tools, pod, sorted(set(leases.go.values())))
     yield from problems
     if pod and not (found or problems):
@@ -80,8 +82,8 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
         yield Finding(
             "sidecars",
             WARN if _is_served(tools, driver) else FAIL,
-            "nothing was compared, for no Go sidecar was found by a Lease: name the driver's pod, "
-            f"`csi-fleet migrate check --driver={driver} NAMESPACE/POD`",
+            "nothing was compared, because no Go sidecar was found by a Lease. Name the driver's "
+            f"pod: `csi-fleet migrate check --driver={driver} NAMESPACE/POD`",
         )
     for sidecar in found:
         yield from of_arguments(sidecar)
@@ -161,9 +163,9 @@ def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
     program, arguments, unknown = sidecar.spec.program, sidecar.arguments(), sidecar.unknown()
     count = len(sidecar.given())
     if sidecar.is_ours():
-        yield Finding(program, OK, f"{sidecar.place}: is csi-fleet already")
+        yield Finding(program, OK, f"{sidecar.place}: already runs csi-fleet")
         return
-    unread = f"not checked, for their values stand elsewhere: {', '.join(unknown)}"
+    unread = f"not checked, because their values are stored elsewhere: {', '.join(unknown)}"
     chosen = [f"--controllers={sidecar.spec.name}", "--redis-url=redis://redis"]
     try:
         settings = parse("worker", [*chosen, *arguments], _read_by_ours(sidecar.environment()))
@@ -175,7 +177,7 @@ def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
     yield Finding(
         program,
         WARN if told else OK,
-        f"{sidecar.place}: `csi-fleet {program}` takes its {count} arguments unchanged"
+        f"{sidecar.place}: `csi-fleet {program}` accepts all of its {count} arguments unchanged"
         + "".join(f"; {one}" for one in told),
     )
 
@@ -215,17 +217,19 @@ def of_pod(
         lacks.append("variable CSI_FLEET_RECORDS_KEY_FILE (records are signed)")
     words = [(*(one.get("command") or ()), *(one.get("args") or ())) for one in spec["containers"]]
     if not any(word.startswith("--namespace=") for word in chain.from_iterable(words)):
-        lacks.append("--namespace=csi-fleet-records (copies of attempts are looked for there)")
+        lacks.append("--namespace=csi-fleet-records (csi-fleet looks for copies of attempts there)")
     if (spec.get("securityContext") or {}).get("fsGroup") is None:
-        lacks.append("fsGroup, or runAsUser 0 of our container (our image runs as user 10001)")
+        lacks.append(
+            "fsGroup, or runAsUser 0 for csi-fleet's container (its image runs as user 10001)"
+        )
     place = f"{metadata['namespace']}/{metadata['name']}"
     state = (FAIL if is_moved else WARN) if lacks else OK
     yield Finding(
         "pod",
         state,
-        f"{place} lacks {'; '.join(lacks)}"
+        f"{place} does not have: {'; '.join(lacks)}"
         if lacks
-        else f"{place} has all a container of ours needs",
+        else f"{place} has everything that csi-fleet's container needs",
     )
 
 
@@ -260,9 +264,9 @@ def of_rights(tools: Tools, sidecar: Sidecar, watcher: str = "") -> Iterator[Fin
     check = f"rights of {sidecar.spec.program}"
     for state, names in lacks.items():
         if names:
-            yield Finding(check, state, f"{user} lacks {', '.join(names)}")
+            yield Finding(check, state, f"{user} is not allowed to {', '.join(names)}")
     if not any(lacks.values()):
-        yield Finding(check, OK, f"{user} may do all it needs")
+        yield Finding(check, OK, f"{user} has all the permissions that it needs")
 
 
 def _wanted(rule: Permission) -> Iterator[tuple[str, str]]:
@@ -285,7 +289,10 @@ def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> It
     """Check whether csi-fleet and one of the Go sidecars in `found` do the same work."""
     if not tools.settings.redis.url:
         yield Finding(
-            "both", WARN, "not checked: name csi-fleet's Redis to ask who serves the driver"
+            "both",
+            WARN,
+            "not checked: set --redis-url to the Redis of csi-fleet, so that the command "
+            "can ask who serves the driver",
         )
         return
     try:
@@ -310,8 +317,8 @@ def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> It
         works_alone = one.works_alone()
         if works_alone:
             twice.append(
-                f"{one.place} has no --leader-election and works too: "
-                "end one of them, or give both --leader-election"
+                f"{one.place} has no --leader-election and is active too. Stop one of the two, or "
+                "start both with --leader-election"
             )
         elif works_alone is None or not (leases.is_known or one.is_ours()):
             unsure.append(one.place)
@@ -320,24 +327,26 @@ def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> It
     if twice:
         return
     if not served:
-        yield Finding("both", OK, "csi-fleet does not serve it; nothing runs twice")
+        yield Finding("both", OK, "csi-fleet does not serve the driver; nothing runs twice")
         return
     if waits:
         which = ", ".join(sorted(waits))
-        yield Finding("both", OK, f"csi-fleet stands by until the Lease of {which} is free")
+        yield Finding("both", OK, f"csi-fleet waits until the Lease of {which} is free")
     has = f"csi-fleet has {', '.join(sorted(served))}"
     if unsure or not leases.is_known:
-        why = "the value of --leader-election stands elsewhere" if leases.is_known else "see lease"
+        why = (
+            "the value of --leader-election is stored elsewhere" if leases.is_known else "see lease"
+        )
         which = ", ".join(unsure) or "a Go sidecar"
-        yield Finding("both", FAIL, f"{has}; whether {which} works beside it is not known: {why}")
+        yield Finding("both", FAIL, f"{has}; whether {which} is active as well is not known: {why}")
     elif found:
-        yield Finding("both", OK, f"{has}; nothing that was looked at runs twice")
+        yield Finding("both", OK, f"{has}; nothing that was checked runs twice")
     else:
         yield Finding(
             "both",
             WARN,
-            f"{has}, and no Go sidecar a Lease; one without --leader-election is only seen in "
-            "the pod you name (NAMESPACE/POD)",
+            f"{has}, and no Go sidecar holds a Lease. A Go sidecar without --leader-election is "
+            "found only in the pod that you name (NAMESPACE/POD)",
         )
 
 
@@ -381,10 +390,10 @@ def _by_lease(program: str, holder: str, ours: str | None) -> str:
     """Describe the conflict of a Go sidecar that does the same work as csi-fleet."""
     if ours is None:
         return (
-            f"{holder} holds the Lease of {program}: end one of them, or give csi-fleet "
-            "--leader-election, then it waits"
+            f"{holder} holds the Lease of {program}. Stop one of the two, or start csi-fleet with "
+            "--leader-election, so that it waits"
         )
     return (
-        f"{holder} holds a Lease of {program} as well as csi-fleet in {ours}: "
-        "give both the same --leader-election-namespace"
+        f"{holder} holds a Lease of {program} and csi-fleet in {ours} holds one too. Start both "
+        "with the same --leader-election-namespace"
     )

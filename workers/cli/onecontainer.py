@@ -144,8 +144,9 @@ def build(
     sources = [one.container.get("envFrom") or [] for one in given]
     if any(one != sources[0] for one in sources):
         result.problems.append(
-            "The sidecars take variables from different ConfigMaps or Secrets (envFrom). Which of "
-            "them wins in one container is not known. Give all of them the same envFrom"
+            "The sidecars read environment variables from different ConfigMaps or Secrets "
+            "(envFrom), and it is not known which should win in one container. Give all sidecars "
+            "the same envFrom"
         )
     elif sources[0]:
         container["envFrom"] = copy.deepcopy(sources[0])
@@ -169,7 +170,8 @@ def read_all(sidecars: Sequence[tuple[Spec, JsonObject]], result: OneContainer) 
     for program in sorted({one for one in programs if programs.count(one) > 1}):
         result.problems.append(
             f"The pod has several containers of {program}, so it serves several drivers or runs "
-            "one twice. One worker serves one socket. Move them container by container"
+            "one of them twice, but one worker serves only one socket. Move the sidecars container "
+            "by container"
         )
     result.elects = {one.spec.program for one in given if one.value("leader-election")}
     return given
@@ -181,9 +183,9 @@ def _read(spec: Spec, container: JsonObject, result: OneContainer) -> Given | No
         line = read_arguments(Command.WORKER, _words(container), flags, spec.program)
     except ConfigError as error:
         result.problems.append(
-            f"Container {container['name']}: csi-fleet does not take its arguments: {error}. "
-            "Remove or correct the argument; if its value comes from a ConfigMap or Secret, write "
-            "it out"
+            f"Container {container['name']}: csi-fleet does not accept its arguments: {error}. "
+            "Remove or correct the argument. If its value comes from a ConfigMap or Secret, write "
+            "the value into the manifest"
         )
         return None
     except HelpRequested:
@@ -192,18 +194,19 @@ def _read(spec: Spec, container: JsonObject, result: OneContainer) -> Given | No
     own = [name for name in sorted(line.explicit) if not _is_of_sidecar(line, name)]
     if own:
         result.problems.append(
-            f"Container {container['name']}: --{own[0]} is no flag of {spec.program}, so it is not "
-            "the Go sidecar. Put the Go sidecar back first (kubectl rollout undo)"
+            f"Container {container['name']}: --{own[0]} is not a flag of {spec.program}, so the "
+            "container does not run the Go sidecar. Restore the Go sidecar first (kubectl rollout "
+            "undo)"
         )
     if line.arguments:
         result.problems.append(
-            f"Container {container['name']}: {line.arguments[0]!r} is no flag, and {spec.program} "
-            "ignores what follows it. Remove it"
+            f"Container {container['name']}: {line.arguments[0]!r} is not a flag, and "
+            f"{spec.program} ignores all arguments after it. Remove it"
         )
     if line.values.get("node-deployment"):
         result.problems.append(
-            f"Container {container['name']} works for one node (--node-deployment). Such drivers "
-            "are moved node by node: docs/migration.md"
+            f"Container {container['name']} works for a single node (--node-deployment). Move the "
+            "driver node by node: docs/migration.md"
         )
     return Given(spec, container, line)
 
@@ -270,8 +273,8 @@ def socket(given: Sequence[Given], result: OneContainer) -> list[str]:
     addresses = [one.value("csi-address") for one in given]
     if any(len(one) != 1 for one in addresses):
         result.problems.append(
-            "A sidecar has several --csi-address. One worker container serves one driver. Give "
-            "each container one address"
+            "A sidecar has several --csi-address flags, but one worker container serves only one "
+            "driver. Give each container one address"
         )
         return []
     places = {
@@ -281,7 +284,7 @@ def socket(given: Sequence[Given], result: OneContainer) -> list[str]:
         result.problems.append(
             "The sidecars connect to different sockets: "
             + ", ".join(f"{one.spec.program} to {one.value('csi-address')[0]}" for one in given)
-            + ". One worker serves one socket. Move them container by container"
+            + ". One worker serves only one socket. Move the sidecars container by container"
         )
     return [f"--csi-address={addresses[0][0]}"]
 
@@ -317,8 +320,8 @@ def _gates(given: Sequence[Given], result: OneContainer) -> list[str]:
         if len(seen) > 1:
             result.problems.append(
                 f"The feature gate {name} is on for {', '.join(seen[True])} and off for "
-                f"{', '.join(seen[False])}. One worker has each gate once. Give all of them the "
-                "same value"
+                f"{', '.join(seen[False])}. A worker has only one value for each gate. Give all "
+                "sidecars the same value"
             )
         elif seen:
             merged[name] = next(iter(seen))
@@ -361,7 +364,7 @@ def _common(given: Sequence[Given], result: OneContainer) -> list[str]:
             result.problems.append(
                 f"The sidecars have different values of --{name}: "
                 + ", ".join(f"{one.spec.program} {one.value(name)!r}" for one in given)
-                + ". One worker has one. Give all of them the same value"
+                + ". A worker has only one value. Give all sidecars the same value"
             )
         else:
             found.append(f"--{name}={texts[0]}")
@@ -377,14 +380,14 @@ def _first(
         return []
     if name == "metrics-address" and any(one.value("http-endpoint") for one in given):
         result.notes.append(
-            f"--metrics-address={whole[0]} is left out: --http-endpoint serves the metrics"
+            f"--metrics-address={whole[0]} is omitted, because --http-endpoint serves the metrics"
         )
         return []
     if others := sorted(set(whole[1:]) - {whole[0]}):
         result.notes.append(
-            f"The worker has --{name}={whole[0]} alone; {', '.join(others)} is not served any more"
+            f"The worker has only --{name}={whole[0]}; {', '.join(others)} is no longer served"
             if name in {"http-endpoint", "metrics-address"}
-            else f"The worker has --{name}={whole[0]} alone, not {', '.join(others)}"
+            else f"The worker has only --{name}={whole[0]}, not {', '.join(others)}"
         )
     return [f"--{name}={whole[0]}"]
 
@@ -454,8 +457,8 @@ def _check(arguments: Sequence[str], given: Sequence[Given], result: OneContaine
         settings = parse("worker", ["--redis-url=redis://redis", *arguments], environ)
     except ConfigError as error:
         result.problems.append(
-            f"csi-fleet does not take the arguments in one container: {error}. Move the sidecars "
-            "container by container"
+            f"csi-fleet does not accept these arguments in one container: {error}. Move the "
+            "sidecars container by container"
         )
         return
     result.notes += [one for one in settings.warnings if "redis" not in one]
@@ -480,8 +483,8 @@ def _environment(given: Sequence[Given], result: OneContainer) -> list[JsonObjec
                 left_out.add(name)
                 continue
             result.problems.append(
-                f"The sidecars have different variables {name}. One container has one. Give all "
-                "of them the same value"
+                f"The sidecars have different values for the environment variable {name}, but a "
+                "container has only one. Give all sidecars the same value"
             )
     used = {
         reference
@@ -492,8 +495,8 @@ def _environment(given: Sequence[Given], result: OneContainer) -> list[JsonObjec
     for name in sorted(left_out):
         if name in used or not all(_only_argument(one, name) for one in given):
             result.problems.append(
-                f"The sidecars have different variables {name}. One container has one. Give all "
-                "of them the same value"
+                f"The sidecars have different values for the environment variable {name}, but a "
+                "container has only one. Give all sidecars the same value"
             )
     names = {"NAMESPACE": "metadata.namespace", "POD_NAME": "metadata.name"}
     added = [
@@ -530,8 +533,8 @@ def _mounts(given: Sequence[Given], result: OneContainer) -> list[JsonObject]:
             path = mount["mountPath"].rstrip("/") or "/"
             if found.setdefault(path, mount) != mount:
                 result.problems.append(
-                    f"The sidecars mount different volumes at {path}. One container has one there. "
-                    "Give all of them the same mount"
+                    f"The sidecars mount different volumes at {path}, but a container can mount "
+                    "only one volume there. Give all sidecars the same mount"
                 )
     return copy.deepcopy(list(found.values()))
 
@@ -569,8 +572,8 @@ def security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) 
     if user is None:
         if found.get("runAsNonRoot", of_pod.get("runAsNonRoot")):
             result.problems.append(
-                f"Container {container['name']} must not run as root, and no user is named. The "
-                "user that may open the driver's socket is not known. Set runAsUser"
+                f"Container {container['name']} must not run as root, but names no user, so it is "
+                "not known which user may open the driver's socket. Set runAsUser"
             )
         user = found["runAsUser"] = 0
     if found.get("privileged"):
@@ -607,10 +610,10 @@ def _serve_http(given: Sequence[Given], container: JsonObject, result: OneContai
         container["livenessProbe"] = copy.deepcopy(probe)
     others = [one for one in given if one is not having and one.container.get("livenessProbe")]
     for one in others:
-        result.notes.append(f"The liveness probe of {one.container['name']} is left out")
+        result.notes.append(f"The liveness probe of {one.container['name']} is omitted")
 
 
 def _tell_dropped(given: Sequence[Given], result: OneContainer) -> None:
     for one in given:
         if left := sorted(one.container.keys() - _TAKEN):
-            result.notes.append(f"Container {one.container['name']}: {', '.join(left)} is left out")
+            result.notes.append(f"Container {one.container['name']}: {', '.join(left)} is omitted")

@@ -33,20 +33,23 @@ def run(tools: Tools) -> int:
     """Run the command; `drain` returns 1 if work is still running after --wait."""
     tool, command = tools.settings.tool, tools.settings.command
     if tool.driver and tool.storage_class:
-        raise ConfigError("give --driver or --class, not both")
+        raise ConfigError("--driver and --class cannot be combined. Use one of the two flags")
     if not tool.driver and not tool.storage_class:
         choice = "--driver=NAME" if command is Command.DRAIN else "--driver=NAME or --class=NAME"
-        raise ConfigError(f"give {choice}")
+        raise ConfigError(f"it is not clear what to pause or resume. Use {choice}")
     kind = DRIVER if tool.driver else CLASS
     name = tool.driver or tool.storage_class
     has_redis = bool(tools.settings.redis.url)
     if command is Command.DRAIN and not has_redis:
-        raise ConfigError("drain counts what runs in Redis: give --redis-url")
+        raise ConfigError(
+            "drain counts the running work in Redis, so it needs the address of Redis. Set "
+            "--redis-url"
+        )
     queue_names = queue_names_of(tools, name) if kind == DRIVER and has_redis else [name]
     if command is Command.RESUME:
         was_paused, state = _record(tools, kind, name, None)
         _mirror(tools, state)
-        terminal.write(f"{kind} {name} {'is resumed' if was_paused else 'was not paused'}")
+        terminal.write(f"{kind} {name} {'has been resumed' if was_paused else 'was not paused'}")
         return 0
     if kind == CLASS:
         _check_class(tools, name)
@@ -55,10 +58,10 @@ def run(tools: Tools) -> int:
         if has_redis:
             # By then every worker has read the pause, so no worker starts a claim after that.
             time.sleep(CLASS_CACHE_SECONDS)
-        terminal.write(f"class {name} is paused; attempts in progress are finished")
+        terminal.write(f"storage class {name} is paused; attempts in progress will finish")
         return 0
     end = f" for {duration(tool.for_seconds)}" if tool.for_seconds else ""
-    terminal.write(f"driver {name} is paused{end}; calls in progress are finished")
+    terminal.write(f"driver {name} is paused{end}; calls in progress will finish")
     return drain(tools, queue_names) if command is Command.DRAIN else 0
 
 
@@ -72,9 +75,9 @@ def _record(tools: Tools, kind: str, name: str, until_ms: int | None) -> tuple[b
         # The admission policy, if installed, does not let a worker's account record pauses.
         patch = shlex.quote(json.dumps({"data": change}))
         raise ConfigError(
-            f"nothing is changed: {error}. Do it with an account of yours that may: "
-            f"kubectl -n {record.namespace} patch configmap {NAME} --type=merge -p {patch} "
-            f"(before the first pause: kubectl -n {record.namespace} create configmap {NAME})",
+            f"nothing was changed: {error}. Run this with an account that has the permission: "
+            f"kubectl -n {record.namespace} patch configmap {NAME} --type=merge -p {patch} (before "
+            f"the first pause: kubectl -n {record.namespace} create configmap {NAME})",
             exit_code=1,
         ) from error
 
@@ -90,7 +93,10 @@ def _mirror(tools: Tools, state: Recorded) -> None:
     if tools.settings.redis.url:
         tools.pauses.mirror(state)
     else:
-        terminal.write("note: without --redis-url this holds when a watcher has read it, in 5 s")
+        terminal.write(
+            "note: without --redis-url, the change takes effect once a watcher has read it, "
+            "within 5 s"
+        )
 
 
 def drain(tools: Tools, names: list[str]) -> int:
@@ -103,7 +109,7 @@ def drain(tools: Tools, names: list[str]) -> int:
         if not left:
             return 0
         if time.monotonic() > end:
-            terminal.write("still running after --wait; the pause stays")
+            terminal.write("work is still running after --wait; the pause remains in effect")
             return 1
         before = left
         time.sleep(POLL_SECONDS)
@@ -120,7 +126,7 @@ def queue_names_of(tools: Tools, driver: str) -> list[str]:
     if found := knowndrivers.served(tools, driver):
         return list(found)
     now = knowndrivers.shown(tools.registry.alive())
-    terminal.write(f"note: no worker serves driver {driver} now (served: {now})")
+    terminal.write(f"note: no worker serves driver {driver} now (drivers served now: {now})")
     return [driver]
 
 
@@ -146,7 +152,10 @@ def record_of(tools: Tools) -> PauseRecord:
     if "namespace" in settings.explicit:
         return PauseRecord(tools.kube, settings.kube.namespace)
     if not settings.redis.url:
-        raise ConfigError("without --redis-url give --namespace, the one of the system's records")
+        raise ConfigError(
+            "without --redis-url, the namespace of csi-fleet's records is not known. Set "
+            "--namespace"
+        )
     namespaces = {str(one.get("system_namespace") or "") for one in tools.registry.alive().values()}
     namespaces -= {""}
     namespace = namespaces.pop() if len(namespaces) == 1 else settings.kube.namespace

@@ -152,7 +152,7 @@ def run(tools: Tools) -> int:
     """Run the command; return 0 if the objects could be read: this is a list, not a check."""
     tool = tools.settings.tool
     if tool.namespace and tool.all_namespaces:
-        raise ConfigError("give -n NAMESPACE or -A, not both")
+        raise ConfigError("-n NAMESPACE and -A cannot be combined. Use one of the two flags")
     found, missed = gather(tools, tool.namespace, tool.driver)
     if not found and tool.driver:
         knowndrivers.served(tools, tool.driver)  # raises if the name is unknown
@@ -163,7 +163,7 @@ def run(tools: Tools) -> int:
     where = f" in namespace {tool.namespace}" if tool.namespace else ""
     of = f" for driver {tool.driver}" if tool.driver else ""
     if not groups:
-        terminal.write(f"nothing waits{where}{of}")
+        terminal.write(f"no object is waiting{where}{of}")
     else:
         show(groups, f"{where}{of}", MANY_EXAMPLES if tools.is_wide else EXAMPLES)
     show_missed(missed)
@@ -274,7 +274,7 @@ def _known_to_redis_alone(
             continue
         cause = Cause(
             "failed",
-            f"The last attempt failed: {one.error or 'no error is known'}",
+            f"The last attempt failed: {one.error or 'no error has been recorded'}",
             f"csi-fleet failed --driver={one.key.driver_name}" if one.key.driver else "",
             one.due,
         )
@@ -300,7 +300,7 @@ def show(groups: list[Group], where: str, examples: int) -> None:
     """Print the groups, one paragraph each."""
     now, count = time.time(), sum(len(one.members) for one in groups)
     causes = f"{len(groups)} cause{'s' if len(groups) > 1 else ''}"
-    terminal.write(f"{count} wait{where}, for {causes}")
+    terminal.write(f"waiting{where}: {count}, for {causes}")
     for group in groups:
         first, cause = group.oldest, group.oldest.cause
         age = f"oldest {duration(max(0.0, now - first.since))}" if first.since else ""
@@ -322,7 +322,7 @@ def show(groups: list[Group], where: str, examples: int) -> None:
 def show_missed(missed: Mapping[str, str]) -> None:
     """Print the kinds that could not be listed, one per line."""
     for name, why in missed.items():
-        terminal.write(f"! {name} are not looked at: {why}")
+        terminal.write(f"! {name} are not included: {why}")
 
 
 def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:

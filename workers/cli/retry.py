@@ -47,19 +47,21 @@ def run(tools: Tools) -> int:
             raise ConfigError(f"{error}.{hint}" if hint else str(error), exit_code=1) from error
         for key in keys:
             retry_now(tools, key)
-        terminal.write(f"pvc {namespace}/{name} is gone; its volume is asked for once more")
+        terminal.write(
+            f"pvc {namespace}/{name} no longer exists; its volume is requested once more"
+        )
         return 0
     if is_settled(tools, kind, namespace, name):
         if _others(tools, kind, namespace, name):
             return _told_queued(kind, key.object)
-        terminal.write(f"{kind} {key.object} is bound: nothing to retry")
+        terminal.write(f"{kind} {key.object} is bound, so there is nothing to retry")
         return 0
     retry_now(tools, key)
     return _told_queued(kind, key.object)
 
 
 def _told_queued(kind: str, name: str) -> int:
-    terminal.write(f"{kind} {name} is queued; see csi-fleet explain {kind} {name}")
+    terminal.write(f"{kind} {name} has been queued. Check it with csi-fleet explain {kind} {name}")
     return 0
 
 
@@ -129,5 +131,7 @@ def _volume(tools: Tools, name: str) -> Key:
 
 def _not_served(provisioner: str) -> NotServedError:
     return NotServedError(
-        f'no worker provisions for driver "{provisioner}": there is nobody to retry it', exit_code=1
+        f'no worker provisions volumes for driver "{provisioner}", so nothing can retry the claim. '
+        "Start a worker for the driver",
+        exit_code=1,
     )

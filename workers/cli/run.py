@@ -198,10 +198,10 @@ class Supervisor:
         try:
             log = embedded_redis.log_text(self.directory)[-1000:]
             code = self.redis.returncode
-            _log.warning("ended, starting it again", process="redis", code=code, err=log)
+            _log.warning("the process ended; restarting it", process="redis", code=code, err=log)
             self.redis, _ = embedded_redis.start(self.directory)
         except (OSError, ConfigError) as error:  # the cause of its end may persist for a while
-            _log.warning("not started, trying again", process="redis", err=error)
+            _log.warning("could not start the process; retrying", process="redis", err=error)
 
     def ask_redis(self, process: subprocess.Popen[bytes]) -> None:
         """Kill the embedded Redis after too many missed pings; this takes at most a second."""
@@ -212,7 +212,7 @@ class Supervisor:
         self.redis_unanswered = 0 if is_alive else self.redis_unanswered + 1
         if self.redis_unanswered == MOST_UNANSWERED:
             seconds = MOST_UNANSWERED * ASK_SECONDS
-            _log.error("hangs and is started again", process="redis", silent_seconds=seconds)
+            _log.error("the process hangs; restarting it", process="redis", silent_seconds=seconds)
             process.kill()  # do not wait: a frozen process cannot die now
 
     def look_after(self, child: Child) -> int | None:
@@ -226,7 +226,7 @@ class Supervisor:
         code = child.exit_code()
         if code is None and (complaint := child.hangs()):
             # The part cannot shut down cleanly. Its leases expire, and other workers take over.
-            _log.error("hangs and is started again", process=child.name, err=complaint)
+            _log.error("the process hangs; restarting it", process=child.name, err=complaint)
             child.kill()
             code = child.exit_code()
         if code is None:
@@ -236,7 +236,9 @@ class Supervisor:
         if self.metrics is not None and child.process is not None:
             self.metrics.forget_process(child.process.pid)
         delay = child.schedule_restart()
-        _log.warning("ended, starting it again", process=child.name, code=code, seconds=delay)
+        _log.warning(
+            "the process ended; restarting it", process=child.name, code=code, seconds=delay
+        )
         return None
 
     def may_start(self, child: Child) -> bool:
@@ -263,7 +265,10 @@ class Supervisor:
 def run(settings: Settings, argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
     folder = statefolder.take(settings)
-    _log.info("files and Redis of this run", folder=str(folder.path))
+    _log.info(
+        "this run keeps its files and the socket of its Redis in this folder",
+        folder=str(folder.path),
+    )
     supervisor = Supervisor(settings, argv, folder.path)
 
     def on_signal(signum: int, frame: object) -> None:

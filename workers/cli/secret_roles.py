@@ -52,8 +52,13 @@ def run(tools: Tools) -> int:
     places = find(tools, settings.driver)
     name = f"csi-fleet-secrets-{settings.driver}" if settings.driver else "csi-fleet-secrets"
     for line in places.open:
-        terminal.write(f"# {line}: those that have objects of it now are listed; run this again")
-        terminal.write("# for each new one, or give get in all (k8s/components/feature-secrets).")
+        terminal.write(
+            f"# {line}: only the namespaces that have such objects now are listed. Run this again"
+        )
+        terminal.write(
+            "# for each new namespace, or grant get in all namespaces "
+            "(k8s/components/feature-secrets)."
+        )
     found = [*roles(places, name, settings.driver or "all", accounts)]
     if not found:
         terminal.write(f"# {_nothing(settings.driver, places.drivers)}")
@@ -64,10 +69,10 @@ def run(tools: Tools) -> int:
 
 def _nothing(driver: str, known: set[str]) -> str:
     if not driver:
-        return "no class names a Secret"
+        return "no storage class names a Secret"
     if known & _names(driver):
-        return f"no class of driver {driver} names a Secret"
-    return f'no class is of driver "{driver}".{nearest(driver, known)}'
+        return f"no storage class of driver {driver} names a Secret"
+    return f'no storage class belongs to driver "{driver}".{nearest(driver, known)}'
 
 
 def _names(driver: str) -> set[str | None]:
@@ -138,5 +143,5 @@ def _all(tools: Tools, resource: Resource) -> Iterator[JsonObject]:
 def _account(words: str) -> tuple[str, str]:
     home, slash, name = words.partition("/")
     if not (home and slash and name) or "/" in name:
-        raise ConfigError(f"--account={words}: give NAMESPACE/NAME of a service account")
+        raise ConfigError(f"--account={words} does not name a service account. Use NAMESPACE/NAME")
     return home, name

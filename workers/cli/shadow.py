@@ -24,7 +24,10 @@ _SHOWN_DIFFERENCES: Final = 20
 def run(tools: Tools) -> int:
     """Run the command; return 0 if all shadows have compared something and nothing differs."""
     if tools.settings.arguments != ("report",):
-        raise ConfigError("give `csi-fleet shadow report`, with --driver=NAME for one driver")
+        raise ConfigError(
+            "the word `report` is missing. Run `csi-fleet shadow report`, or add "
+            "--driver=NAME for a single driver"
+        )
     driver = tools.settings.tool.driver
     report = gather(Shadows(tools.redis), driver)
     if driver not in ("", SYSTEM) and not any(one["counts"] for one in report.values()):
@@ -47,7 +50,7 @@ def _problems(report: dict[str, dict[str, Any]]) -> Iterator[str]:
         if one["agreement"] is None:
             yield f"driver {name}: nothing was compared"
         elif differs := one["counts"].get(Verdict.DIFFERS):
-            yield f"driver {name}: {differs} differ"
+            yield f"driver {name}: {differs} decisions differ"
 
 
 def gather(shadows: Shadows, driver: str = "") -> dict[str, dict[str, Any]]:
@@ -67,7 +70,10 @@ def gather(shadows: Shadows, driver: str = "") -> dict[str, dict[str, Any]]:
 def show(report: dict[str, dict[str, Any]]) -> None:
     """Print the report."""
     if not report:
-        terminal.write("no shadow has compared anything here: is `--shadow` on, is it this Redis?")
+        terminal.write(
+            "no shadow has compared anything in this Redis. Check that --shadow is set and "
+            "that the shadow uses this Redis"
+        )
         return
     rows = []
     for name, one in report.items():

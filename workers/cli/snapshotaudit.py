@@ -43,13 +43,13 @@ def obstacle(tools: Tools, client: CsiClient) -> str:
         CsiError: the driver does not answer.
     """
     if "LIST_SNAPSHOTS" not in client.controller_capabilities():
-        return "the driver cannot list them (no LIST_SNAPSHOTS)"
+        return "the driver cannot list its snapshots (no LIST_SNAPSHOTS)"
     if not tools.kube.is_served(paths.SNAPSHOT_CONTENTS):
         return "the cluster has no VolumeSnapshotContents (CRDs of external-snapshotter)"
     try:
         next(iter(tools.kube.list(paths.SNAPSHOT_CONTENTS, limit="1")), None)
     except ForbiddenError as error:
-        return f"contents cannot be listed: {error}"
+        return f"the VolumeSnapshotContents cannot be listed: {error}"
     return ""
 
 

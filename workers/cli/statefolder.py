@@ -86,7 +86,8 @@ def _named(path: Path) -> StateFolder:
         raise ConfigError(f"--state-dir: cannot use {path}: {error.strerror}") from error
     if lock is None:
         raise ConfigError(
-            f"folder {path} is in use by pid {_holder(path)}; give another --state-dir",
+            f"folder {path} is in use by the process with pid {_holder(path)}. Set a different "
+            "--state-dir",
             exit_code=1,
         )
     return StateFolder(path, lock, is_kept=True)
@@ -112,7 +113,11 @@ def _random(parent: Path) -> StateFolder:
     path = Path(tempfile.mkdtemp(prefix="csi-fleet-", dir=parent))
     lock = _locked(path)
     if lock is None:
-        raise ConfigError(f"folder {path} is new and locked by another process", exit_code=1)
+        raise ConfigError(
+            f"folder {path} was just created and is locked by another process. Set a "
+            "different --state-dir",
+            exit_code=1,
+        )
     return StateFolder(path, lock, is_kept=False)
 
 

@@ -114,21 +114,25 @@ def problems(report: dict[str, Any]) -> list[str]:
     """Return what needs action, one line for each problem."""
     found = []
     if not (report["watchers"] or is_new(report)):
-        found.append("no watcher is alive: new claims are not seen")
+        found.append("no watcher is running, so new claims are not noticed")
     if not (report["workers"] or is_new(report)):
-        found.append("no worker is alive: nothing is provisioned")
+        found.append("no worker is running, so nothing is provisioned")
     found += report["troubles"]
     for name, driver in report["drivers"].items():
         waiting = sum(lane["ready"] + lane["retry"] for lane in driver["work"].values())
         if driver["state"] == "not served" and waiting and not is_new(report):
-            found.append(f"driver {name}: {waiting} keys wait and no worker serves it")
+            found.append(
+                f"driver {name}: {waiting} keys are waiting, but no worker serves the driver"
+            )
         if driver["state"].startswith("disconnected"):
             found.append(f"driver {name}: {driver['state']}")
     counts = report["counts"]
     if counts["unsaved_volumes"]:
-        found.append(f"{counts['unsaved_volumes']} volumes exist without a saved PV")
+        found.append(f"{counts['unsaved_volumes']} volumes exist whose PV has not been saved")
     if counts["abandoned_keys"]:
-        found.append(f"{counts['abandoned_keys']} keys were given up: csi-fleet failed")
+        found.append(
+            f"{counts['abandoned_keys']} keys were given up. Check them with csi-fleet failed"
+        )
     if counts["quarantined_records"]:
         found.append(f"{counts['quarantined_records']} unreadable records were set aside in Redis")
     return found

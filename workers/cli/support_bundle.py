@@ -76,12 +76,12 @@ def run(tools: Tools) -> int:
         ConfigError: an argument was given.
     """
     if tools.settings.arguments:
-        raise ConfigError("it takes no argument: csi-fleet support-bundle > FILE")
+        raise ConfigError("support-bundle takes no argument. Run csi-fleet support-bundle > FILE")
     found = scrubbed(gather(tools), secrets_of(tools))
     terminal.write_document(tools.settings.tool.output or "yaml", KIND, found)
     sys.stderr.write(
-        "csi-fleet support-bundle: names of namespaces, claims, drivers and nodes are in it; "
-        "read it before you send it\n"
+        "csi-fleet support-bundle: the output contains names of namespaces, claims, drivers and "
+        "nodes. Read it before you send it\n"
     )
     return 0
 

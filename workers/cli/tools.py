@@ -61,7 +61,10 @@ OUTPUTS: Final = frozenset({"", "text", "wide", *(DATA := ("json", "yaml"))})
 def run(command: Command, settings: Settings) -> int:
     """Run one command; return the exit code."""
     if settings.tool.output not in OUTPUTS:
-        raise ConfigError(f"-o {settings.tool.output}: give wide, json or yaml, or leave it out")
+        raise ConfigError(
+            f"-o {settings.tool.output} is not an output format. Use wide, json or yaml, or "
+            "remove the flag"
+        )
     module = import_module(f"workers.cli.{_MODULES[command]}")
     try:
         with patience(command):
@@ -140,8 +143,8 @@ class Tools:
         url = self.settings.redis.url_with_credentials()
         if not url:
             raise ConfigError(
-                "where is Redis? Give --redis-url or the variable CSI_FLEET_REDIS_URL, or "
-                "--state-dir of a running `csi-fleet run`"
+                "the address of Redis is not known. Set --redis-url or the environment variable "
+                "CSI_FLEET_REDIS_URL, or set --state-dir to the folder of a running `csi-fleet run`"
             )
         is_quick = self.settings.command is Command.EXPLAIN  # it can answer without Redis
         return connect(
@@ -219,17 +222,20 @@ def named_object(
     namespace, slash, name = words[1].partition("/")
     if not noun.resource.namespaced:
         if slash:
-            raise ConfigError(f"{words[1]!r} has a namespace: give `{command} {noun.example}`")
+            raise ConfigError(
+                f"{words[1]!r} contains a namespace, but this kind of object has none. Run "
+                f"`{command} {noun.example}`"
+            )
         return noun.word, "", words[1]
     if not slash and given:
         namespace, name = given, words[1]
-    example = f"give `csi-fleet {command} {noun.example}`"
+    example = f"Run `csi-fleet {command} {noun.example}`"
     if not name and (namespace or not slash) and (slash or given):
-        raise ConfigError(f"{words[1]!r} has no name: {example}")
+        raise ConfigError(f"{words[1]!r} has no name. {example}")
     if not namespace or not name or "/" in name:
-        raise ConfigError(f"{words[1]!r} lacks a namespace: {example}, or `-n NAMESPACE`")
+        raise ConfigError(f"{words[1]!r} has no namespace. {example}, or add `-n NAMESPACE`")
     if slash and given not in {"", namespace}:
-        raise ConfigError(f"{words[1]!r} is not in namespace {given}: leave -n {given} out")
+        raise ConfigError(f"{words[1]!r} is not in namespace {given}. Remove -n {given}")
     return noun.word, namespace, name
 
 
@@ -239,10 +245,10 @@ def _no_object(
     """Return the error message: what is wrong with the words, and what is expected."""
     wrong = ""
     if len(words) > 2 and nouns.find(words[0]):
-        wrong = f"{command} takes one object, not {' '.join(words[1:])!r}: "
+        wrong = f"{command} takes one object, not {' '.join(words[1:])!r}. "
     elif words[1:] and nouns.find(words[0]) is None:
-        wrong = f'{command} does not know "{words[0]}": '
+        wrong = f'{command} does not know the kind "{words[0]}". '
     taken = [one for one in nouns.nouns().values() if not only or one.word in only]
     examples = [f"`csi-fleet {command} {one}`" for one in (taken[0].example, also) if one]
     others = ", ".join([*(one.word for one in taken[1:]), *further])
-    return f"{wrong}give {' or '.join(examples)}{f' (also {others})' if others else ''}"
+    return f"{wrong}Run {' or '.join(examples)}{f' (also {others})' if others else ''}"

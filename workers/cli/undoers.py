@@ -30,8 +30,8 @@ class Undoer:
     remedy: str
 
 
-_RENDERED: Final = "put the printed patch into its kustomization"
-_POSTED: Final = "give `helm upgrade` the printed kustomization by --post-renderer"
+_RENDERED: Final = "add the printed patch to its kustomization"
+_POSTED: Final = "pass the printed kustomization to `helm upgrade` with --post-renderer"
 
 # A label or annotation, its required value ("" for any), the owner, whether it acts at once, and
 # the remedy.
@@ -41,7 +41,7 @@ _SIGNS: Final = (
     ("kustomize.toolkit.fluxcd.io/name", "", "Flux kustomization", True, _RENDERED),
     (
         *("helm.toolkit.fluxcd.io/name", "", "Flux Helm release", True),
-        "put the printed patch into its postRenderers",
+        "add the printed patch to its postRenderers",
     ),
     (
         *("addonmanager.kubernetes.io/mode", "Reconcile", "addon manager, mode", True),
@@ -49,24 +49,24 @@ _SIGNS: Final = (
     ),
     (
         *("kubernetes.azure.com/managedby", "", "managed add-on of", True),
-        "switch the add-on off and install the driver's chart",
+        "disable the add-on and install the driver's chart",
     ),
     (
         *("olm.owner", "", "Operator Lifecycle Manager, owner", True),
-        "change the images by the operator's own settings",
+        "change the images with the operator's own settings",
     ),
     ("meta.helm.sh/release-name", "", "Helm release", False, _POSTED),
     (
         *("kubectl.kubernetes.io/last-applied-configuration", "", "kubectl apply", False),
-        "apply the printed kustomization in place of the manifest",
+        "apply the printed kustomization instead of the manifest",
     ),
 )
 # Field managers that reconcile, even if they are configured to set no label.
 _MANAGERS: Final = {
     "argocd-controller": ("Argo CD", _RENDERED),
     "kustomize-controller": ("Flux", _RENDERED),
-    "helm-controller": ("Flux", "put the printed patch into its postRenderers"),
-    "eks": ("managed add-on of EKS", "switch the add-on off and install the driver's chart"),
+    "helm-controller": ("Flux", "add the printed patch to its postRenderers"),
+    "eks": ("managed add-on of EKS", "disable the add-on and install the driver's chart"),
 }
 
 
@@ -82,7 +82,7 @@ def _found(workload: JsonObject) -> Iterator[Undoer]:
             yield Undoer(
                 f"the operator of {owner['kind']} {owner['name']}",
                 is_at_once=True,
-                remedy="change the sidecars' images by the operator's own settings "
+                remedy="change the sidecars' images with the operator's own settings "
                 "(docs/migration.md, Recipes)",
             )
     notes = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}

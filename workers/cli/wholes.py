@@ -61,11 +61,11 @@ class Whole:
             return self.held
         count = sum(len(one.members) for one in self.groups)
         if not count:
-            return Cause("nothing-to-do", "Nothing of it waits.", is_problem=False)
+            return Cause("nothing-to-do", "No work is waiting.", is_problem=False)
         first = self.groups[0]
         of = f" of {count}" if len(self.groups) > 1 else ""
         oldest = first.oldest
-        what = f"{len(first.members)}{of} wait for this"
+        what = f"Waiting for this reason: {len(first.members)}{of}"
         example = f"{oldest.word} {oldest.name}"
         return replace(oldest.cause, text=f"{what} ({example}): {oldest.cause.text}")
 
@@ -106,7 +106,7 @@ def named(arguments: tuple[str, ...]) -> tuple[str, str] | None:
     if word is None or len(words) > 2:
         return None
     if len(words) == 1 or not words[1] or "/" in words[1]:
-        raise ConfigError(f"which {word}? Give `csi-fleet explain {word} NAME`")
+        raise ConfigError(f"the name of the {word} is missing. Run `csi-fleet explain {word} NAME`")
     return word, words[1]
 
 
@@ -133,8 +133,8 @@ def of_class(tools: Tools, name: str) -> Whole:
             Cause(
                 "class-missing",
                 f'Storage class "{name}" does not exist.{hint}',
-                "Create the class, or create the claims that name it again with one that exists: "
-                "kubectl get sc",
+                "Create the class, or create the claims that name it again with a class that "
+                "exists: kubectl get sc",
             ),
             [],
             groups,
@@ -147,13 +147,14 @@ def of_class(tools: Tools, name: str) -> Whole:
     binding = storage_class.get("volumeBindingMode") or "Immediate"
     policy = storage_class.get("reclaimPolicy") or "Delete"
     facts = [
-        f"Its provisioner is {provisioner}, its binding {binding}, its reclaim policy {policy}.",
-        f"More about its driver: csi-fleet explain driver {driver}",
+        f"Provisioner: {provisioner}. Binding mode: {binding}. Reclaim policy: {policy}.",
+        f"More about the driver of the class: csi-fleet explain driver {driver}",
     ]
     if provisioner == NO_PROVISIONER:
         held: Cause | None = Cause(
             "static-class",
-            f'Class "{name}" does not provision; it is for volumes made by hand.',
+            f'Storage class "{name}" has no dynamic provisioning; it is for manually created '
+            "volumes.",
             "Create matching PersistentVolumes.",
         )
         return Whole(held, facts[:1], groups, missed)
@@ -162,7 +163,7 @@ def of_class(tools: Tools, name: str) -> Whole:
         end = f" until {moment(pause.until_ms / 1000)}" if pause.until_ms else ""
         held = Cause(
             "class-paused",
-            f"An operator paused the class{end}: {pause.reason or 'no reason given'}.",
+            f"An operator paused the storage class{end}: {pause.reason or 'no reason given'}.",
             f"csi-fleet resume --class={name}",
             pause.until_ms / 1000,
         )
@@ -181,7 +182,7 @@ def of_namespace(tools: Tools, name: str) -> Whole:
     except Unreachable:
         raise
     except ApiError as error:
-        note = f"Its state is not known: {error}."
+        note = f"The state is not known: {error}."
         return Whole(None, [note], groups, missed)
     return Whole(_namespace_held(tools, name, found), [], groups, missed)
 
@@ -211,16 +212,16 @@ def _namespace_held(tools: Tools, name: str, found: JsonObject) -> Cause | None:
         ]
         return Cause(
             "namespace-terminating",
-            f"The namespace was deleted and is not empty yet. {' '.join(said)}".rstrip(),
-            "End what is left in it: pods that use a claim keep the claim; "
-            f"kubectl get pods,pvc,volumesnapshots -n {name}",
+            f"The namespace was deleted but is not empty yet. {' '.join(said)}".rstrip(),
+            "Delete what is left in the namespace; a claim remains while a pod uses it: kubectl "
+            f"get pods,pvc,volumesnapshots -n {name}",
         )
     for quota in Gatherer(tools).quotas(name):
         return Cause(
             "quota",
-            f"Quota {quota.name} of the namespace is used up: {quota.resource} {quota.used} of "
-            f"{quota.hard}. A claim beyond it is refused when it is created.",
-            "Delete claims, or raise the quota.",
+            f"The namespace's ResourceQuota {quota.name} is used up: {quota.resource} {quota.used} "
+            f"of {quota.hard}. The API server refuses to create a claim that exceeds the quota.",
+            "Delete claims or raise the quota.",
         )
     return None
 
@@ -251,11 +252,14 @@ def _driver_facts(tools: Tools, name: str, records: Mapping[str, Mapping[str, An
     if records:
         controllers = sorted({c for one in records.values() for c in one.get("controllers") or ()})
         nodes = f" on {len(records)} nodes" if len(records) > 1 else ""
-        facts.append(f"Its workers{nodes} run {', '.join(controllers) or 'no controller'}.")
+        facts.append(
+            f"The driver's workers{nodes} run {', '.join(controllers) or 'no controller'}."
+        )
     for line in status.driver_lines(status.gather(tools, name)):
         age = f", the oldest for {duration(line.oldest)}" if line.oldest else ""
         facts.append(
-            f"Now {line.ready} wait for a worker{age}; {line.running} run, {line.failing} fail."
+            f"Work now: {line.ready} waiting for a worker{age}, {line.running} running, "
+            f"{line.failing} failing."
         )
     try:
         classes = sorted(

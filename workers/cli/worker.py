@@ -411,7 +411,7 @@ class WorkerProcess:
         try:
             self.queue.close()
         except QueueUnavailable as error:
-            _log.warning("leases end by themselves", err=error)
+            _log.warning("could not give back the leases; they expire automatically", err=error)
         self.fleet.stop()
         self.tracing.stop()
         self.waker.close()

@@ -74,29 +74,35 @@ def advise(settings: Settings) -> list[str]:
     warnings: list[str] = []
     if settings.command not in TOOLS:
         warnings += [
-            f"argument {text!r} is ignored; a boolean flag takes its value with `=`"
+            f"argument {text!r} is ignored. To give a boolean flag a value, write it with `=`, as "
+            "in --flag=false"
             for text in settings.arguments
         ]
     if {"leader-election", "node-deployment"} <= settings.explicit and settings.node.enabled:
         warnings.append(
-            "leader election is off in node deployment: only one node would work otherwise"
+            "leader election is disabled in node deployment; with it, only one node would "
+            "provision volumes"
         )
     has_password = bool(settings.redis.password)
     if settings.command in _DRIVER_COMMANDS and has_password and not settings.redis.record_keys:
         warnings.append(
-            "records in Redis are not signed: whoever writes to Redis can have volumes made. Give "
-            "every worker --records-key-file (docs/security.md)"
+            "records in Redis are not signed, so anybody who can write to Redis can have volumes "
+            "created. Start every worker with --records-key-file (docs/security.md)"
         )
     if "csi-address" in settings.explicit and not settings.driver.csi_addresses:
-        warnings.append("flag --csi-address has no effect: these controllers need no driver")
+        warnings.append(
+            "flag --csi-address has no effect: the selected controllers do not call a CSI driver"
+        )
     if "metrics-address" in settings.explicit:
         warnings.append("flag --metrics-address is deprecated: use --http-endpoint")
     if settings.http.pprof and not settings.http.endpoint:
         warnings.append("flag --enable-pprof has no effect without --http-endpoint")
     if settings.provision.cloning_protection_threads == 0:
-        warnings.append("with --cloning-protection-threads=0 clone sources keep their finalizer")
+        warnings.append(
+            "with --cloning-protection-threads=0, the finalizer of clone sources is never removed"
+        )
     if settings.capacity.enabled and settings.capacity.threads == 0:
-        warnings.append("with --capacity-threads=0 no capacity is published")
+        warnings.append("with --capacity-threads=0, no storage capacity is published")
     return warnings
 
 
@@ -105,7 +111,7 @@ def _check_arguments(settings: Settings) -> None:
     command, arguments = settings.command, settings.arguments
     words, _ = SUMMARIES[command]
     if command in TOOLS and arguments and (not words or words.startswith("-")):
-        raise ConfigError(f"{arguments[0]!r} is no flag: give `{synopsis(command)}`")
+        raise ConfigError(f"unexpected argument {arguments[0]!r}. Run `{synopsis(command)}`")
 
 
 def _check_logging(settings: Settings) -> None:
@@ -119,7 +125,10 @@ def _check_logging(settings: Settings) -> None:
 
 def _check_node(settings: Settings) -> None:
     if settings.node.enabled and settings.process.shadow:
-        raise ConfigError("--shadow asks no driver about its node: not with --node-deployment")
+        raise ConfigError(
+            "--shadow cannot be combined with --node-deployment: a shadow does not ask the "
+            "driver for its node. Remove one of the two flags"
+        )
     if settings.node.enabled and not settings.node.node_name:
         raise ConfigError(
             "The NODE_NAME environment variable must be set when using --node-deployment.",
@@ -184,12 +193,16 @@ def _check_redis(command: Command, redis: RedisSettings) -> None:
     url = redis.url
     if not url and command in _REDIS_COMMANDS:
         raise ConfigError(
-            f"--redis-url or the variable CSI_FLEET_REDIS_URL is needed for {command}"
+            f"`{command}` needs a Redis server: set --redis-url or the environment variable "
+            "CSI_FLEET_REDIS_URL"
         )
     if url and not url.startswith(SCHEMES):
         raise ConfigError("--redis-url must start with redis://, rediss://, unix:// or sentinel://")
     if "password" in parse_qs(url.partition("?")[2]):
-        raise ConfigError("--redis-url must not carry password=; use CSI_FLEET_REDIS_PASSWORD")
+        raise ConfigError(
+            "--redis-url must not contain password=. Set the environment variable "
+            "CSI_FLEET_REDIS_PASSWORD instead"
+        )
     try:
         check_place(url)
     except ValueError as error:
@@ -201,8 +214,8 @@ def _check_redis(command: Command, redis: RedisSettings) -> None:
 def _check_record_keys(lines: tuple[str, ...]) -> None:
     if any(len(line) < _SHORTEST_KEY and line != "unsigned" for line in lines):
         raise ConfigError(
-            f"--records-key-file: a key has at least {_SHORTEST_KEY} characters, one per line; "
-            "`openssl rand -hex 32` makes one"
+            f"--records-key-file: a key is shorter than {_SHORTEST_KEY} characters. Write one key "
+            "per line; generate a key with `openssl rand -hex 32`"
         )
 
 
@@ -219,9 +232,9 @@ def _check_plain(redis: RedisSettings) -> None:
     for host in hosts:
         if not is_loopback(host):
             raise ConfigError(
-                f"--redis-url: the password would go to {host} in clear. Use rediss:// (with "
-                "sentinels ssl_ca_certs=...), or say --redis-insecure=true where nobody else can "
-                "read the network"
+                f"--redis-url: the password would be sent to {host} unencrypted. Use rediss:// "
+                "(for sentinel://, add ssl_ca_certs=...), or set --redis-insecure=true if nobody "
+                "else can read the network traffic"
             )
 
 
@@ -230,22 +243,28 @@ def _check_flower(settings: Settings) -> None:
         return
     flower = settings.flower
     if any(not all(entry.partition(":")[::2]) for entry in flower.basic_auth):
-        raise ConfigError("Flower's login must be lines of user:password")
+        raise ConfigError(
+            "Flower's logins are malformed. Write one user:password per line in "
+            "--flower-basic-auth-file, or separate them with commas in CSI_FLEET_FLOWER_BASIC_AUTH"
+        )
     _check_flower_oidc(flower)
     if any(flower.tls) and not all(flower.tls):
-        raise ConfigError("give both --flower-tls-cert-file and --flower-tls-key-file, or neither")
+        raise ConfigError(
+            "--flower-tls-cert-file and --flower-tls-key-file must be set together: set both "
+            "or neither"
+        )
     public = flower.address not in _LOOPBACK
     if public and not flower.basic_auth and flower.oidc is None:
         raise ConfigError(
-            f"--flower-address={flower.address} is open to others: give Flower a login with "
-            "--flower-basic-auth-file, the variable CSI_FLEET_FLOWER_BASIC_AUTH or "
-            "--flower-oidc-provider"
+            f"--flower-address={flower.address} can be reached from other hosts, but Flower has no "
+            "login. Set --flower-basic-auth-file, the environment variable "
+            "CSI_FLEET_FLOWER_BASIC_AUTH or --flower-oidc-provider"
         )
     if public and not any(flower.tls) and not flower.plain_http:
         raise ConfigError(
-            f"--flower-address={flower.address} is open to others: give --flower-tls-cert-file and "
-            "--flower-tls-key-file, or say --flower-plain-http where something before Flower "
-            "encrypts"
+            f"--flower-address={flower.address} can be reached from other hosts, but Flower serves "
+            "plain HTTP. Set --flower-tls-cert-file and --flower-tls-key-file, or set "
+            "--flower-plain-http if a proxy in front of Flower encrypts the traffic"
         )
 
 
@@ -257,8 +276,11 @@ def _check_flower_oidc(flower: FlowerSettings) -> None:
         raise ConfigError(f"--flower-oidc-provider must be one of {', '.join(OIDC_PROVIDERS)}")
     if not (oidc.allowed and oidc.client_id and oidc.secret and oidc.redirect_uri):
         raise ConfigError(
-            "--flower-oidc-provider also needs --flower-oidc-allowed, --flower-oidc-client-id, "
-            "--flower-oidc-secret-file and --flower-oidc-redirect-uri"
+            "--flower-oidc-provider is incomplete. Also set --flower-oidc-allowed, "
+            "--flower-oidc-client-id, --flower-oidc-secret-file and --flower-oidc-redirect-uri"
         )
     if flower.basic_auth:
-        raise ConfigError("give Flower one login: --flower-oidc-provider or user and password")
+        raise ConfigError(
+            "Flower has two kinds of login. Use either --flower-oidc-provider or user and "
+            "password, not both"
+        )

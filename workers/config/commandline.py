@@ -104,16 +104,16 @@ def usage(command: Command, flags: FlagSet, program: str = "") -> str:
         own.sort(key=lambda flag: flag.name)
         groups = {
             "Flags of the sidecars": [one for one in own if one.upstream and not one.ignored],
-            "Our own flags": [one for one in own if not one.upstream],
+            "Flags that only csi-fleet has": [one for one in own if not one.upstream],
             "Accepted without effect": [one for one in own if one.upstream and one.ignored],
         }
     for title, members in groups.items():
         if members:
             lines += [f"{title}:", *(line for flag in members for line in _usage_lines(flag)), ""]
     if command in EXAMPLES:
-        asked = EXITS.get(command, "something is not there or does not answer")
+        asked = EXITS.get(command, "an object does not exist, or a server does not answer")
         lines += ["Examples:", *(f"  csi-fleet {one}" for one in EXAMPLES[command]), ""]
-        lines += [f"Exit codes: 0 done; 1 {asked}; 2 a mistake in the command.", ""]
+        lines += [f"Exit codes: 0 success; 1 {asked}; 2 the command line is wrong.", ""]
     return "\n".join(lines[:-1]) + "\n"
 
 

@@ -56,7 +56,7 @@ def flags_markdown() -> str:
         "## Flags of every sidecar\n",
         _table(COMMON_FLAGS),
         *_of_controllers(),
-        "## Our own flags\n",
+        "## Flags that only csi-fleet has\n",
         _table(OWN_FLAGS),
         _ENVIRONMENT,
         _gates(),

@@ -47,45 +47,57 @@ class Command(StrEnum):
 
 
 SUMMARIES = {
-    Command.RUN: ("", "everything but Flower in one program: watcher, workers, beat, Redis"),
-    Command.WATCHER: ("", "turns API events into work"),
-    Command.WORKER: ("", "provisions and deletes volumes of the drivers beside it"),
-    Command.BEAT: ("", "the clock of periodic work"),
-    Command.FLOWER: ("", "web page of the tasks"),
-    Command.STATUS: ("", "drivers, queues, workers and Redis at a glance"),
-    Command.PENDING: ("", "all that waits, grouped by its cause"),
+    Command.RUN: ("", "run everything except Flower: watcher, workers, beat and Redis"),
+    Command.WATCHER: ("", "turn API events into queued work"),
+    Command.WORKER: ("", "run the controllers for the CSI drivers that it can reach"),
+    Command.BEAT: ("", "trigger periodic work"),
+    Command.FLOWER: ("", "web UI for the Celery tasks"),
+    Command.STATUS: ("", "show drivers, queues, workers and Redis at a glance"),
+    Command.PENDING: ("", "list everything that is waiting, grouped by cause"),
     Command.EXPLAIN: (
         "pvc NAMESPACE/NAME | va NAME | driver NAME | class NAME | namespace NAME | ...",
-        "why it waits, and what happened",
+        "show why an object is waiting, and what has happened to it",
     ),
-    Command.RETRY: ("pvc NAMESPACE/NAME | va NAME | ...", "the next attempt now"),
-    Command.FAILED: ("[NAMESPACE...]", "what keeps failing or was given up, and why"),
-    Command.PAUSE: ("--driver=NAME | --class=NAME", "stop starting new work"),
+    Command.RETRY: ("pvc NAMESPACE/NAME | va NAME | ...", "retry an object now"),
+    Command.FAILED: ("[NAMESPACE...]", "list what keeps failing or is no longer retried, and why"),
+    Command.PAUSE: ("--driver=NAME | --class=NAME", "start no new work for a driver or a class"),
     Command.RESUME: ("--driver=NAME | --class=NAME", "end a pause"),
-    Command.DRAIN: ("--driver=NAME", "pause and wait until nothing runs"),
-    Command.DRY_RUN: ("pvc NAMESPACE/NAME | -f FILE", "the request the driver would get"),
-    Command.AUDIT: ("--csi-address=SOCKET", "volumes without a PV, PVs without a volume"),
-    Command.DOCTOR: ("", "is everything there that csi-fleet needs?"),
+    Command.DRAIN: ("--driver=NAME", "pause a driver and wait until no work is running"),
+    Command.DRY_RUN: (
+        "pvc NAMESPACE/NAME | -f FILE",
+        "print the request that the driver would receive",
+    ),
+    Command.AUDIT: ("--csi-address=SOCKET", "find volumes without a PV and PVs without a volume"),
+    Command.DOCTOR: ("", "check that everything csi-fleet needs is in place"),
     Command.MIGRATE: (
         "check --driver=NAME [NAMESPACE/POD]",
-        "what would change, what is missing, does anything run twice",
+        "check a migration: what would change, what is missing, what runs twice",
     ),
     Command.ADOPT: (
         "DRIVER [NAMESPACE/WORKLOAD]",
-        "put one worker in the place of a driver's Go sidecars",
+        "replace a driver's Go sidecars with one worker",
     ),
-    Command.RELEASE: ("DRIVER [NAMESPACE/WORKLOAD]", "put the Go sidecars back"),
-    Command.SHADOW: ("report", "how far a shadow agrees with the sidecar beside it"),
+    Command.RELEASE: ("DRIVER [NAMESPACE/WORKLOAD]", "restore a driver's Go sidecars"),
+    Command.SHADOW: (
+        "report",
+        "compare a shadow's decisions with those of the Go sidecar beside it",
+    ),
     Command.CONFORMANCE: (
         "--endpoint=SOCKET",
-        "does a driver keep the rules that csi-fleet needs?",
+        "check that a driver follows the CSI rules that csi-fleet relies on",
     ),
     Command.SECRET_ROLES: (
         "--account=NAMESPACE/NAME",
-        "Roles for the Secrets that the cluster's classes name",
+        "print the Roles for reading the Secrets that the cluster's classes name",
     ),
-    Command.SUPPORT_BUNDLE: ("> FILE", "all that helps to find a fault, without logins"),
-    Command.COMPLETION: ("bash | zsh | fish", "completion of commands and flags for a shell"),
+    Command.SUPPORT_BUNDLE: (
+        "> FILE",
+        "collect what helps to diagnose a problem, without credentials",
+    ),
+    Command.COMPLETION: (
+        "bash | zsh | fish",
+        "print a shell completion script for commands and flags",
+    ),
     Command.VERSION: ("", "the version"),
 }
 """The arguments and purpose of each command, for `--help`."""
@@ -120,20 +132,20 @@ EXAMPLES = {
 }
 """Examples of the commands that operators run, for `--help`."""
 
-_NOT_THERE = "there is no such object, or Redis or the API server does not answer"
+_NOT_THERE = "the object does not exist, or Redis or the API server does not answer"
 EXITS = {
-    Command.STATUS: "something needs a look (lines with !)",
-    Command.PENDING: "nobody knows the driver, or Redis or the API server does not answer",
+    Command.STATUS: "something needs attention (lines that start with !)",
+    Command.PENDING: "the driver is unknown, or Redis or the API server does not answer",
     Command.EXPLAIN: _NOT_THERE,
-    Command.RETRY: f"{_NOT_THERE}, or no worker serves its driver",
-    Command.FAILED: "nobody knows the driver, or Redis does not answer",
-    Command.DRAIN: "something still ran after --wait",
-    Command.AUDIT: "something was found",
-    Command.DOCTOR: "a check says FAIL",
-    Command.MIGRATE: "a check says FAIL",
-    Command.ADOPT: "refused, or not at its end after --wait",
-    Command.RELEASE: "refused, or not at its end after --wait",
-    Command.SHADOW: "something differs, or nothing was compared",
+    Command.RETRY: f"{_NOT_THERE}, or no worker serves the object's driver",
+    Command.FAILED: "the driver is unknown, or Redis does not answer",
+    Command.DRAIN: "work was still running after the time of --wait",
+    Command.AUDIT: "the audit found something",
+    Command.DOCTOR: "a check reported FAIL",
+    Command.MIGRATE: "a check reported FAIL",
+    Command.ADOPT: "the command was refused, or had not finished after the time of --wait",
+    Command.RELEASE: "the command was refused, or had not finished after the time of --wait",
+    Command.SHADOW: "a decision differed, or nothing was compared",
 }
 """The meaning of exit code 1, by command.
 
@@ -283,7 +295,7 @@ class Flag:
         wanted = "" if self.upstream else _WANTED.get(self.kind, "")
         if not wanted:
             return str(error)
-        return f"give {wanted}" + (f"; it must {self.bound.says}" if self.bound else "")
+        return f"use {wanted}" + (f"; it must {self.bound.says}" if self.bound else "")
 
     def merge(self, earlier: Any, text: str) -> Any:
         """Read one more value of a repeated flag; lists and maps extend `earlier`.

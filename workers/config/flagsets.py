@@ -102,7 +102,10 @@ def flag_set(specs: Sequence[Spec]) -> FlagSet:
         else:
             flags |= with_prefix
             choices = " or ".join(f"--{long_name}" for long_name in with_prefix)
-            refused[name] = f"--{name} differs between the controllers: write {choices}"
+            refused[name] = (
+                f"--{name} is ambiguous: several of the controllers have a flag of this name. "
+                f"Use {choices}"
+            )
     return FlagSet(flags, aliases, tuple(specs), refused)
 
 

@@ -46,7 +46,7 @@ COMMON_GATES: Final = (
         RELEASE_LEADER,
         "ALPHA",
         default=False,
-        effect="finish running items, then release the lease",
+        effect="Finish the running work, then release the Lease.",
     ),
 )
 """Gates that every sidecar has."""
@@ -56,14 +56,16 @@ PROVISIONER_GATES: Final = (
         CROSS_NAMESPACE,
         "ALPHA",
         default=False,
-        effect="honour dataSourceRef.namespace, by ReferenceGrant",
+        effect="Accept a data source in another namespace (`dataSourceRef.namespace`) if a "
+        "ReferenceGrant allows it.",
     ),
-    GateSpec(TOPOLOGY, "GA", default=True, effect="topology support, if the driver has it"),
+    GateSpec(TOPOLOGY, "GA", default=True, effect="Support topology, if the driver does."),
     GateSpec(
         VOLUME_ATTRIBUTES_CLASS,
         "GA",
         default=True,
-        effect="class of attributes to mutable parameters",
+        effect="Send the parameters of a claim's VolumeAttributesClass to the driver as mutable "
+        "parameters.",
     ),
 )
 KNOWN_GATES: Final = (*COMMON_GATES, *PROVISIONER_GATES)

@@ -81,13 +81,13 @@ def parse(
         sidecars = [one.program for one in catalogue.SPECS if not one.part_of]
         known = ", ".join([*Command, *sidecars])
         hint = meant(command, [*Command, *sidecars])
-        raise ConfigError(f"unknown command: {command};{hint} commands are {known}")
+        raise ConfigError(f"unknown command: {command};{hint} the commands are {known}")
     specs = catalogue.choose(controllers_of(argv, environ))
     line = read_arguments(Command(command), argv, flag_set(specs), program)
     if any(part in line.values["redis-url"] for part in ("@", "sentinel_password=")):
         line.warnings.append(
-            "a login in --redis-url can be read in the process list: use CSI_FLEET_REDIS_URL, or "
-            "--redis-username and CSI_FLEET_REDIS_PASSWORD"
+            "the login in --redis-url can be read in the process list. Set CSI_FLEET_REDIS_URL "
+            "instead, or use --redis-username and CSI_FLEET_REDIS_PASSWORD"
         )
     _read_environment(line, environ)
     _check_gates(line.values["feature-gates"], specs)

@@ -23,7 +23,7 @@ SCHEME: Final = "sentinel://"
 SCHEMES: Final = ("redis://", "rediss://", "unix://", SCHEME)
 DEFAULT_PORT: Final = 26379
 HIGHEST_PORT: Final = 65535
-_ESCAPES: Final = "in a user or password write / as %2F, ? as %3F and # as %23"
+_ESCAPES: Final = "in a user name or password, write / as %2F, ? as %3F and # as %23"
 # The options that redis-py, Celery and Flower all support.
 TLS_OPTIONS: Final = (
     "ssl_ca_certs",
@@ -91,17 +91,17 @@ def check_place(url: str) -> None:
         _ = parts.port
     except ValueError:
         # The original error message shows the host, which may be the start of a password.
-        raise ValueError(f"host or port cannot be read; {_ESCAPES}") from None
+        raise ValueError(f"the host or the port is malformed; {_ESCAPES}") from None
     database = parts.path.removeprefix("/")
     if parts.scheme == "unix":
         if parts.netloc:
-            raise ValueError(f"give unix:///run/redis.sock, with three slashes; {_ESCAPES}")
+            raise ValueError(f"use three slashes, as in unix:///run/redis.sock; {_ESCAPES}")
     elif "db" in dict(parse_qsl(parts.query)) or not (database or "0").isdecimal():
-        raise ValueError("give the database's number as redis://HOST:PORT/NUMBER")
+        raise ValueError("the database is not a number. Write it as redis://HOST:PORT/NUMBER")
     options = parse_qsl(url.partition("?")[2], keep_blank_values=True)
     _check_options(parts.scheme, options, *_OPTIONS.get(parts.scheme, ()))
     if parts.scheme == "unix" and not dict(options).get("db", "0").isdecimal():
-        raise ValueError("db= is no number of a database")
+        raise ValueError("the value of db= is not a database number")
 
 
 def parse_sentinels(url: str) -> SentinelUrl:
@@ -117,12 +117,15 @@ def parse_sentinels(url: str) -> SentinelUrl:
     username, _, password = login.partition(":")
     hosts = tuple(_host(place) for place in places.split(",") if place)
     if not hosts or not path or "/" in path:
-        raise ValueError("give sentinel://host1:26379,host2:26379,host3:26379/master-name")
+        raise ValueError(
+            "the sentinels or the master name are missing. Use "
+            "sentinel://host1:26379,host2:26379,host3:26379/master-name"
+        )
     options = dict(parse_qsl(query, keep_blank_values=True))
     database = options.pop("db", "0")
     sentinel_login = {name: options.pop(name, "") for name in _LOGIN}
     if not database.isdigit():
-        raise ValueError(f"db={database} is no number of a database")
+        raise ValueError(f"db={database} is not a database number")
     _check_options("sentinel", options.items(), "db", *TLS_OPTIONS)
     return SentinelUrl(
         hosts=hosts,
@@ -166,7 +169,9 @@ def _check_options(scheme: str, options: Iterable[tuple[str, str]], *known: str)
     """
     if any(name not in known for name, _ in options):
         names = ", ".join(known) or "none"
-        raise ValueError(f"unknown option behind ?: a {scheme}:// URL knows {names}; {_ESCAPES}")
+        raise ValueError(
+            f"unknown option after ?. Valid options for a {scheme}:// URL: {names}; {_ESCAPES}"
+        )
     for name, value in options:
         if not value:
             raise ValueError(f"option {name}= has no value")
@@ -177,7 +182,7 @@ def _host(place: str) -> tuple[str, int]:
     if not colon or place.endswith("]"):
         return place.strip("[]"), DEFAULT_PORT
     if not host or not port.isdecimal() or int(port) > HIGHEST_PORT:
-        raise ValueError(f"a sentinel's place is no host:port; {_ESCAPES}")
+        raise ValueError(f"the address of a sentinel is not host:port; {_ESCAPES}")
     return host.strip("[]"), int(port)
 
 

@@ -39,64 +39,73 @@ _ADOPT: Final = frozenset({Command.ADOPT})
 _MOVES: Final = frozenset({Command.ADOPT, Command.RELEASE})
 
 TOOL_FLAGS: Final = (
-    Flag("output", Kind.STRING, "", "Empty for people, `wide` with more columns, `json` or `yaml` "
-         "for programs.", _REPORTS, upstream=False, shorthand="o"),
-    Flag("in-namespace", Kind.STRING, "", "Namespace of the objects it is about (`--namespace` is "
-         "that of csi-fleet itself).", _OBJECTS, upstream=False, shorthand="n"),
-    Flag("all-namespaces", Kind.BOOL, "false", "The objects of all namespaces, which is the "
+    Flag("output", Kind.STRING, "", "Output format: `wide` adds columns, `json` and `yaml` are for "
+         "programs; if empty, a table is printed.", _REPORTS, upstream=False, shorthand="o"),
+    Flag("in-namespace", Kind.STRING, "", "Namespace of the objects that the command works on "
+         "(`--namespace` is the namespace of csi-fleet itself).",
+         _OBJECTS, upstream=False, shorthand="n"),
+    Flag("all-namespaces", Kind.BOOL, "false", "Include the objects of all namespaces. This is the "
          "default.", _LISTS, upstream=False, shorthand="A"),
-    Flag("wide", Kind.BOOL, "false", "A line for each kind of work, as `-o wide`.", _STATUS,
+    Flag("wide", Kind.BOOL, "false", "Print one line for each kind of work. The same as `-o wide`.",
+         _STATUS,
          upstream=False),
-    Flag("watch", Kind.BOOL, "false", "Show it again every two seconds until Ctrl-C.", _STATUS,
+    Flag("watch", Kind.BOOL, "false", "Refresh the output every two seconds until Ctrl-C is "
+         "pressed.", _STATUS,
          upstream=False),
-    Flag("driver", Kind.STRING, "", "Name of the driver it is about.",
+    Flag("driver", Kind.STRING, "", "Name of the CSI driver that the command works on.",
          _STATUS | _HOLDS | _LISTS | _AUDIT | _DOCTOR | _SECRET_ROLES | _SHADOW, upstream=False),
     Flag("account", Kind.STRINGS, "csi-fleet/worker", "NAMESPACE/NAME of the workers' service "
          "account. May be repeated.", _SECRET_ROLES, upstream=False),
-    Flag("class", Kind.STRING, "", "Name of the storage class it is about.",
+    Flag("class", Kind.STRING, "", "Name of the storage class that the command works on.",
          frozenset({Command.PAUSE, Command.RESUME}) | _MOVES, upstream=False),
-    Flag("reason", Kind.STRING, "", "Why; shown by explain and status.", _TIMED, upstream=False),
-    Flag("for", Kind.DURATION, "0s", "Resume automatically after this time; 0 for never.", _TIMED,
+    Flag("reason", Kind.STRING, "", "Reason for the pause. `explain` and `status` show it.",
+         _TIMED, upstream=False),
+    Flag("for", Kind.DURATION, "0s", "Resume automatically after this time; 0 means never.", _TIMED,
          upstream=False, bound=NOT_NEGATIVE),
-    Flag("wait", Kind.DURATION, "5m", "How long drain waits for running work to end, and adopt and "
-         "release for the new pods and then for the claim of --verify.",
+    Flag("wait", Kind.DURATION, "5m", "How long drain waits until running work has ended. adopt "
+         "and release wait this long for the new pods, and again for the claim of --verify.",
          frozenset({Command.DRAIN}) | _MOVES, upstream=False, bound=NOT_NEGATIVE),
-    Flag("as", Kind.STRING, "worker", "What replaces the Go sidecars: worker, one container in the "
-         "driver's pod; or central, a gateway there, through which central workers reach it.",
+    Flag("as", Kind.STRING, "worker", "What replaces the Go sidecars: `worker` is one worker "
+         "container in the driver's pod; `central` is a gateway container there, through which the "
+         "central workers reach the driver.",
          _ADOPT, upstream=False),
-    Flag("dry-run", Kind.BOOL, "false", "Print every object as it would be, and change nothing.",
+    Flag("dry-run", Kind.BOOL, "false", "Print every object as the command would write it, and "
+         "change nothing.",
          _MOVES, upstream=False),
     Flag("one-replica", Kind.BOOL, "false", "Scale the driver's workload to one replica; release "
          "scales it back.", _ADOPT, upstream=False),
-    Flag("any-replica", Kind.BOOL, "false", "Let the workers of all replicas call the driver "
-         "beside them at the same time: the driver keeps no state of its own.", _ADOPT,
+    Flag("any-replica", Kind.BOOL, "false", "Let the workers in all replicas call the driver "
+         "beside them at the same time. Use it only for a driver that keeps no state of its own.",
+         _ADOPT,
          upstream=False),
-    Flag("verify", Kind.BOOL, "false", "Afterwards make a claim, wait until it is Bound, and "
-         "delete it; --class names its storage class if several are of the driver.", _MOVES,
+    Flag("verify", Kind.BOOL, "false", "Afterwards create a claim, wait until it is Bound, and "
+         "delete it. Set --class if the driver has several storage classes.", _MOVES,
          upstream=False),
-    Flag("image", Kind.STRING, "", "Image of worker or gateway. Default: the watcher's.", _ADOPT,
+    Flag("image", Kind.STRING, "", "Image of the worker or the gateway. Default: the image of the "
+         "watcher.", _ADOPT,
          upstream=False),
-    Flag("secret", Kind.STRING, "redis-password-worker", "Secret with the driver's Redis password "
-         "and records key, in the driver's namespace.", _ADOPT, upstream=False),
-    Flag("force", Kind.BOOL, "false", "Change the workload although a controller owns it and will "
+    Flag("secret", Kind.STRING, "redis-password-worker", "Name of the Secret, in the driver's "
+         "namespace, with the driver's Redis password and records key.", _ADOPT, upstream=False),
+    Flag("force", Kind.BOOL, "false", "Change the workload even if a controller owns it and will "
          "undo the change.", _MOVES, upstream=False),
-    Flag("replay", Kind.BOOL, "false", "Try all of the listed ones again now.", _FAILED,
+    Flag("replay", Kind.BOOL, "false", "Retry all listed objects now.", _FAILED,
          upstream=False),
     Flag("filename", Kind.STRING, "", "YAML or JSON file with the claim (`-` for standard input).",
          _DRY_RUN, upstream=False, shorthand="f"),
-    Flag("grace", Kind.DURATION, "1m", "Time between the two looks of an audit.", _AUDIT,
+    Flag("grace", Kind.DURATION, "1m", "Time between the two passes of an audit.", _AUDIT,
          upstream=False, bound=NOT_NEGATIVE),
-    Flag("delete", Kind.STRING, "", "Delete this volume, if the audit finds it without a PV.",
+    Flag("delete", Kind.STRING, "", "Id of a volume or snapshot to delete, if the audit finds that "
+         "it belongs to no object of the cluster.",
          _AUDIT, upstream=False),
-    Flag("confirm", Kind.STRING, "", "Repeat the id of --delete to confirm it; without this "
-         "flag the command asks on a terminal.", _AUDIT, upstream=False),
-    Flag("forget", Kind.STRING, "", "Drop the record of the attempt for this volume name, if the "
-         "audit finds that nobody can end it.", _AUDIT, upstream=False),
+    Flag("confirm", Kind.STRING, "", "Repeats the id of --delete to confirm the deletion. Without "
+         "this flag, the command asks for confirmation on the terminal.", _AUDIT, upstream=False),
+    Flag("forget", Kind.STRING, "", "Name of a volume for which to drop the record of the attempt, "
+         "if the audit reports the attempt as stranded.", _AUDIT, upstream=False),
     Flag("endpoint", Kind.STRING, "", "Address of the CSI driver to check: unix:///path or "
          "tcp://host:port.", _CONFORMANCE, upstream=False),
-    Flag("parameter", Kind.STRINGS, "", "KEY=VALUE of the storage class for the check. May be "
-         "repeated.", _CONFORMANCE, upstream=False),
-    Flag("size", Kind.QUANTITY, "1Gi", "Size of each volume the check makes.", _CONFORMANCE,
+    Flag("parameter", Kind.STRINGS, "", "Storage class parameter for the check, as KEY=VALUE. May "
+         "be repeated.", _CONFORMANCE, upstream=False),
+    Flag("size", Kind.QUANTITY, "1Gi", "Size of each volume that the check creates.", _CONFORMANCE,
          upstream=False, bound=Bound(lambda text: not text.startswith("-"), "not be negative")),
 )  # fmt: skip
 

@@ -44,12 +44,12 @@ def answer(subject: Subject) -> None:
     """The answer contains an id and a sufficient size."""
     volume = subject.create(subject.name())
     if not volume.volume_id:
-        raise Broken("CreateVolume answered without a volume id")
+        raise Broken("CreateVolume returned no volume id")
     if len(volume.volume_id.encode()) > MAX_ID_BYTES:
         raise Broken(f"the volume id has more than {MAX_ID_BYTES} bytes")
     if 0 < volume.capacity_bytes < subject.size_bytes:
         raise Broken(
-            f"a volume of {volume.capacity_bytes} bytes was given for a request of "
+            f"the driver created a volume of {volume.capacity_bytes} bytes for a request of "
             f"{subject.size_bytes}"
         )
 
@@ -62,9 +62,9 @@ def too_big(subject: Subject) -> None:
     except CsiError as error:
         if error.code in {errors.OUT_OF_RANGE, errors.RESOURCE_EXHAUSTED, errors.INVALID_ARGUMENT}:
             return
-        raise Broken(f"a request of 4 EiB was answered {error.code_name}") from None
+        raise Broken(f"a request for 4 EiB failed with {error.code_name}") from None
     if 0 < volume.capacity_bytes < TOO_BIG:
-        raise Broken(f"4 EiB were requested, {volume.capacity_bytes} bytes were given")
+        raise Broken(f"4 EiB were requested, but the volume has {volume.capacity_bytes} bytes")
 
 
 def contradiction(subject: Subject) -> None:
@@ -98,7 +98,7 @@ def lost_answer(subject: Subject) -> None:
             raise Broken("ListVolumes does not show the volume exactly once")
         others = [one for one in new if one in subject.volumes and one != volume.volume_id]
         if others:
-            raise Broken(f"one name made several volumes: {', '.join(sorted({*new}))}")
+            raise Broken(f"one name led to several volumes: {', '.join(sorted({*new}))}")
 
 
 def deadline(subject: Subject) -> None:
@@ -111,8 +111,8 @@ def deadline(subject: Subject) -> None:
         except CsiError as error:
             if error.code not in TRY_AGAIN:
                 raise Broken(
-                    f"a call that was given up was answered {error.code_name}; only codes that "
-                    "leave the end open may be used"
+                    f"a cancelled call failed with {error.code_name}; only codes that leave the "
+                    "outcome open are allowed"
                 ) from None
         else:
             subject.volumes.append(answered.volume.volume_id)
@@ -131,15 +131,15 @@ def concurrent(subject: Subject) -> None:
             if error.code in TRY_AGAIN:
                 return ""
             raise Broken(
-                f"of {PARALLEL} calls at once for one name one was answered {error.code_name}: "
-                f"{error.details}"
+                f"of {PARALLEL} simultaneous calls for one name, one failed with "
+                f"{error.code_name}: {error.details}"
             ) from None
 
     with ThreadPoolExecutor(PARALLEL) as pool:
         ids = {one for one in pool.map(attempt, range(PARALLEL)) if one}
     ids.add(subject.create_patiently(name).volume_id)
     if len(ids) > 1:
-        raise Broken(f"{PARALLEL} calls at once for one name made {len(ids)} volumes")
+        raise Broken(f"{PARALLEL} simultaneous calls for one name created {len(ids)} volumes")
 
 
 def other_size(subject: Subject) -> None:
@@ -160,7 +160,7 @@ def two_names(subject: Subject) -> None:
     """Requests with two different names create two different volumes."""
     one, two = subject.create(subject.name()), subject.create(subject.name())
     if one.volume_id == two.volume_id:
-        raise Broken(f"two names got one volume, {one.volume_id}")
+        raise Broken(f"two names led to the same volume, {one.volume_id}")
 
 
 def secret_echo(subject: Subject) -> None:
@@ -179,36 +179,44 @@ def _again(subject: Subject, name: str) -> csi.Volume:
     try:
         return subject.create_patiently(name)
     except CsiError as error:
-        raise Broken(f"the same CreateVolume again was answered {error}") from None
+        raise Broken(f"a repeated CreateVolume call failed with {error}") from None
 
 
 def _same(first: csi.Volume, second: csi.Volume) -> None:
     if first.volume_id != second.volume_id:
         raise Broken(
-            f"the same CreateVolume twice gave two ids, {first.volume_id} and {second.volume_id}"
+            f"a repeated CreateVolume call returned two different ids, {first.volume_id} and "
+            f"{second.volume_id}"
         )
     if first.capacity_bytes != second.capacity_bytes:
-        raise Broken("the same CreateVolume twice gave two sizes")
+        raise Broken("a repeated CreateVolume call returned two different sizes")
     if first.volume_context != second.volume_context:
-        raise Broken("the same CreateVolume twice gave two volume contexts")
+        raise Broken("a repeated CreateVolume call returned two different volume contexts")
 
 
 def _listed(subject: Subject) -> list[str] | None:
     return subject.listed() if "LIST_VOLUMES" in subject.capabilities else None
 
 
-_LEAK: Final = "After a time-out the provisioner asks again by name; here that leaks a volume"
+_LEAK: Final = (
+    "After a timeout, the provisioner repeats the call with the same name; with this driver, that "
+    "leaks a volume"
+)
 CHECKS: Final = (
-    Check("create-missing-name", "Without a name no repeat can be recognised", missing_name),
+    Check(
+        "create-missing-name",
+        "Without a name, the driver cannot recognize a repeated call",
+        missing_name,
+    ),
     Check("create-missing-capabilities", "The field is required by CSI", missing_capabilities),
-    Check("create-answer", "The PV would promise what the volume is not", answer),
+    Check("create-answer", "The PV would not describe the volume correctly", answer),
     Check("create-too-big", "The claim would be bound to a volume that is too small", too_big),
     Check("create-contradiction", "The PV would break one of the two limits", contradiction),
     Check("create-repeat", _LEAK, repeat),
     Check("create-lost-answer", _LEAK, lost_answer),
     Check("create-deadline", _LEAK, deadline),
     Check("create-concurrent", _LEAK, concurrent),
-    Check("create-other-size", "Two claims would get one volume without notice", other_size),
+    Check("create-other-size", "Two claims would get the same volume without an error", other_size),
     Check("create-two-names", "Two claims would share their data", two_names),
     Check("create-secret-echo", "Event texts would show passwords to users", secret_echo),
 )

@@ -29,7 +29,7 @@ def repeat(subject: Subject) -> None:
     """A repeated deletion succeeds."""
     volume = subject.create(subject.name())
     _must_work(subject, volume.volume_id, "DeleteVolume")
-    _must_work(subject, volume.volume_id, "the same DeleteVolume again")
+    _must_work(subject, volume.volume_id, "a repeated DeleteVolume call")
 
 
 def really(subject: Subject) -> None:
@@ -37,7 +37,7 @@ def really(subject: Subject) -> None:
     volume = subject.create(subject.name())
     _must_work(subject, volume.volume_id, "DeleteVolume")
     if "LIST_VOLUMES" in subject.capabilities and volume.volume_id in subject.listed():
-        raise Broken("DeleteVolume was answered OK, but ListVolumes still shows the volume")
+        raise Broken("DeleteVolume returned OK, but ListVolumes still shows the volume")
     request = csi.ValidateVolumeCapabilitiesRequest(
         volume_id=volume.volume_id,
         volume_capabilities=subject.request("x").volume_capabilities,
@@ -64,21 +64,25 @@ def then_create(subject: Subject) -> None:
     try:
         subject.create(name)
     except CsiError as error:
-        raise Broken(f"a deleted volume's name could not be used again: {error}") from None
+        raise Broken(f"the name of a deleted volume could not be used again: {error}") from None
 
 
 def _must_work(subject: Subject, volume_id: str, what: str) -> None:
     try:
         subject.delete(volume_id)
     except CsiError as error:
-        raise Broken(f"{what} was answered {error.code_name} instead of OK") from None
+        raise Broken(f"{what} returned {error.code_name} instead of OK") from None
 
 
-_STUCK: Final = "A deletion is repeated until it is OK, so the PV would stay for ever"
+_STUCK: Final = "A deletion is retried until it succeeds, so the PV would never be deleted"
 CHECKS: Final = (
     Check("delete-missing-id", "The field is required by CSI", missing_id),
     Check("delete-unknown", _STUCK, unknown),
     Check("delete-repeat", _STUCK, repeat),
-    Check("delete-really", "Storage that nobody sees any more would be used up", really),
+    Check(
+        "delete-really",
+        "The storage backend would keep space that nobody can find any more",
+        really,
+    ),
     Check("delete-then-create", "A retried claim would never get its volume", then_create),
 )

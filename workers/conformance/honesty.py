@@ -50,11 +50,11 @@ def identity(subject: Subject) -> None:
     """The driver reports a valid name, a version and that it is ready."""
     name, version = subject.client.plugin_info()
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
-        raise Broken(f"driver name {name!r} is no domain name of at most {MAX_NAME} characters")
+        raise Broken(f"driver name {name!r} is not a domain name of at most {MAX_NAME} characters")
     if not version:
         raise Broken("GetPluginInfo has no vendor_version")
     if not subject.client.probe():
-        raise Broken("Probe says that the driver is not ready")
+        raise Broken("Probe reports that the driver is not ready")
 
 
 def capabilities(subject: Subject) -> None:
@@ -74,7 +74,7 @@ def honest(subject: Subject) -> None:
         if name in subject.capabilities and _code(subject, call) == errors.UNIMPLEMENTED
     ]
     if missing:
-        raise Broken(f"{', '.join(missing)} is reported, but its call answers Unimplemented")
+        raise Broken(f"{', '.join(missing)} is reported, but its call returns Unimplemented")
 
 
 def capacity(subject: Subject) -> None:
@@ -95,18 +95,18 @@ def paging(subject: Subject) -> None:
     while pages == 0 or token:
         page = _page(subject, token, 1)
         if len(page.entries) > 1:
-            raise Broken(f"max_entries=1 was answered with {len(page.entries)} entries")
+            raise Broken(f"a request with max_entries=1 returned {len(page.entries)} entries")
         found += [entry.volume.volume_id for entry in page.entries]
         token, pages = page.next_token, pages + 1
         if pages > 10_000:
-            raise Broken("pages never end")
+            raise Broken("ListVolumes never returns a last page")
     doubles = sorted({one for one in found if found.count(one) > 1})
     if doubles:
-        raise Broken(f"pages show volumes twice: {', '.join(doubles)}")
+        raise Broken(f"the pages contain volumes twice: {', '.join(doubles)}")
     if missing := made - set(found):
-        raise Broken(f"pages leave volumes out: {', '.join(sorted(missing))}")
+        raise Broken(f"the pages do not contain these volumes: {', '.join(sorted(missing))}")
     subject.refused(
-        "ListVolumes with a token the driver never gave",
+        "ListVolumes with a page token that the driver did not return",
         lambda: _page(subject, "no-such-token", 1),
         errors.ABORTED,
     )
@@ -128,8 +128,14 @@ def _code(subject: Subject, call: tuple[str, Any, Any]) -> int | None:
 
 CHECKS: Final = (
     Check("identity", "The provisioner cannot register the driver", identity),
-    Check("capabilities", "The provisioner refuses such a driver", capabilities),
-    Check("capability-honesty", "The system relies on what is reported", honest),
-    Check("capacity", "The scheduler decides by this number", capacity),
-    Check("list-paging", "Tools that compare volumes and PVs would see ghosts or gaps", paging),
+    Check(
+        "capabilities", "The provisioner rejects a driver without these capabilities", capabilities
+    ),
+    Check("capability-honesty", "csi-fleet relies on the reported capabilities", honest),
+    Check("capacity", "The scheduler bases its decisions on this number", capacity),
+    Check(
+        "list-paging",
+        "Tools that compare volumes with PVs would find too many or too few volumes",
+        paging,
+    ),
 )

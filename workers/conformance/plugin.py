@@ -106,7 +106,7 @@ def shape(bench: Bench) -> None:
     spec = volume["spec"]
     given = str((spec.get("capacity") or {}).get("storage", "0"))
     if quantity.parse(given) < quantity.parse(options.requested_size):
-        raise Broken(f"the PV has {given}, the claim asks for {options.requested_size}")
+        raise Broken(f"the PV has {given}, but the claim requests {options.requested_size}")
     if not spec.get("accessModes"):
         raise Broken("the PV has no access modes")
     found = sorted(set(spec) - _NO_SOURCES)
@@ -114,7 +114,7 @@ def shape(bench: Bench) -> None:
         raise Broken(f"the PV must have one volume source, not {found or 'none'}")
     policy = spec.get("persistentVolumeReclaimPolicy")
     if policy != options.storage_class["reclaimPolicy"]:
-        raise Broken(f"the PV's reclaim policy is {policy}, the class says Delete")
+        raise Broken(f"the PV's reclaim policy is {policy}, but the class specifies Delete")
 
 
 def inputs(bench: Bench) -> None:
@@ -124,17 +124,17 @@ def inputs(bench: Bench) -> None:
     volume = bench.completed(options, bench.make().provision(options))
     bench.made.append(volume)
     if options != before:
-        raise Broken("provision changed the claim or class it was given")
+        raise Broken("provision changed the claim or the class that was passed to it")
     volume_before = deepcopy(volume)
     bench.make().delete(volume)
     if volume != volume_before:
-        raise Broken("delete changed the volume it was given")
+        raise Broken("delete changed the volume that was passed to it")
 
 
 def repeat(bench: Bench) -> None:
     """Two instances that provision the same claim return the same volume."""
     options = bench.options()
-    _same(bench.provision(options), bench.provision(options), "the same provision twice")
+    _same(bench.provision(options), bench.provision(options), "a repeated provision call")
 
 
 def lost_answer(bench: Bench) -> None:
@@ -143,7 +143,7 @@ def lost_answer(bench: Bench) -> None:
     lossy = Faulty(bench.provision, lose_answers=1)
     with contextlib.suppress(LostAnswer):
         lossy(options)
-    _same(bench.made[0], lossy(options), "provision after a lost answer")
+    _same(bench.made[0], lossy(options), "provision after a lost response")
 
 
 def concurrent(bench: Bench) -> None:
@@ -167,7 +167,7 @@ def two_claims(bench: Bench) -> None:
     """Two different claims get two different volumes."""
     one, two = bench.provision(bench.options()), bench.provision(bench.options())
     if _source(one) == _source(two):
-        raise Broken(f"two claims share one place: {_source(one)}")
+        raise Broken(f"two claims share the same storage: {_source(one)}")
 
 
 def delete_repeat(bench: Bench) -> None:
@@ -207,20 +207,27 @@ def _source(volume: JsonObject) -> JsonObject:
 
 def _same(first: JsonObject, second: JsonObject, what: str) -> None:
     if first != second:
-        raise Broken(f"{what} gave two different PVs: {_source(first)} and {_source(second)}")
+        raise Broken(f"{what} returned two different PVs: {_source(first)} and {_source(second)}")
 
 
-_LEAK: Final = "Any attempt may be repeated, also by another process; here that leaks a volume"
+_LEAK: Final = (
+    "Any attempt may be repeated, even by a different process; with this provisioner, that leaks a "
+    "volume"
+)
 CHECKS: Final[tuple[Check[Bench], ...]] = (
-    Check("pv-shape", "The API server or the binder would refuse the PV", shape),
-    Check("inputs-unchanged", "The engine goes on with these objects", inputs),
+    Check("pv-shape", "The API server or the PV controller would reject the PV", shape),
+    Check("inputs-unchanged", "csi-fleet continues to use these objects", inputs),
     Check("provision-repeat", _LEAK, repeat),
     Check("provision-lost-answer", _LEAK, lost_answer),
     Check("provision-concurrent", _LEAK, concurrent),
     Check("provision-two-claims", "Two claims would share their data", two_claims),
-    Check("delete-repeat", "A deletion is repeated until it works", delete_repeat),
+    Check("delete-repeat", "A deletion is retried until it succeeds", delete_repeat),
     Check("delete-then-provision", "A retried claim would not get its volume", delete_never_made),
-    Check("wrong-class", "A bare exception is retried for ever as if work went on", bad_class),
+    Check(
+        "wrong-class",
+        "Other exceptions are retried indefinitely, as if the operation were still in progress",
+        bad_class,
+    ),
 )
 
 

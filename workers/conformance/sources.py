@@ -46,7 +46,7 @@ def restore(subject: Subject) -> None:
     subject.need("CREATE_DELETE_SNAPSHOT")
     taken = subject.snapshot(subject.name("snapshot"), subject.create(subject.name()).volume_id)
     if not taken.ready_to_use:
-        raise Skipped("the snapshot was not ready at once")
+        raise Skipped("the snapshot was not ready to use immediately")
     source = _of_snapshot(taken.snapshot_id)
     _check_echo(subject.create(subject.name(), volume_content_source=source), source)
 
@@ -69,11 +69,14 @@ def snapshot_repeat(subject: Subject) -> None:
     name = subject.name("snapshot")
     first, second = (subject.snapshot(name, volume.volume_id) for _ in range(2))
     if first.snapshot_id != second.snapshot_id:
-        raise Broken("the same CreateSnapshot twice gave two ids")
+        raise Broken("a repeated CreateSnapshot call returned a different id")
     if first.creation_time != second.creation_time:
-        raise Broken("the same CreateSnapshot twice gave two creation times: it was taken again")
+        raise Broken(
+            "a repeated CreateSnapshot call returned a different creation time: the snapshot "
+            "was taken again"
+        )
     subject.refused(
-        "CreateSnapshot with a known name and another source",
+        "CreateSnapshot with a known name and a different source",
         lambda: subject.snapshot(name, other.volume_id),
         errors.ALREADY_EXISTS,
     )
@@ -85,13 +88,13 @@ def snapshot_delete(subject: Subject) -> None:
     taken = subject.snapshot(subject.name("snapshot"), subject.create(subject.name()).volume_id)
     for what, snapshot_id in (
         ("DeleteSnapshot", taken.snapshot_id),
-        ("the same DeleteSnapshot again", taken.snapshot_id),
+        ("a repeated DeleteSnapshot call", taken.snapshot_id),
         ("DeleteSnapshot of an id that does not exist", subject.name("snapshot")),
     ):
         try:
             subject.delete_snapshot(snapshot_id)
         except CsiError as error:
-            raise Broken(f"{what} was answered {error.code_name} instead of OK") from None
+            raise Broken(f"{what} returned {error.code_name} instead of OK") from None
 
 
 def topology(subject: Subject) -> None:
@@ -100,9 +103,13 @@ def topology(subject: Subject) -> None:
     try:
         segments = dict(subject.client.node_info().accessible_topology.segments)
     except CsiError as error:
-        raise Skipped(f"NodeGetInfo: {error.code_name}; run it where the node service is") from None
+        raise Skipped(
+            f"NodeGetInfo: {error.code_name}; run the check where the node service can be reached"
+        ) from None
     if not segments:
-        raise Broken("NodeGetInfo names no segment although topology is reported")
+        raise Broken(
+            "NodeGetInfo returns no topology segment, although the driver reports topology support"
+        )
     wanted = csi.Topology(segments=segments)
     volume = subject.create(
         subject.name(),
@@ -110,27 +117,31 @@ def topology(subject: Subject) -> None:
     )
     found = [dict(one.segments) for one in volume.accessible_topology]
     if not found:
-        raise Broken("the answer has no accessible_topology although topology is reported")
+        raise Broken(
+            "the response has no accessible_topology, although the driver reports topology support"
+        )
     if segments not in found:
-        raise Broken(f"{segments} was required, the volume is in {found}")
+        raise Broken(f"{segments} was required, but the volume is in {found}")
 
 
 def _check_echo(volume: csi.Volume, source: csi.VolumeContentSource) -> None:
     if volume.content_source != source:
-        raise Broken("the answer does not repeat the content source of the request")
+        raise Broken("the response does not repeat the content source of the request")
 
 
 _EMPTY: Final = (
-    "The provisioner takes such a volume for an empty one and deletes it, so the claim never binds"
+    "The provisioner treats such a volume as empty and deletes it, so the claim is never bound"
 )
 CHECKS: Final = (
     Check("clone-echo", _EMPTY, clone),
     Check(
-        "clone-of-unknown", "The user would get an empty volume for a full one", clone_of_unknown
+        "clone-of-unknown", "The user would get an empty volume instead of a copy", clone_of_unknown
     ),
     Check("snapshot-echo", _EMPTY, restore),
     Check("snapshot-of-unknown", "The user would get an empty volume", restore_of_unknown),
-    Check("snapshot-repeat", "A retry would change or double a snapshot", snapshot_repeat),
-    Check("snapshot-delete", "The snapshot object would stay for ever", snapshot_delete),
-    Check("topology-echo", "Pods would be scheduled to nodes that cannot reach it", topology),
+    Check("snapshot-repeat", "A retry would change or duplicate a snapshot", snapshot_repeat),
+    Check("snapshot-delete", "The snapshot object would never be deleted", snapshot_delete),
+    Check(
+        "topology-echo", "Pods would be scheduled to nodes that cannot reach the volume", topology
+    ),
 )

@@ -117,10 +117,10 @@ class Subject:
         except CsiError as error:
             if codes and error.code not in codes:
                 wanted = " or ".join(errors.CODE_NAMES[code] for code in codes)
-                raise Broken(f"{what} was answered {error.code_name} instead of {wanted}") from None
+                raise Broken(f"{what} returned {error.code_name} instead of {wanted}") from None
             return error
         wanted = " or ".join(errors.CODE_NAMES[code] for code in codes) or "an error"
-        raise Broken(f"{what} was answered OK instead of {wanted}")
+        raise Broken(f"{what} returned OK instead of {wanted}")
 
     def clean_up(self) -> None:
         """Delete what the check created; failures to delete are reported by other checks."""

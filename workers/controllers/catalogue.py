@@ -50,7 +50,9 @@ def choose(text: str) -> tuple[Spec, ...]:
     for name in wanted:
         if name not in known:
             names = ", ".join([*known, ALL])
-            raise ConfigError(f"--controllers: unknown controller {name}; known are {names}")
+            raise ConfigError(
+                f"--controllers: unknown controller {name}; the known controllers are {names}"
+            )
     if not wanted:
         raise ConfigError("--controllers: name at least one controller")
     return tuple(spec for spec in SPECS if (spec.part_of or spec.name) in wanted)

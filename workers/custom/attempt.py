@@ -76,7 +76,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
                 code = getattr(error, "code", None)
                 raise AttemptError(describe(error), state, code=code) from None
             except Exception as error:
-                _log.exception("the provisioner failed unexpectedly")
+                _log.exception("the custom provisioner raised an unexpected error")
                 raise AttemptError(describe(error), State.BACKGROUND) from error
         if not isinstance(result, ProvisionResult):
             raise AttemptError(

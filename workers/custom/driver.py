@@ -68,17 +68,27 @@ def custom_driver(provisioner: Provisioner, settings: Settings) -> CustomDriver:
     name = getattr(provisioner, "name", "")
     kind = type(provisioner).__name__
     if not isinstance(name, str) or not name:
-        raise ConfigError(f'--provisioner: {kind} has no name; give it `name = "example.com/x"`')
+        raise ConfigError(
+            f"--provisioner: {kind} has no name. Set its attribute, for example `name = "
+            '"example.com/x"`'
+        )
     for method in ("provision", "delete"):
         if not callable(getattr(provisioner, method, None)):
             raise ConfigError(f"--provisioner: {kind} has no method {method}")
     options = getattr(provisioner, "options", Options())
     if not isinstance(options, Options):
-        raise ConfigError(f"--provisioner: options of {kind} are no workers.custom.Options")
+        raise ConfigError(
+            f"--provisioner: the options of {kind} are not an instance of workers.custom.Options"
+        )
     if options.save_attempts < 1 or options.save_interval_seconds < 0:
-        raise ConfigError(f"--provisioner: {kind}: save_attempts must be 1 or more, times not < 0")
+        raise ConfigError(
+            f"--provisioner: {kind}: save_attempts must be at least 1, and times must not be "
+            "negative"
+        )
     if settings.node.enabled:
-        raise ConfigError("--provisioner does not work with --node-deployment")
+        raise ConfigError(
+            "--provisioner cannot be combined with --node-deployment. Remove one of the two flags"
+        )
     return CustomDriver(
         name=name,
         queue_name=name,

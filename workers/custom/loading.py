@@ -36,14 +36,18 @@ def load(reference: str) -> Provisioner:
     if not isinstance(found, type) and hasattr(found, "provision"):
         return cast("Provisioner", found)
     if not callable(found):
-        raise ConfigError(f"--provisioner {reference}: neither a provisioner nor a class of one")
+        raise ConfigError(
+            f"--provisioner {reference}: the object is neither a provisioner nor a "
+            "provisioner class"
+        )
     try:
         return cast("Provisioner", found())
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(
-            f"--provisioner {reference}: cannot be made: {type(error).__name__}: {error}"
+            f"--provisioner {reference}: cannot create the provisioner: {type(error).__name__}: "
+            f"{error}"
         ) from error
 
 
@@ -57,7 +61,10 @@ def load_all(references: Iterable[str], settings: Settings) -> list[CustomDriver
     for reference in references:
         driver = custom_driver(load(reference), settings)
         if driver.name in drivers:
-            raise ConfigError(f"--provisioner {reference}: {driver.name} is served already")
+            raise ConfigError(
+                f"--provisioner {reference}: provisioner {driver.name} is already served. "
+                "Name it only once"
+            )
         drivers[driver.name] = driver
         _log.info("Serving provisioner", driver=driver.name, reference=reference)
     return list(drivers.values())
@@ -79,9 +86,9 @@ def _entry_point(name: str) -> Any:
     if not found:
         known = ", ".join(sorted(entry_points(group=GROUP).names)) or "none"
         raise ConfigError(
-            f"--provisioner {name}: no such plug-in; give MODULE:CLASS or an entry point of group "
-            f"{GROUP} (installed: {known}). The flag of very old releases of csi-provisioner that "
-            "named the driver is to be dropped"
+            f"--provisioner {name}: there is no such plug-in. Use MODULE:CLASS or an entry point "
+            f"in the group {GROUP} (installed: {known}). If this is the driver name for a very old "
+            "release of csi-provisioner, remove the flag"
         )
     try:
         return next(iter(found)).load()

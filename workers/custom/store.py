@@ -101,7 +101,11 @@ class BackoffStore:
             self.provisioner.delete(deepcopy(volume))
         except Exception as error:  # noqa: BLE001 - after any failure the volume may still exist
             progress["deletes"] = progress.get("deletes", 0) + 1
-            _log.warning("not deleted again", volume=volume["metadata"]["name"], err=error)
+            _log.warning(
+                "could not repeat the deletion of the volume",
+                volume=volume["metadata"]["name"],
+                err=error,
+            )
             if progress["deletes"] < self.options.save_attempts:
                 return self.later(work, progress)
             work.event(

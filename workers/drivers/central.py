@@ -65,13 +65,16 @@ class Central:
             self._fleet.apply(specs)
         except ConfigError as error:
             if str(error) != self._told:
-                _log.error("the drivers of the last good file are served", err=error)
+                _log.error(
+                    "the drivers file is not valid; continuing with the last valid version",
+                    err=error,
+                )
             # The file is read again at each poll, because a missing TLS file may appear without
             # another change.
             self._told, self._seen = str(error), ""
             return False
         self._told = ""
-        _log.info("drivers file read again", drivers=len(specs))
+        _log.info("reloaded the drivers file", drivers=len(specs))
         return True
 
     def step(self) -> float:

@@ -206,7 +206,8 @@ def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, 
             if other := found.get(name) or same:
                 raise ConfigError(
                     f"{path}: driver {name} has the {'name' if name in found else 'endpoint'} of "
-                    f"driver {other.name} in {places[other.name].name}; keep one of them"
+                    f"driver {other.name} in {places[other.name].name}; remove one of the two "
+                    "entries"
                 )
             found[name], places[name] = spec, path
     return {name: spec for name, spec in found.items() if pool in {None, spec.pool}}
@@ -229,15 +230,15 @@ def parse(content: str, path: Path, *, pool: str | None = "") -> dict[str, Drive
     for entry in top["drivers"].sequence():
         spec = _driver(entry, defaults, path)
         if spec.name in found:
-            raise entry.error(f"driver {spec.name} is listed twice; keep one of them")
+            raise entry.error(f"driver {spec.name} is listed twice; remove one of the two entries")
         found[spec.name] = spec
     same: dict[str, str] = {}
     for spec in found.values():
         other = same.setdefault(spec.endpoint, spec.name)
         if other != spec.name:
             raise top["drivers"].error(
-                f"drivers {other} and {spec.name} have the same endpoint {spec.endpoint}; "
-                "one socket is one driver"
+                f"drivers {other} and {spec.name} have the same endpoint {spec.endpoint}, but one "
+                "socket serves only one driver; remove or correct one of the two entries"
             )
     return {name: spec for name, spec in found.items() if pool in {None, spec.pool}}
 
@@ -246,7 +247,9 @@ def _driver(entry: Entry, defaults: DriverSpec, path: Path) -> DriverSpec:
     fields = entry.mapping(_DRIVER_FIELDS, required={"name", "endpoint"})
     name = fields["name"].text()
     if not name or len(name) > 63 or any(c.isspace() or c in "/|%" for c in name):
-        raise fields["name"].error("a driver name has 1 to 63 characters, none of them space / | %")
+        raise fields["name"].error(
+            "a driver name must have 1 to 63 characters, and no space, /, | or %"
+        )
     endpoint = fields["endpoint"].text()
     try:
         target = parse_address(endpoint, allow_tcp=True)
@@ -254,10 +257,12 @@ def _driver(entry: Entry, defaults: DriverSpec, path: Path) -> DriverSpec:
         raise fields["endpoint"].error(str(error)) from None
     tls = _tls(fields["tls"], path.parent) if "tls" in fields else None
     if tls is not None and target.startswith("unix"):
-        raise fields["tls"].error("TLS is for an endpoint host:port, not for a unix socket")
+        raise fields["tls"].error(
+            "TLS works only with an endpoint host:port, not with a unix socket"
+        )
     _check_open(fields, target, tls)
     if "replicas" in fields and target.startswith("unix"):
-        raise fields["replicas"].error("replicas is for an endpoint host:port")
+        raise fields["replicas"].error("replicas works only with an endpoint host:port")
     spec = replace(
         defaults,
         name=name,
@@ -277,20 +282,21 @@ def _check_open(fields: dict[str, Entry], target: str, tls: TlsFiles | None) -> 
     if target.startswith("unix") or is_mutual or is_insecure:
         return
     raise fields["endpoint"].error(
-        "the secrets of storage classes would go to whoever answers there: give tls with ca, "
-        "certificate and key, or say insecure: true where nobody else can read or answer"
+        "without TLS, the secrets of storage classes would be sent to any program that answers at "
+        "this endpoint. Set tls with ca, certificate and key, or set insecure: true if nobody else "
+        "can read the traffic or answer there"
     )
 
 
 def _is_one(entry: Entry) -> bool:
     if entry.text() not in {"one", "any"}:
-        raise entry.error("replicas is one or any")
+        raise entry.error("replicas must be `one` or `any`")
     return entry.text() == "one"
 
 
 def _truth(entry: Entry) -> bool:
     if entry.text() not in {"true", "false"}:
-        raise entry.error(f"{entry.path.rpartition('.')[2]} is true or false")
+        raise entry.error(f"{entry.path.rpartition('.')[2]} must be true or false")
     return entry.text() == "true"
 
 
@@ -320,7 +326,7 @@ def _common(fields: dict[str, Entry], spec: DriverSpec) -> DriverSpec:
 def _tls(entry: Entry, folder: Path) -> TlsFiles:
     fields = entry.mapping({"ca", "certificate", "key", "serverName"}, required={"ca"})
     if ("certificate" in fields) != ("key" in fields):
-        raise entry.error("certificate and key go together")
+        raise entry.error("certificate and key must be set together")
     files = {
         name: folder / fields[name].text()
         for name in ("ca", "certificate", "key")
@@ -347,7 +353,7 @@ def _timeouts(entry: Entry) -> dict[str, float]:
     for name, value in entry.mapping(_operations()).items():
         found[name] = _flag_value(value, flagvalues.parse_duration)
         if found[name] <= 0:
-            raise value.error("a time-out must be greater than 0, for example 30s")
+            raise value.error("a timeout must be greater than 0, for example 30s")
     return found
 
 
@@ -364,7 +370,10 @@ def _limits(entry: Entry) -> dict[str, LaneLimits]:
     found = {}
     if "serial" in fields:
         if len(fields) > 1:
-            raise entry.error("serial means one call at a time; leave out the other limits")
+            raise entry.error(
+                "serial means one call at a time, so it cannot be combined with other "
+                "limits; remove the other limits"
+            )
         is_serial = _truth(fields["serial"])
         return dict.fromkeys(_operations(), LaneLimits(1, total=1)) if is_serial else NOT_SERIAL
     for name, value in fields.items():
@@ -374,7 +383,7 @@ def _limits(entry: Entry) -> dict[str, LaneLimits]:
         if "concurrency" not in numbers:
             raise value.error("field 'concurrency' is missing")
         if "burst" in numbers and "rate" not in numbers:
-            raise numbers["burst"].error("burst needs a rate")
+            raise numbers["burst"].error("burst is allowed only together with rate")
         rate = _number(numbers["rate"], float, least=0.001) if "rate" in numbers else 0.0
         burst = max(1, math.ceil(rate))
         found[name] = LaneLimits(
@@ -398,9 +407,11 @@ def _limits_per_node(entry: Entry) -> dict[str, int]:
             one for kind in catalogue.kinds().values() if kind.group_by for one in kind.operations
         }
         if numbers["per"].text() != "node" or name not in per_node:
-            raise numbers["per"].error(f"per: node is for {' and '.join(sorted(per_node))} alone")
+            raise numbers["per"].error(
+                f"per: node is allowed only for {' and '.join(sorted(per_node))}"
+            )
         if {"rate", "burst"} & numbers.keys():
-            raise numbers["per"].error("per: node goes with concurrency alone")
+            raise numbers["per"].error("per: node can be combined only with concurrency")
         own = numbers.get("concurrency")
         found[name] = _number(own, int, least=1) if own is not None else 1
     return found

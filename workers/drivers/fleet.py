@@ -147,7 +147,8 @@ class Fleet:
                 continue
             if driver.queue_name in self._drivers:
                 raise ConfigError(
-                    f"--csi-address: two sockets answer as driver {driver.name}; give each once"
+                    f"--csi-address: two sockets belong to driver {driver.name}. Name each "
+                    "driver's socket only once"
                 )
             self._adopt(link, driver)
 
@@ -159,7 +160,10 @@ class Fleet:
         """
         for driver in drivers:
             if driver.queue_name in self._drivers:
-                raise ConfigError(f"--provisioner: {driver.name} is the name of a driver too")
+                raise ConfigError(
+                    f"--provisioner: {driver.name} is also the name of a CSI driver. Rename "
+                    "the provisioner"
+                )
             self._drivers[driver.queue_name] = driver
 
     def connect(self, address: str) -> Link:
@@ -175,8 +179,8 @@ class Fleet:
         )
         if not connected:
             raise ConfigError(
-                f"--csi-address {address}: no driver answered within "
-                f"{CONNECT_TIMEOUT_SECONDS:.0f} s; is it running and the socket shared?",
+                f"--csi-address {address}: no driver answered within {CONNECT_TIMEOUT_SECONDS:.0f} "
+                "s. Check that the driver is running and that its socket is in a shared volume",
                 exit_code=1,
             )
         wait_ready(link.client, _log.info)
@@ -212,7 +216,8 @@ class Fleet:
                 continue
             if spec.endpoint in beside:
                 problems.append(
-                    f"driver {name}: {spec.endpoint} is given by --csi-address too; remove one"
+                    f"driver {name}: {spec.endpoint} is also given by --csi-address. Remove one of "
+                    "the two"
                 )
                 continue
             try:
@@ -242,7 +247,10 @@ class Fleet:
     def announce(self, driver: Driver, queue: WorkQueue, registry: DriverRegistry) -> None:
         """Declare the driver's limits, then register it: no key is admitted without a limit."""
         if self._settings.capacity.enabled and not driver.publishes_capacity:
-            _log.warning("capacity is not published: it lacks GET_CAPACITY", driver=driver.name)
+            _log.warning(
+                "capacity is not published: the driver does not have the capability GET_CAPACITY",
+                driver=driver.name,
+            )
         spec = next(
             (x.spec for x in self._links.values() if x.driver is driver), DriverSpec("", "")
         )
@@ -309,10 +317,10 @@ class Fleet:
             if not is_mended and link.client.answered_at == answered_at:
                 link.seek(is_connected=False)
         except CsiAddressError as error:  # certificates that cannot be read, for example
-            _log.warning("a connection cannot be tried again", driver=link.name, err=error)
+            _log.warning("could not retry the connection to a driver", driver=link.name, err=error)
             return False
         if is_mended:
-            _log.warning("a connection that swallowed calls is replaced", driver=link.name)
+            _log.warning("replacing a connection on which calls got no response", driver=link.name)
         return is_mended
 
     def stop(self) -> None:
@@ -372,7 +380,7 @@ class Fleet:
         other = self._drivers.get(driver.queue_name)
         if other is not None and other.client is not link.client:
             link.retry_at = time.monotonic() + RETRY_SECONDS
-            link.tell(f"driver {driver.name} is served by another address already")
+            link.tell(f"driver {driver.name} is already served at a different address")
             return
         is_back = link.driver is not None and link.losses != link.shaking_losses
         self._adopt(link, driver)
@@ -383,7 +391,7 @@ class Fleet:
             return
         link.is_served, link.told = True, ""
         if is_back:
-            _log.warning("the driver is connected again", driver=driver.name)
+            _log.warning("reconnected to the driver", driver=driver.name)
 
     def _resume(self, link: Link, driver: Driver) -> bool:
         """Report the connection; returns False if another replica of the driver is called."""
@@ -418,7 +426,9 @@ class Fleet:
         link.is_served, link.waiting_since = False, time.monotonic()
         if link.client.replica is not None:
             link.client.replica.revoke()
-        _log.warning("connection to the driver is lost, its keys wait", driver=link.name)
+        _log.warning(
+            "lost the connection to the driver; work for the driver is waiting", driver=link.name
+        )
         if link.driver is not None and self._consumers is not None:
             self._consumers.leave(link.driver.queue_name)
 
@@ -448,7 +458,7 @@ class Fleet:
             self._drivers.pop(name, None)
             self._seats.pop(name, None)
             self._records.pop(name, None)
-            _log.info("the driver is not served any more", driver=link.name)
+            _log.info("the driver is no longer served", driver=link.name)
         # Reconciles that are running may finish, so the client is closed only after the longest
         # possible call.
         timer = threading.Timer(link.longest_call, link.client.close)

@@ -35,12 +35,12 @@ PROVE_SECONDS: Final = 8.0
 """A TCP connection on which no answer has arrived for this long is probed."""
 
 _REMEDIES: Final = {
-    tlscheck.EXPIRED: "renew it",
-    tlscheck.WRONG_NAME: "check tls.serverName",
-    tlscheck.UNKNOWN_CA: "check tls.ca",
-    tlscheck.NO_CERTIFICATE: "set tls.certificate and tls.key",
-    tlscheck.NOT_ACCEPTED: "check tls.certificate and the driver's CA for clients",
-    tlscheck.NOT_TLS: "remove tls or let the driver use it",
+    tlscheck.EXPIRED: "Renew the certificate",
+    tlscheck.WRONG_NAME: "Check tls.serverName",
+    tlscheck.UNKNOWN_CA: "Check tls.ca",
+    tlscheck.NO_CERTIFICATE: "Set tls.certificate and tls.key",
+    tlscheck.NOT_ACCEPTED: "Check tls.certificate and the driver's CA for clients",
+    tlscheck.NOT_TLS: "Remove tls, or enable TLS in the driver",
 }
 
 
@@ -97,7 +97,9 @@ class Link:
         replica.revoke()
         replica.address = address
         self.client.move(address)
-        _log.info("connects to another replica", driver=self.name, address=address)
+        _log.info(
+            "connecting to a different replica of the driver", driver=self.name, address=address
+        )
         return True
 
     @property
@@ -123,7 +125,9 @@ class Link:
                 The text is one line.
         """
         if self.seek(is_connected=True):
-            raise ConfigError(f"driver {self.name}: connects to the replica that is called")
+            raise ConfigError(
+                f"driver {self.name}: connecting to the replica that the workers call"
+            )
         if self.client.replica is not None and not self.client.replica.address:
             raise ConfigError(f"driver {self.name}: no address of {self.spec.endpoint} is known")
         try:
@@ -137,8 +141,8 @@ class Link:
         expected = self.driver.name if self.driver else self.spec.name
         if expected and found.name != expected:
             raise ConfigError(
-                f"{self.spec.endpoint} answers as driver {found.name}, not {expected}; "
-                "it is not served: correct name or endpoint"
+                f"the driver at {self.spec.endpoint} is {found.name}, not {expected}, so it is not "
+                "served. Correct the name or the endpoint"
             )
         return replace(
             found,
@@ -184,7 +188,7 @@ def tls_trouble(spec: DriverSpec) -> str:
     refusal = tlscheck.refusal(*host_and_port(spec.endpoint), spec.tls)
     if not refusal:
         return ""
-    return f"TLS refused: {refusal}: {_REMEDIES.get(refusal, 'check the tls files')}"
+    return f"the TLS connection fails: {refusal}. {_REMEDIES.get(refusal, 'Check the tls files')}"
 
 
 def open_link(

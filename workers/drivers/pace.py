@@ -98,7 +98,9 @@ class SharedPace(Pace):
             try:
                 seconds = self._lanes.pace(lane)
             except QueueUnavailable as error:
-                _log.warning("rate not asked", driver=self._queue_name, err=error)
+                _log.warning(
+                    "could not read the rate of the driver", driver=self._queue_name, err=error
+                )
             else:
                 time.sleep(seconds)
 
@@ -111,7 +113,11 @@ class SharedPace(Pace):
             try:
                 self._lanes.throttle(lane)
             except QueueUnavailable as unavailable:
-                _log.warning("lane not lowered", driver=self._queue_name, err=unavailable)
+                _log.warning(
+                    "could not lower the limit of the driver",
+                    driver=self._queue_name,
+                    err=unavailable,
+                )
 
     def _lane(self, operation: str) -> str:
         kind = catalogue.lanes().get(operation)

@@ -33,7 +33,7 @@ def load(content: str, file: str) -> Entry:
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}: not YAML: {str(error).splitlines()[0]}") from None
     if node is None:
-        raise ConfigError(f"{file}: is empty; it needs a list `drivers:`")
+        raise ConfigError(f"{file}: the file is empty; add a list `drivers:`")
     return Entry(node, file, "")
 
 
@@ -82,7 +82,7 @@ class Entry:
             name = Entry(key, self.file, self.path).text()
             entry = Entry(node, self.file, f"{self.path}.{name}" if self.path else name)
             if name in found:
-                raise entry.error("is given twice")
+                raise entry.error("occurs twice")
             if known is not None and name not in known:
                 raise Entry(key, self.file, self.path).error(_unknown(name, known))
             found[name] = entry
@@ -96,4 +96,4 @@ def _unknown(name: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     if close:
         return f"unknown field {name!r}; did you mean {close[0]!r}?"
-    return f"unknown field {name!r}; known are {', '.join(sorted(known))}"
+    return f"unknown field {name!r}; the known fields are {', '.join(sorted(known))}"

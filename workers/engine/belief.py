@@ -93,7 +93,9 @@ def _last_state(kube: KubeReader, vanished: Vanished, version: int) -> JsonObjec
     except AwayError:
         raise
     except ApiError as error:  # too long ago, or no permission to watch
-        _log.warning("the deletion cannot be looked up", resource=resource.plural, err=error)
+        _log.warning(
+            "could not check whether the object was deleted", resource=resource.plural, err=error
+        )
     return None
 
 

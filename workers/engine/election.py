@@ -145,13 +145,23 @@ class Election:
         if not self.may_work():
             now = self.clock()
             if self.standing is not Standing.UNKNOWN:
-                _log.warning("lease is not known any more", lease=self.name, err=why)
+                _log.warning(
+                    "could not renew the Lease, so this worker stops its work for it",
+                    lease=self.name,
+                    err=why,
+                )
                 self._told_at = now
             elif now - self._told_at >= _AGAIN_SECONDS:  # includes a Lease that was never known
-                _log.warning("lease is not known, no work is done by it", lease=self.name, err=why)
+                _log.warning(
+                    "could not read the Lease, so this worker does no work for it",
+                    lease=self.name,
+                    err=why,
+                )
                 self._told_at = now
             self.standing = Standing.UNKNOWN
-            self.trouble = f"lease {self.name} is not known, no work is done by it: {why}"
+            self.trouble = (
+                f"Lease {self.name} could not be read, so this worker does no work for it: {why}"
+            )
 
     def pause_seconds(self) -> float:
         """Return the time until the next step."""
@@ -176,7 +186,9 @@ class Election:
                 spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 self.leases.update(paths.LEASES, {**lease, "spec": spec})
         except ApiError as error:
-            _log.warning("lease runs out by itself", lease=self.name, err=error)
+            _log.warning(
+                "could not release the Lease; it expires automatically", lease=self.name, err=error
+            )
 
     @property
     def _look_seconds(self) -> float:
@@ -270,7 +282,7 @@ class Election:
         return Standing.HELD
 
     def _tell_taken(self) -> None:
-        _log.info("lease taken", lease=self.name, identity=str(self.identity))
+        _log.info("acquired the Lease", lease=self.name, identity=str(self.identity))
 
     def _sent(self, lease: JsonObject, started: float) -> None:
         self.holder = holder_of(lease)

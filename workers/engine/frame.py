@@ -110,7 +110,7 @@ def _take(context: Context, driver: str, kinds: Sequence[str], *, is_woken: bool
     try:
         return context.queue.take(driver, wanted, is_woken=is_woken)
     except TransientError as error:
-        _log.warning("no key taken", driver=driver, err=error)
+        _log.warning("could not take a key from the queue", driver=driver, err=error)
         return None
 
 
@@ -150,9 +150,9 @@ class Pass:
         try:
             return context.queue.enter(lease, self.controller.locks(key, self.driver))
         except TransientError as error:
-            _log.warning("key not locked", key=key.text, err=error)
+            _log.warning("could not take the locks of a key", key=key.text, err=error)
         except Exception:  # noqa: BLE001 - one key's defect must not stop the others
-            _log.exception("unexpected error, key not locked", key=key.text)
+            _log.exception("unexpected error while taking the locks of a key", key=key.text)
             context.metrics.unexpected_errors.labels(key.kind, self.driver_name).inc()
         give_back(context, lease, is_begun=False)
         return False
@@ -224,12 +224,12 @@ class Pass:
         except Ended as ended:
             return ended.outcome
         except LeaseLost as error:
-            _log.warning("lease lost", err=error)
+            _log.warning("stopped a reconcile: another worker may have its key now", err=error)
             trail.note("waits", "lease lost")
             self.context.metrics.lease_losses.labels(self.key.kind).inc()
             return wait(0, "lease lost")
         except (TransientError, AwayError) as error:
-            _log.warning("key waits", err=error)
+            _log.warning("the key waits for a retry", err=error)
             trail.note("waits", str(error))
             is_full = isinstance(error, QueueFull)
             return wait(FULL_SECONDS if is_full else AWAY_SECONDS, "away")
@@ -251,7 +251,7 @@ class Pass:
         try:
             self.give_back(lease, outcome)
         except TransientError as error:
-            _log.warning("key not released", err=error)
+            _log.warning("could not release the key", err=error)
 
     def give_back(self, lease: Lease, outcome: Outcome) -> bool:
         """Apply the outcome to the queue; False if another worker already has the lease."""
@@ -301,4 +301,4 @@ def give_back(context: Context, lease: Lease, *, is_begun: bool = True) -> None:
     try:
         context.queue.release(lease, delay_seconds=AWAY_SECONDS, count=is_begun)
     except TransientError as error:
-        _log.warning("key not released", err=error)
+        _log.warning("could not release the key", err=error)

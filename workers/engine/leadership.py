@@ -248,7 +248,10 @@ class Leadership:
         try:
             election.release()
         except Exception:  # noqa: BLE001 - the other Leases must be released too
-            _log.exception("unexpected error, lease runs out by itself", lease=election.name)
+            _log.exception(
+                "unexpected error while releasing the Lease; it expires automatically",
+                lease=election.name,
+            )
 
     def _all(self) -> list[_Kept]:
         with self._lock:
@@ -292,7 +295,7 @@ class Leadership:
             with HEARTBEATS.during(f"lease {one.candidate.lease}"):
                 self._step(one)
         except Exception:  # noqa: BLE001 - nobody reads the future's result
-            _log.exception("unexpected error, lease not kept", lease=one.candidate.lease)
+            _log.exception("unexpected error while renewing the Lease", lease=one.candidate.lease)
         if not self._stopped.is_set() and (one.telling is None or one.telling.done()):
             one.telling = self._tellers.submit(self._tell_alone, one)
         self._wake()
@@ -302,9 +305,17 @@ class Leadership:
             with HEARTBEATS.during(f"lease {one.candidate.lease} in Redis"):
                 self._tell(one)
         except QueueUnavailable as error:
-            _log.warning("lanes do not follow the lease", lease=one.candidate.lease, err=error)
+            _log.warning(
+                "could not open or close the driver's queue after a change of the Lease",
+                lease=one.candidate.lease,
+                err=error,
+            )
         except Exception:  # noqa: BLE001 - nobody reads the future's result
-            _log.exception("unexpected error, lanes do not follow", lease=one.candidate.lease)
+            _log.exception(
+                "unexpected error while opening or closing the driver's queue after a change "
+                "of the Lease",
+                lease=one.candidate.lease,
+            )
 
     def _step(self, one: _Kept) -> _Kept:
         election = one.election
@@ -341,7 +352,7 @@ class Leadership:
         if election.standing is Standing.FOREIGN:
             if not one.was_foreign:
                 _log.warning(
-                    "waits, the lease is held by another",
+                    "waiting because another program holds the Lease",
                     driver=candidate.queue_name,
                     lease=f"{self._settings.namespace}/{election.name}",
                     holder=election.holder,
@@ -350,7 +361,7 @@ class Leadership:
             # The pause is longer than a period, so that it lasts until the next step but expires if
             # this process dies.
             span = 3 * self._settings.retry_period_seconds
-            self._lanes.pause(candidate.lanes, f"lease held by {election.holder}", span)
+            self._lanes.pause(candidate.lanes, f"Lease held by {election.holder}", span)
         elif election.may_work():
             one.was_foreign = False
             seconds = election.valid_until - self._clock()

@@ -76,9 +76,9 @@ class Passes:
         for heart, lease in running:
             if heart.silent_seconds() <= heart.limit_seconds or lease.is_released:
                 continue
-            _log.error("a pass is stuck, its lease is given back", key=lease.key.text)
+            _log.error("a reconcile is stuck; releasing its key", key=lease.key.text)
             try:
                 queue.release(lease, delay_seconds=_AGAIN_SECONDS, count=True)
             except TransientError as error:
-                _log.warning("key not released", key=lease.key.text, err=error)
+                _log.warning("could not release the key", key=lease.key.text, err=error)
                 return  # each further release would wait as long, and this thread is watched too

@@ -34,7 +34,7 @@ def mirror_first(pauses: Pauses, record: PauseRecord) -> None:
     except ForbiddenError as error:
         # With the Roles of an older release, work must continue; the watcher mirrors the pauses
         # too.
-        _log.error("this worker is not allowed to read pauses", err=error)
+        _log.error("this worker is not allowed to read the ConfigMap with the pauses", err=error)
 
 
 def class_pause(runtime: Runtime, name: str) -> Outcome | None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _ERRORS: Final = ("attachError", "detachError", "error")
 _ADVICE: Final = (
-    "Look at Redis: its pod, its network policy, `csi-fleet doctor`. Nothing is lost: all goes on "
-    "by itself when it answers."
+    "Check the Redis pod and its network policy, and run `csi-fleet doctor`. Nothing is lost: work "
+    "continues automatically when Redis answers."
 )
 
 
@@ -69,9 +69,12 @@ def _error_of(item: JsonObject) -> str:
 
 
 def _unknown(said: str) -> Cause:
-    known = f" The last error at the object: {said}" if said else " The object shows no error."
+    known = (
+        f" The last error recorded on the object: {said}" if said else " The object shows no error."
+    )
     return Cause(
         "redis-away",
-        f"Redis does not answer, so what csi-fleet does about it is not known.{known}",
+        "Redis does not answer, so it is not known what csi-fleet is doing about this "
+        f"object.{known}",
         _ADVICE,
     )

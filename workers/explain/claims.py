@@ -54,15 +54,15 @@ def _absent(facts: ClaimFacts) -> Cause | None:
         one = facts.quotas[0]
         return Cause(
             "quota",
-            f"There is no claim {facts.namespace}/{facts.name}, and quota {one.name} of the "
-            f"namespace is used up: {one.resource} {one.used} of {one.hard}. A claim beyond it is "
-            "refused when it is created.",
-            "Delete claims, or raise the quota, then create the claim again.",
+            f"There is no claim {facts.namespace}/{facts.name}, and the namespace's ResourceQuota "
+            f"{one.name} is used up: {one.resource} {one.used} of {one.hard}. The API server "
+            "refuses to create a claim that exceeds the quota.",
+            "Delete other claims or raise the quota, then create the claim again.",
         )
     return Cause(
         "not-found",
         f"There is no claim {facts.namespace}/{facts.name}.{facts.hint}",
-        "Check namespace and name: kubectl get pvc -A",
+        "Check the namespace and the name: kubectl get pvc -A",
     )
 
 
@@ -77,33 +77,33 @@ def _bound(facts: ClaimFacts) -> Cause | None:
     if phase == "Lost" and not volume_name:
         return Cause(
             "lost",
-            "The claim says that it was bound, but it names no volume: it was copied or restored "
-            "from a bound claim.",
-            "Delete it and create it again without the annotations "
+            "The claim has the annotations of a bound claim but names no volume: it was copied or "
+            "restored from a bound claim.",
+            "Delete the claim and create it again without the annotations "
             "pv.kubernetes.io/bind-completed and pv.kubernetes.io/bound-by-controller.",
         )
     if phase == "Lost":
         return Cause(
             "lost",
-            f"The claim lost its volume {volume_name}: that PersistentVolume does not exist.",
+            f"The claim has lost its volume: PersistentVolume {volume_name} does not exist.",
             "Restore the PersistentVolume, or delete the claim and create it again.",
         )
     if volume_name and phase == "Bound":
-        return Cause("bound", f"It is bound to volume {volume_name}.", is_problem=False)
+        return Cause("bound", f"The claim is bound to volume {volume_name}.", is_problem=False)
     if volume_name and facts.volume is None:
         return Cause(
             "volume-missing",
-            f"It asks for volume {volume_name}, which does not exist.",
-            "Create that PersistentVolume, or remove spec.volumeName by creating the claim again.",
+            f"The claim requests volume {volume_name}, which does not exist.",
+            "Create that PersistentVolume, or create the claim again without spec.volumeName.",
         )
     if facts.volume is not None:
         if cause := _of_another(claim, facts.volume):
             return cause
         return Cause(
             "binding",
-            f"Volume {facts.volume['metadata']['name']} is saved; kube-controller-manager binds "
-            "it now.",
-            "If this lasts, look at kube-controller-manager.",
+            f"Volume {facts.volume['metadata']['name']} has been saved; kube-controller-manager is "
+            "binding the claim to it now.",
+            "If this persists, check kube-controller-manager.",
             is_problem=False,
         )
     return None
@@ -120,8 +120,8 @@ def _of_another(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> Cause | 
     return Cause(
         "volume-of-another",
         f"Volume {volume['metadata']['name']} belongs to {whose}.",
-        "Create the claim again with another spec.volumeName or without one; or, to use what is "
-        "stored there, take spec.claimRef off the volume.",
+        "Create the claim again with a different spec.volumeName or without one. To use the data "
+        "on that volume instead, remove spec.claimRef from the volume.",
     )
 
 
@@ -130,25 +130,26 @@ def _class(facts: ClaimFacts) -> Cause | None:
         if facts.names_class:
             return Cause(
                 "no-class",
-                "It asks for no storage class (an empty name), so nothing is provisioned; it "
-                "waits for a PersistentVolume made by hand.",
-                "Name a class in spec.storageClassName, or create a matching PersistentVolume.",
+                "The claim requests no storage class (the name is empty), so nothing is "
+                "provisioned. It is waiting for a manually created PersistentVolume.",
+                "Set spec.storageClassName to a class, or create a matching PersistentVolume.",
             )
         return Cause(
             "no-class",
-            "It names no storage class and the cluster has no default class.",
-            "Name a class in spec.storageClassName, or mark one class as the default.",
+            "The claim names no storage class, and the cluster has no default class.",
+            "Set spec.storageClassName to a class, or mark one class as the default.",
         )
     if facts.storage_class is None:
         return Cause(
             "class-missing",
             f'Storage class "{facts.class_name}" does not exist.{facts.hint}',
-            "Create the class, or create the claim again with one that exists: kubectl get sc",
+            "Create the class, or create the claim again with a class that exists: kubectl get sc",
         )
     if facts.driver_name == NO_PROVISIONER:
         return Cause(
             "static-class",
-            f'Class "{facts.class_name}" does not provision; it is for volumes made by hand.',
+            f'Storage class "{facts.class_name}" has no dynamic provisioning; it is for manually '
+            "created volumes.",
             "Create a matching PersistentVolume.",
         )
     return None
@@ -163,9 +164,9 @@ def _unserved(facts: ClaimFacts) -> Cause | None:
             return _gone(node)
         return Cause(
             "not-served",
-            f'No worker on node "{node}" provisions for driver "{facts.driver_name}"; workers on '
-            "other nodes do.",
-            "Look at the driver's pod on that node.",
+            f'No worker on node "{node}" provisions volumes for driver "{facts.driver_name}"; '
+            "workers on other nodes do.",
+            "Check the driver's pod on that node.",
         )
     return queueing.unserved(
         facts.driver_name,
@@ -183,25 +184,26 @@ def _late(facts: ClaimFacts) -> Cause | None:
     if found := queueing.last_error(facts.state, facts.last_error):
         return Cause(
             "rescheduled",
-            "Provisioning failed for the node that the scheduler chose, so csi-fleet gave the "
-            f"claim back to the scheduler: {found[0]}",
-            "The scheduler chooses a node again. If it keeps choosing that node, look for the "
-            "driver and for free space there: kubectl get csistoragecapacities -A.",
+            "Provisioning failed for the node that the scheduler chose, so csi-fleet returned the "
+            f"claim to the scheduler: {found[0]}",
+            "Wait until the scheduler has chosen a node again. If it keeps choosing the same node, "
+            "check that the driver runs there and that the node has free space: kubectl get "
+            "csistoragecapacities -A.",
         )
     if not facts.pods:
         return Cause(
             "waits-for-consumer",
-            f'It waits for its first consumer: class "{facts.class_name}" binds late, and no pod '
-            "uses the claim yet.",
+            f'The claim is waiting for its first consumer: storage class "{facts.class_name}" '
+            "delays binding, and no pod uses the claim yet.",
             "Start a pod that mounts the claim.",
             is_problem=False,
         )
     why = f": {facts.pod_problem}" if facts.pod_problem else "."
     return Cause(
         "waits-for-consumer",
-        f"It waits for its first consumer: pod {facts.pods[0]} uses it, but the scheduler has "
-        f"not chosen a node for it{why}",
-        "See the pod: kubectl describe pod.",
+        f"The claim is waiting for its first consumer: pod {facts.pods[0]} uses it, but the "
+        f"scheduler has not chosen a node for the pod{why}",
+        "Check the pod's events: kubectl describe pod.",
     )
 
 
@@ -210,7 +212,8 @@ def _selector(facts: ClaimFacts) -> Cause | None:
         return None
     return Cause(
         "selector",
-        "It has a selector, which works only for volumes made by hand; none is provisioned.",
+        "The claim has a selector, which works only with manually created volumes; no volume is "
+        "provisioned.",
         "Create the claim again without spec.selector.",
     )
 
@@ -220,10 +223,10 @@ def _unpopulated(facts: ClaimFacts) -> Cause | None:
         return None
     return Cause(
         "no-populator",
-        f"It is to be filled from {facts.source}, and no VolumePopulator names that kind: nobody "
-        "fills the volume.",
-        "Install the populator of that kind: kubectl get volumepopulators lists those there are. "
-        "Or correct spec.dataSourceRef by creating the claim again.",
+        f"The claim's volume is to be filled from {facts.source}, but no VolumePopulator names "
+        "that kind, so nothing will fill the volume.",
+        "Install a populator for that kind (kubectl get volumepopulators lists the installed "
+        "ones), or create the claim again with a correct spec.dataSourceRef.",
     )
 
 
@@ -232,9 +235,9 @@ def _source(facts: ClaimFacts) -> Cause | None:
         return None
     return Cause(
         "source-missing",
-        f"It is to be a copy of {facts.missing_source}, which does not exist.",
-        "Create the source, or create the claim again with another one; csi-fleet retry pvc "
-        f"{facts.namespace}/{facts.name} tries it at once.",
+        f"The claim's volume is to be created from {facts.missing_source}, which does not exist.",
+        "Create the source, or create the claim again with a different source. To retry at once, "
+        f"run csi-fleet retry pvc {facts.namespace}/{facts.name}.",
     )
 
 
@@ -244,9 +247,9 @@ def _populated(facts: ClaimFacts) -> Cause | None:
     who = f"populator {facts.populator}" if facts.populator else "a populator of that kind"
     return Cause(
         "waits-for-populator",
-        f"It waits for {who}, which fills the volume from {facts.source}; csi-fleet provisions "
-        "only the volume that the populator asks for.",
-        "If this lasts, look at the populator's log and at the events of the claim.",
+        f"The claim is waiting for {who}, which fills the volume from {facts.source}; csi-fleet "
+        "provisions only the volume that the populator requests.",
+        "If this persists, check the populator's log and the events of the claim.",
         is_problem=False,
     )
 
@@ -256,9 +259,9 @@ def _not_requested(facts: ClaimFacts) -> Cause | None:
         return None
     return Cause(
         "not-requested",
-        "kube-controller-manager has not asked for a volume yet (the annotation "
+        "kube-controller-manager has not requested a volume for the claim yet (the annotation "
         "volume.kubernetes.io/storage-provisioner is missing).",
-        "If this lasts, look at kube-controller-manager.",
+        "If this persists, check kube-controller-manager.",
     )
 
 
@@ -286,9 +289,9 @@ def _unsaved(facts: ClaimFacts) -> Cause | None:
     why = f": {found[0]}" if found else "."
     return Cause(
         "save-refused",
-        f"The volume was created, but the API server does not take its PersistentVolume{why}",
-        f"Remove what refuses it (webhook, policy, quota, rights). {queueing.next_try(state)} "
-        "The volume is kept and CreateVolume is not repeated.",
+        f"The volume was created, but the API server rejects its PersistentVolume{why}",
+        "Remove the cause of the rejection (a webhook, a policy, a quota or a missing permission). "
+        f"{queueing.next_try(state)} The volume is kept, and CreateVolume is not repeated.",
         state.due,
     )
 
@@ -302,17 +305,17 @@ def _node(facts: ClaimFacts) -> Cause | None:
     if node.csi_drivers is None or facts.driver_name not in node.csi_drivers:
         return Cause(
             "node-lacks-driver",
-            f'Node "{node.name}" has no entry of driver "{facts.driver_name}" in its CSINode: the '
-            "driver is not registered there.",
-            "Check the driver's node pod on that node (node-driver-registrar).",
+            f'Node "{node.name}" has no entry for driver "{facts.driver_name}" in its CSINode, so '
+            "the driver is not registered on that node.",
+            "Check the driver's node pod on that node, above all its node-driver-registrar.",
         )
     missing = [key for key in node.csi_drivers[facts.driver_name] if key not in node.labels]
     if missing:
         return Cause(
             "node-lacks-label",
-            f'Node "{node.name}" lacks the topology label {missing[0]} that driver '
+            f'Node "{node.name}" does not have the topology label {missing[0]}, which driver '
             f'"{facts.driver_name}" announced for it.',
-            "Restart the driver's node pod there, so that kubelet sets the label again.",
+            "Restart the driver's node pod on that node, so that kubelet sets the label again.",
         )
     return None
 
@@ -320,8 +323,9 @@ def _node(facts: ClaimFacts) -> Cause | None:
 def _gone(node: str) -> Cause:
     return Cause(
         "node-gone",
-        f'The scheduler chose node "{node}", which does not exist any more.',
-        "The claim is given back to the scheduler; delete the pod if this lasts.",
+        f'The scheduler chose node "{node}", which no longer exists.',
+        "Wait until csi-fleet has returned the claim to the scheduler. If this persists, delete "
+        "the pod.",
     )
 
 
@@ -353,20 +357,21 @@ def _failed(facts: ClaimFacts) -> Cause | None:
     if "slow_until" in queueing.memo_of(state):
         return Cause(
             "infeasible",
-            "The driver says that this request can never work"
+            "The driver reported that this request can never succeed"
             + (f": {found[0]}" if found else "."),
-            f"Change the class's parameters or the claim. It is tried again slowly. {again}",
+            "Change the class's parameters or the claim. The request is retried at long intervals. "
+            f"{again}",
             state.due,
         )
     if found is None:
         if not state.due:
             return queueing.queued(state)
         waits = [note.detail for note in state.trail if note.event == "waits"]
-        why = f": {waits[-1]}." if waits else "; no error is known."
+        why = f": {waits[-1]}." if waits else "; no error has been recorded."
         return Cause(
             "back-off",
-            f"It is looked at again later{why} {again}",
-            "csi-fleet retry pvc NAMESPACE/NAME does it now.",
+            f"The claim will be retried later{why} {again}",
+            "To retry now, run csi-fleet retry pvc NAMESPACE/NAME.",
             state.due,
         )
     message, at = found
@@ -375,9 +380,9 @@ def _failed(facts: ClaimFacts) -> Cause | None:
     if message.startswith(_NOT_SAVED):
         return Cause(
             "save-refused",
-            "The volume was created, but the API server does not take its PersistentVolume: "
-            f"{message}",
-            f"Remove what refuses it (webhook, policy, quota, rights). {again}",
+            f"The volume was created, but the API server rejects its PersistentVolume: {message}",
+            "Remove the cause of the rejection (a webhook, a policy, a quota or a missing "
+            f"permission). {again}",
             state.due,
         )
     if message.startswith(_NOT_READ):  # the caller cannot read Secrets, or the secret is back
@@ -386,23 +391,23 @@ def _failed(facts: ClaimFacts) -> Cause | None:
         return Cause(
             "secret-missing",
             f'The provisioner secret {namespace}/{name} of class "{facts.class_name}" could not be '
-            f"used by the last attempt: {problem}.",
+            f"used in the last attempt: {problem}.",
             f"{_READ_ADVICE} {again}".rstrip(),
             state.due,
         )
     if _EXHAUSTED in message:
         return Cause(
             "storage-full",
-            f"The storage is full or its quota is used up: {message}",
-            f"Free or add space, or ask for less. {again}",
+            f"The storage backend is full or its quota is used up: {message}",
+            f"Free or add space, or request a smaller size. {again}",
             state.due,
         )
     if _NO_TOPOLOGY in message:
         return Cause(
             "no-topology",
-            f'No node announces where driver "{facts.driver_name}" can be reached: {message}',
-            "Check that the driver's node pods run: kubectl get csinodes -o yaml must show the "
-            f"driver with its topologyKeys, and those nodes the labels. {again}",
+            f'No node announces topology for driver "{facts.driver_name}": {message}',
+            "Check that the driver's node pods are running: kubectl get csinodes -o yaml must show "
+            f"the driver with its topologyKeys, and the nodes must have these labels. {again}",
             state.due,
         )
     age = duration(max(0.0, facts.now - at))
@@ -410,14 +415,14 @@ def _failed(facts: ClaimFacts) -> Cause | None:
         return Cause(
             "attempt-failed",
             f"The last attempt failed {age} ago: {message}",
-            "Change what the message names: the class's parameters or secrets, the claim or its "
-            f"source. {again} csi-fleet retry does it now.",
+            "Correct what the message names: the class's parameters or secrets, the claim or its "
+            f"source. {again} To retry now, run csi-fleet retry.",
             state.due,
         )
     return Cause(
         "driver-error",
-        f"The driver answered {age} ago: {message}",
-        f"See the driver's log. {again} csi-fleet retry does it now.",
+        f"The driver returned an error {age} ago: {message}",
+        f"Check the driver's log. {again} To retry now, run csi-fleet retry.",
         state.due,
     )
 
@@ -431,20 +436,21 @@ def _unseen(facts: ClaimFacts) -> Cause:
     if facts.watchers == 0:
         return Cause(
             "no-watcher",
-            "No csi-fleet watcher is alive, so new claims are not seen.",
-            "Start the watcher, or look at why it ended; nothing is lost meanwhile.",
+            "No csi-fleet watcher is running, so new claims are not noticed.",
+            "Start the watcher, or find out why it stopped; nothing is lost in the meantime.",
         )
     if found := queueing.last_error(facts.state, facts.last_error):
         return Cause(
             "last-error",
-            f"It is not queued now. The last error, at {moment(found[1])}: {found[0]}",
-            "csi-fleet retry pvc NAMESPACE/NAME looks at it again.",
+            f"The claim is not queued now. The last error, at {moment(found[1])}: {found[0]}",
+            "To queue the claim again, run csi-fleet retry pvc NAMESPACE/NAME.",
         )
     age = duration(max(0.0, facts.now - created)) if created else "a while"
     return Cause(
         "not-queued",
         f"The claim is not queued although a watcher is running; it is {age} old.",
-        "csi-fleet retry pvc NAMESPACE/NAME queues it; the resync does it too, by --resync-period.",
+        "To queue the claim now, run csi-fleet retry pvc NAMESPACE/NAME. The next resync "
+        "(--resync-period) also queues it.",
     )
 
 

@@ -28,8 +28,8 @@ def held(item: Json) -> Cause | None:
     told = [f"{one} ({meaning})" if (meaning := _meaning(one)) else one for one in names]
     return Cause(
         "foreign-finalizer",
-        f"It was deleted, but finalizers keep it: {', '.join(told)}.",
-        "It is deleted when those controllers remove their finalizers.",
+        f"The object was deleted, but finalizers still keep it: {', '.join(told)}.",
+        "Wait until the controllers that set these finalizers remove them.",
     )
 
 

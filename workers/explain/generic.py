@@ -83,8 +83,8 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
         return Explained(
             Cause(
                 "no-controller",
-                f"No worker runs the controller for it: {programs}.",
-                "Start a worker with --controllers, see docs/flags.md.",
+                f"No worker runs the controller for this object: {programs}.",
+                "Start a worker that runs the controller: see --controllers in docs/flags.md.",
             )
         )
     return Explained(NOTHING)

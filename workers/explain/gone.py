@@ -41,7 +41,7 @@ def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained | 
         found = still_open(tools, noun, state)
         volume = str((state.intent or {}).get("volume") or "")
         about = f" on volume {volume}" if volume else ""
-        text = f"{what} was deleted, and csi-fleet still works{about}. {found.text}"
+        text = f"{what} was deleted, but csi-fleet is still working{about}. {found.text}"
         return Explained(replace(found, text=text), state)
     last = state.trail[-1]
     said = next((one.detail for one in reversed(state.trail) if one.event in _ENDS), "")
@@ -49,7 +49,7 @@ def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained | 
     return Explained(
         Cause(
             "gone",
-            f"There is no {what} any more. csi-fleet ended its work on it "
+            f"{what} no longer exists. csi-fleet finished its work on it "
             f"{duration(max(0.0, state.now - last.at))} ago{result}.",
             is_problem=False,
         ),
@@ -88,10 +88,10 @@ def still_open(tools: Tools, noun: Noun, state: KeyState) -> Cause:
         volume = state.intent.get("volume") or state.key.record_name
         return Cause(
             "stranded",
-            f"Nobody can end the attempt: {state.intent.get('problem') or 'the reason is unknown'}",
-            "Create again what is missing, then run `csi-fleet retry pvc "
-            f"{state.key.object}`; or look for the volume in the storage and run `csi-fleet audit "
-            f"--forget={volume}`.",
+            "csi-fleet cannot finish the attempt without you: "
+            f"{state.intent.get('problem') or 'the reason is unknown'}",
+            f"Recreate what is missing, then run `csi-fleet retry pvc {state.key.object}`. Or look "
+            f"for the volume in the storage backend, then run `csi-fleet audit --forget={volume}`.",
         )
     if found := queueing.running(state) or queueing.paused(state):
         return found
@@ -116,5 +116,5 @@ def still_open(tools: Tools, noun: Noun, state: KeyState) -> Cause:
             state.due,
         )
     return queueing.queued(state) or Cause(
-        "deleting", f"The work is not at its end. {again}".rstrip(), is_problem=False
+        "deleting", f"The work has not finished. {again}".rstrip(), is_problem=False
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 UNTAKEN_SECONDS: Final = 3.0
 # A call that has run longer than this is reported as slow.
 LONG_SECONDS: Final = 2.0
-_FOLLOW_UP: Final = "Nothing; ask again in a moment."
+_FOLLOW_UP: Final = "Do nothing; ask again in a moment."
 
 
 def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) -> Cause:
@@ -35,31 +35,33 @@ def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) 
     if workers == 0:
         return Cause(
             "no-worker",
-            "No csi-fleet worker is alive, so nothing is done for any driver.",
-            "Start workers, or look at why they ended: their pods, `csi-fleet status`.",
+            "No csi-fleet worker is running, so no work is done for any driver.",
+            "Start workers, or find out why they stopped: check their pods and run `csi-fleet "
+            "status`.",
         )
     if name in known.others:
         return Cause(
             "not-served",
-            f'Driver "{name}" has workers, but none of them runs the {known.controller} for it: '
-            "their --controllers do not include it, or the driver does not support it.",
-            f"Add {known.controller} to --controllers of its workers, unless another program does "
-            "this work; `csi-fleet doctor --csi-address=SOCKET` shows what the driver can do. The "
-            f"{known.controller} serves now: {served}.",
+            f'Driver "{name}" has workers, but none of them runs the {known.controller} for the '
+            "driver: their --controllers do not include it, or the driver does not support it.",
+            f"Add {known.controller} to --controllers of the driver's workers, unless another "
+            "program does this work. `csi-fleet doctor --csi-address=SOCKET` shows what the driver "
+            f"supports. Drivers that the {known.controller} serves now: {served}.",
         )
     if is_driver:
         return Cause(
             "driver-not-registered",
             f'Driver "{name}" is not served: no worker is connected to it.',
-            "If csi-fleet is to serve it, check that the driver runs and that a worker is told its "
-            "socket (--csi-address or --drivers-file); what waits goes on by itself once it is "
-            f"connected. Served now: {served}.",
+            "If csi-fleet should serve the driver, check that the driver runs and that a worker "
+            "has its socket (--csi-address or --drivers-file). Waiting work continues "
+            f"automatically once a worker is connected. Drivers served now: {served}.",
         )
     return Cause(
         "unknown-provisioner",
-        f'Provisioner "{name}" is not known: no worker serves it and no CSIDriver object has '
-        "this name.",
-        f"Correct the class's provisioner, or install that driver. Served now: {served}.",
+        f'Provisioner "{name}" is unknown: no worker serves it, and no CSIDriver object has this '
+        "name.",
+        "Correct the provisioner of the storage class, or install that driver. Drivers served now: "
+        f"{served}.",
     )
 
 
@@ -89,14 +91,14 @@ def paused(
             return Cause(
                 "driver-lost",
                 f'No worker is connected to driver "{driver}": {reason}.',
-                "Look at the driver's pod and log. Claims continue by themselves when a worker "
-                "is connected again; none is failed meanwhile.",
+                "Check the driver's pod and log. Waiting work continues automatically when a "
+                "worker is connected again; no claim is failed in the meantime.",
             )
         return Cause(
             "lease-elsewhere",
             f'Another program holds the Lease of driver "{driver}": {reason}.',
-            f"Remove the {catalogue.program_of(state.key.kind)} sidecar; work goes on when its "
-            "Lease runs out.",
+            f"Remove the {catalogue.program_of(state.key.kind)} sidecar; work continues when its "
+            "Lease expires.",
             one.until,
         )
     if pause is None:
@@ -104,7 +106,7 @@ def paused(
     end = f" until {moment(until)}" if until else ""
     return Cause(
         "class-paused",
-        f"An operator paused its storage class{end}: {pause or 'no reason given'}.",
+        f"An operator paused the storage class{end}: {pause or 'no reason given'}.",
         f"csi-fleet resume --class={paused_class}",
         until,
     )
@@ -125,14 +127,13 @@ def running(state: KeyState) -> Cause | None:
             "driver-slow",
             f"The driver has been working on {call} for {duration(seconds)} (worker {host})."
             if is_calling
-            else f"Worker {host} has been working on it for {duration(seconds)}, most likely "
-            "waiting for the driver.",
-            "Wait, or look at the driver's log; the call is repeated if it takes longer than "
-            "--timeout.",
+            else f"Worker {host} has been working on this object for {duration(seconds)} and is "
+            "most likely waiting for the driver.",
+            "Wait, or check the driver's log. A call that takes longer than --timeout is retried.",
         )
     return Cause(
         "running",
-        f"Worker {host} has been working on it for {duration(seconds)}.",
+        f"Worker {host} has been working on this object for {duration(seconds)}.",
         _FOLLOW_UP,
         is_problem=False,
     )
@@ -150,7 +151,7 @@ def queued(state: KeyState) -> Cause | None:
     if state.blocked_by:
         return Cause(
             "volume-busy",
-            f"Another task works on the same volume: {state.blocked_by}.",
+            f"Another task is working on the same volume: {state.blocked_by}.",
             _FOLLOW_UP,
         )
     if not state.position:
@@ -159,31 +160,35 @@ def queued(state: KeyState) -> Cause | None:
     if state.limits is None:
         return Cause(
             "no-limits",
-            f"No worker has said how much the driver may do at once, so nothing starts; {place}.",
+            "No worker has reported how many calls the driver may serve at the same time, so no "
+            f"work starts; {place}.",
             "Start a worker that serves the driver.",
         )
     if state.in_use >= state.limits.concurrency:
         return Cause(
             "limit-reached",
-            f"The driver's limit is reached: {state.in_use} of {state.limits.concurrency} "
-            f"tasks run; {place}.",
-            "Wait; or raise --worker-threads if the driver can do more at once.",
+            f"The driver's limit is reached: {state.in_use} of {state.limits.concurrency} tasks "
+            f"are running; {place}.",
+            "Wait, or raise --worker-threads if the driver can serve more calls at the same time.",
         )
     if state.limits.rate_per_second > 0:
         return Cause(
             "rate-limited",
             f"The driver's rate of {state.limits.rate_per_second:g} per second is used up; "
             f"{place}.",
-            "Wait; or raise the rate of the driver.",
+            "Wait, or raise the driver's rate limit in the drivers file.",
         )
     waited = state.now - state.since if state.since else 0.0
     if state.position == 1 and waited >= UNTAKEN_SECONDS:
         return Cause(
             "no-free-worker",
-            f"It is its turn, but no worker thread has taken it; {place}.",
-            "Workers are busy or gone: see `csi-fleet status`; raise --workers or --concurrency.",
+            f"The object is next in the queue, but no worker thread is free; {place}.",
+            "Run `csi-fleet status` to see whether the workers are busy or gone. If they are busy, "
+            "raise --workers or --concurrency.",
         )
-    return Cause("queued", f"It waits for its turn; {place}.", _FOLLOW_UP, is_problem=False)
+    return Cause(
+        "queued", f"The object is waiting for its turn; {place}.", _FOLLOW_UP, is_problem=False
+    )
 
 
 def _place(state: KeyState) -> str:
@@ -234,15 +239,16 @@ def defect(state: KeyState, message: str, again: str) -> Cause | None:
         return Cause(
             "refused",
             f"The last attempt failed, for {message}",
-            f"If a right is missing, `csi-fleet doctor` names it in the worker's pod. {again}",
+            "If a permission is missing, run `csi-fleet doctor` in the worker's pod to see which "
+            f"one. {again}",
             state.due,
         )
     if not message.startswith(UNEXPECTED):
         return None
     return Cause(
         "internal-error",
-        f"This is a bug in csi-fleet: {message}. Nothing is lost.",
-        f"Please report it with the traceback, which the worker's log has under the key "
+        f"csi-fleet failed because of a bug: {message}. Nothing is lost.",
+        "Report the bug with its traceback, which is in the worker's log under the key "
         f"{state.key.text}. {again}",
         state.due,
     )
@@ -251,10 +257,10 @@ def defect(state: KeyState, message: str, again: str) -> Cause | None:
 def next_try(state: KeyState) -> str:
     """Return a sentence about the next attempt, or "" if it is unknown."""
     if state.abandoned_at:
-        return "It was given up and is not tried again by itself."
+        return "It failed too often and is not retried automatically."
     if state.due:
         due = f"{moment(state.due)}, in {duration(max(0.0, state.due - state.now))}"
-        return f"Attempt {state.fails + 1} comes at {due}."
+        return f"Attempt {state.fails + 1} starts at {due}."
     if state.position:
-        return f"Attempt {state.fails + 1} waits for its turn."
+        return f"Attempt {state.fails + 1} is waiting for its turn."
     return ""

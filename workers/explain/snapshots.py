@@ -132,22 +132,28 @@ def snapshot_cause(
     if is_deleting(snapshot):
         return _deletion_cause(snapshot, content, held, group, shape)
     if objects.is_ready(snapshot):
-        return Cause("ready", "It is ready to use.", is_problem=False)
+        return Cause("ready", "The snapshot is ready to use.", is_problem=False)
     if content is not None and held is not None and held.code in generic.QUEUE_FIRST:
         return _of_content(content, held)
     if error:
-        return Cause("failed", f"It could not be taken: {error}.")
+        return Cause("failed", f"The snapshot could not be taken: {error}.")
     if content is None or held is None:
-        return Cause("no-content", "The snapshot controller has not made its content yet.")
+        return Cause(
+            "no-content",
+            "The snapshot controller has not created the snapshot's content object yet.",
+        )
     if held.code == "ready":
         name = objects.name_of(content)
-        words = f"Its content {name} is ready; the snapshot controller has not copied that yet."
+        words = f"Content {name} is ready; its status has not been copied to the snapshot yet."
         return Cause("not-copied", words)
     return _of_content(content, held)
 
 
 def _of_content(content: Json, held: Cause) -> Cause:
-    return replace(held, text=f"It waits for its content {objects.name_of(content)}: {held.text}")
+    return replace(
+        held,
+        text=f"The snapshot is waiting for its content {objects.name_of(content)}: {held.text}",
+    )
 
 
 def _deletion_cause(
@@ -156,27 +162,27 @@ def _deletion_cause(
     if is_being_restored(snapshot):
         return Cause(
             "being-restored",
-            "A volume is being made from it; it goes afterwards.",
-            "Look at the claims that restore from it: csi-fleet explain pvc NAMESPACE/NAME.",
+            "A volume is being restored from the snapshot; the snapshot is deleted afterwards.",
+            "Check the claims that restore the snapshot: csi-fleet explain pvc NAMESPACE/NAME.",
         )
     if group is not None and objects.is_member_of(snapshot, group):
         name = objects.name_of(group)
         return Cause(
             "in-group",
-            f"It belongs to the group snapshot {name} and goes with it.",
+            f"The snapshot belongs to the group snapshot {name} and is deleted together with it.",
             f"kubectl delete volumegroupsnapshot {name}",
         )
     if content is None or held is None or not objects.is_deleted_with_snapshot(content):
         is_ours = any(has_finalizer(snapshot, one) for one in _OURS)
         if not is_ours and (cause := deletion.held(snapshot)):
             return cause
-        return Cause("deleting", "It is being deleted.", is_problem=False)
+        return Cause("deleting", "The snapshot is being deleted.", is_problem=False)
     if held.code in generic.QUEUE_FIRST:
         return _of_content(content, held)
     name = objects.name_of(content)
     return Cause(
         "waits-for-content",
-        f"Its content {name} has to go first: {held.text}",
+        f"The content {name} of the snapshot must be deleted first: {held.text}",
         f"csi-fleet explain {shape.content_word} {name}",
     )
 
@@ -189,7 +195,8 @@ def content_cause(content: Json, shape: Shape = SNAPSHOT) -> Cause:
         if shape.being_created in annotations:
             return Cause(
                 "being-created",
-                f"Driver {driver} may still be making the snapshot; it is deleted when that ends.",
+                f"Driver {driver} may still be creating the snapshot; the snapshot is deleted when "
+                "that call ends.",
             )
         ref = ("spec", shape.ref_field)
         if shape.being_deleted not in annotations and text(content, *ref, "uid"):
@@ -197,20 +204,31 @@ def content_cause(content: Json, shape: Shape = SNAPSHOT) -> Cause:
             key = "/".join(text(content, *ref, part) for part in ("namespace", "name"))
             return Cause(
                 "deleted-by-hand",
-                f"It was deleted, but its {kind} was not.",
-                f"Delete {kind} {key}, or leave both.",
+                f"The content was marked for deletion, but its {kind} still exists, so the content "
+                "remains.",
+                f"To delete the snapshot and its content, delete {kind} {key} too.",
             )
         if not has_finalizer(content, shape.finalizer) and (cause := deletion.held(content)):
             return cause
         if error:
-            return Cause("delete-failed", f"Driver {driver} does not delete it: {error}.")
-        return Cause("deleting", f"Driver {driver} is asked to delete it.", is_problem=False)
+            return Cause(
+                "delete-failed", f"Driver {driver} failed to delete the snapshot: {error}."
+            )
+        return Cause(
+            "deleting", f"Driver {driver} is being asked to delete the snapshot.", is_problem=False
+        )
     if objects.is_ready(content):
-        return Cause("ready", "It is ready to use.", is_problem=False)
+        return Cause("ready", "The snapshot is ready to use.", is_problem=False)
     if error:
-        return Cause("failed", f"Driver {driver} has not made it: {error}.")
+        return Cause("failed", f"Driver {driver} failed to create the snapshot: {error}.")
     if not has_finalizer(content, shape.finalizer):
-        return Cause("no-finalizer", "The snapshot controller has not added its finalizer yet.")
+        return Cause(
+            "no-finalizer",
+            "The snapshot controller has not added its finalizer to the content yet.",
+        )
     if text(content, "status", shape.handle_field):
-        return Cause("uploading", f"Driver {driver} made it, but it is not ready yet.")
-    return Cause("not-made", f"Driver {driver} has not made it yet.")
+        return Cause(
+            "uploading",
+            f"Driver {driver} has created the snapshot, but it is not ready to use yet.",
+        )
+    return Cause("not-made", f"Driver {driver} has not created the snapshot yet.")

@@ -68,7 +68,7 @@ def _words(event: str, detail: str) -> str:
     if event == "taken":
         return f"taken by worker {':'.join(detail.split(':')[:2])}"
     if event == "intent":
-        return "attempt recorded, before the driver is asked"
+        return "attempt recorded, before the driver is called"
     if event == "rpc" and len(parts) == 3:
         return f"{parts[0]}: {parts[1]} in {float(parts[2]):.3f} s"
     if event == "api" and len(parts) == 4:
@@ -76,16 +76,16 @@ def _words(event: str, detail: str) -> str:
     if event == "failed" and len(parts) == 2:
         delay = int(parts[1])
         if delay < 0:
-            return f"failed {parts[0]} times and given up"
+            return f"failed {parts[0]} times, no longer retried"
         return f"failure {parts[0]}, next attempt in {duration(delay / 1000)}"
     if event == "released" and detail.isdigit():
-        return f"put back, looked at again in {duration(int(detail) / 1000)}"
+        return f"put back, rechecked in {duration(int(detail) / 1000)}"
     return {
         "error": f"error: {detail}",
         "waits": f"interrupted: {detail}",
-        "blocked": f"waits for {detail}, which works on the same volume",
-        "lost": f"worker {':'.join(detail.split(':')[:2])} is gone, another one takes over",
-        "restored": "lease kept through a restart, a failover or a data loss of Redis",
+        "blocked": f"waiting for {detail}, which is working on the same volume",
+        "lost": f"worker {':'.join(detail.split(':')[:2])} is gone, another worker takes over",
+        "restored": "lease kept after Redis restarted, failed over or lost its data",
         "end": f"result: {detail}" if detail else "",
         "done": "finished",
     }.get(event, "")

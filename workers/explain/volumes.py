@@ -22,8 +22,10 @@ def volume_cause(facts: VolumeFacts) -> Cause:
             why = f": {found[0]}" if found else "."
             return Cause(
                 "save-refused",
-                f"The volume exists in the storage, but the API server does not take it{why}",
-                "Remove what refuses it; it is tried again by itself.",
+                "The volume exists in the storage backend, but the API server rejects its "
+                f"PersistentVolume{why}",
+                "Remove the cause of the rejection (a webhook, a policy, a quota or a missing "
+                "permission). Saving the PersistentVolume is retried automatically.",
                 facts.state.due,
             )
         return Cause(
@@ -41,21 +43,21 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
     if not facts.owner:
         return Cause(
             "not-ours",
-            "No provisioner made this volume; csi-fleet leaves it alone.",
+            "No provisioner created this volume, so csi-fleet does not change it.",
             is_problem=False,
         )
     if phase == "Bound" and not metadata.get("deletionTimestamp"):
         claim = spec.get("claimRef") or {}
         return Cause(
             "in-use",
-            f"It is bound to claim {claim.get('namespace')}/{claim.get('name')}.",
+            f"The volume is bound to claim {claim.get('namespace')}/{claim.get('name')}.",
             is_problem=False,
         )
     if phase == "Bound":
         return Cause(
             "still-bound",
-            "It is marked as deleted, but a claim is still bound to it.",
-            "It is deleted once the claim is gone.",
+            "The volume was marked for deletion, but a claim is still bound to it.",
+            "Delete the claim; the volume is deleted once the claim is gone.",
         )
     is_ours = has_finalizer(volume, FINALIZER_VOLUME)
     if not is_ours and (cause := deletion.held(volume)):
@@ -63,12 +65,15 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
     if policy != "Delete" and not (is_ours and metadata.get("deletionTimestamp")):
         return Cause(
             "kept",
-            f"Its reclaim policy is {policy}: it is kept when its claim goes.",
-            "Set persistentVolumeReclaimPolicy to Delete if it should be deleted.",
+            f"The volume's reclaim policy is {policy}, so the volume is kept after its claim is "
+            "deleted.",
+            "If the volume should be deleted, set its persistentVolumeReclaimPolicy to Delete.",
             is_problem=False,
         )
     if phase not in {"Released", "Failed"} and not metadata.get("deletionTimestamp"):
-        return Cause("waiting", f"Its phase is {phase or 'not set yet'}.", is_problem=False)
+        return Cause(
+            "waiting", f"The phase of the volume is {phase or 'not set yet'}.", is_problem=False
+        )
     return None
 
 
@@ -80,8 +85,9 @@ def _deletion(facts: VolumeFacts) -> Cause:
         node = min(facts.attachments.values())
         return Cause(
             "attached",
-            f"It is still attached to node {node}.",
-            "It is deleted when the VolumeAttachment is gone; see the attacher if this lasts.",
+            f"The volume is still attached to node {node}.",
+            "Wait until the VolumeAttachment is gone; then the volume is deleted. If this "
+            "persists, check the attacher.",
         )
     state = facts.state
     if state is not None:
@@ -114,11 +120,12 @@ def _deletion(facts: VolumeFacts) -> Cause:
     if facts.watchers == 0:
         return Cause(
             "no-watcher",
-            "No csi-fleet watcher is alive, so its release is not seen.",
-            "Start the watcher; nothing is lost meanwhile.",
+            "No csi-fleet watcher is running, so the release of the volume is not noticed.",
+            "Start the watcher; nothing is lost in the meantime.",
         )
     return Cause(
         "not-queued",
-        "It is not queued although it should be deleted.",
-        "csi-fleet retry pv NAME queues it; the resync does it too, by --resync-period.",
+        "The volume should be deleted, but it is not queued.",
+        "To queue the volume now, run csi-fleet retry pv NAME. The next resync (--resync-period) "
+        "also queues it.",
     )

@@ -52,8 +52,8 @@ def connect(kubeconfig: str, master: str) -> Connection:
         source = f"--kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(
-            f"cannot load the Kubernetes client configuration ({source}): {reason}; "
-            "set --kubeconfig, KUBECONFIG or --master, or run in a pod",
+            f"cannot load the Kubernetes client configuration ({source}): {reason}. Set "
+            "--kubeconfig, KUBECONFIG or --master, or run csi-fleet in a pod",
             exit_code=_EXIT_CODE,
         ) from error
     return Connection(base_url, transport, access.authorization)

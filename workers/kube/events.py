@@ -136,7 +136,7 @@ class EventRecorder:
         return 0.0
 
     def _refused(self, event: JsonObject, error: Exception) -> None:
-        _log.warning("event not written", **_fields(event), err=error)
+        _log.warning("could not write an event", **_fields(event), err=error)
         self._on_drop("refused")
 
     def _write(self, event: JsonObject, plan: EventPlan, beat: Callable[[], None]) -> None:

@@ -146,7 +146,7 @@ def in_pod() -> Access:
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     authority, token = _POD_FOLDER / "ca.crt", _TokenFile(_POD_FOLDER / "token")
     if not (host and port):
-        raise UnusableError("this is no pod: KUBERNETES_SERVICE_HOST is not set")
+        raise UnusableError("csi-fleet does not run in a pod: KUBERNETES_SERVICE_HOST is not set")
     if not authority.is_file():
         raise UnusableError(f"{authority} does not exist")
     token()
@@ -163,7 +163,7 @@ def from_files(paths: str) -> Access:
     files = [(path, _decoded(path)) for path in map(_expanded, paths.split(os.pathsep)) if path]
     found = [(path, file) for path, file in files if file is not None]
     if not found:
-        raise UnusableError("there is no such file")
+        raise UnusableError("the file does not exist")
     name = next((file.current_context for _, file in found if file.current_context), "")
     _, context = _named("context", name, [(p, file.contexts) for p, file in found])
     cluster_file, cluster = _named(
@@ -295,13 +295,15 @@ class _ExecToken:
             raise UnusableError(f"cannot run {command}: {error}") from error
         if done.returncode:
             said = (done.stderr or b"").decode("utf-8", "replace")
-            raise UnusableError(f"{command} ended with {done.returncode}: {said}")
+            raise UnusableError(f"{command} exited with code {done.returncode}: {said}")
         try:
             answer = msgspec.json.decode(done.stdout, type=_ExecCredential)
         except msgspec.DecodeError as error:
             raise UnusableError(f"{command} printed no ExecCredential: {error}") from error
         if answer.api_version != plugin.api_version:
-            raise UnusableError(f"{command} speaks {answer.api_version}, not {plugin.api_version}")
+            raise UnusableError(
+                f"{command} returned API version {answer.api_version}, not {plugin.api_version}"
+            )
         return answer.status
 
     def _cluster_info(self) -> dict[str, Any]:
@@ -355,7 +357,7 @@ def _decoded(path: Path | None) -> _File | None:
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=_File)
     except Exception as error:  # the YAML library has many exceptions
-        raise UnusableError(f"{path} is no kubeconfig: {error}") from error
+        raise UnusableError(f"{path} is not a kubeconfig file: {error}") from error
 
 
 _Named = TypeVar("_Named", _NamedCluster, _NamedUser, _NamedContext)
@@ -376,7 +378,7 @@ def _data_or_path(what: str, data: str, path: str, file: Path) -> str | bytes | 
         try:
             return base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise UnusableError(f"{what}-data is no base64: {error}") from error
+            raise UnusableError(f"{what}-data is not base64: {error}") from error
     if not path:
         return None
     found = file.parent / path

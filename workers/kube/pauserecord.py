@@ -98,7 +98,12 @@ class PauseRecord:
                 found.pauses[f"{record['kind']} {record['name']}"] = pause
             except (ValueError, KeyError, TypeError) as error:
                 place = f"{self.namespace}/{NAME}"
-                _log.warning("pause is unreadable", config_map=place, field=name, err=error)
+                _log.warning(
+                    "ignoring an unreadable pause in the ConfigMap",
+                    config_map=place,
+                    field=name,
+                    err=error,
+                )
         return found
 
 

@@ -57,7 +57,7 @@ class PathReaders:
         try:
             is_allowed = self._ask(token)
         except ApiError as error:
-            _log.warning("who reads the metrics is not known", err=error)
+            _log.warning("could not check the token of a client that reads the metrics", err=error)
             return False
         with self._lock:
             if len(self._known) >= _MAX_REMEMBERED:

@@ -216,7 +216,7 @@ class Reflector(Generic[T]):
             try:
                 self._step(position)
             except GoneError:
-                _log.info("watch expired, listing again", path=self.path)
+                _log.info("the watch expired; listing the objects again", path=self.path)
                 position.resource_version = ""
                 self._wait()
             except NotFoundError:
@@ -402,7 +402,7 @@ class Reflector(Generic[T]):
             return self._item.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             _log.warning(
-                "object skipped: a field has an unexpected form",
+                "skipped an object: one of its fields has an unexpected form",
                 path=self.path,
                 object=_name_of(raw),
                 err=error,
@@ -423,7 +423,10 @@ class Reflector(Generic[T]):
     def _not_served(self) -> None:
         """Report all objects of the kind as deleted, and wait before the next check."""
         if self.health.is_served:
-            _log.info("the API server does not serve this kind, looking for it", path=self.path)
+            _log.info(
+                "the API server does not serve this kind yet; csi-fleet keeps checking for it",
+                path=self.path,
+            )
             if self.health.lists:
                 self._sink.begin_list()
                 self._sink.end_list("0")
@@ -437,7 +440,7 @@ class Reflector(Generic[T]):
         if not self.health.error or now - self._logged_at > _REPEAT_LOG_SECONDS:
             self._logged_at = now
             _log.warning(
-                "cannot list or watch, trying again",
+                "could not list or watch; retrying",
                 path=self.path,
                 err=message,
             )
@@ -447,7 +450,7 @@ class Reflector(Generic[T]):
     def _recovered(self) -> None:
         if self.health.error:
             self.health.error = ""
-            _log.info("list and watch work again", path=self.path)
+            _log.info("listing and watching work again", path=self.path)
 
 
 def _version_of(item: Any) -> str:

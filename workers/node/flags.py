@@ -27,34 +27,43 @@ def _flag(
 
 _COMMON: Final = (
     _flag("csi-address", _STRING, "/run/csi/socket", "Socket of the CSI driver."),
-    _flag("http-endpoint", _STRING, "", "Listen address for health (and metrics), as host:port."),
-    _flag("automaxprocs", _BOOL, "false", "", ignored="one thread does the work"),
-    Flag("v", Kind.UINT, "0", "Verbosity; 4 and 5 tell about each request.", _NONE, shorthand="v"),
+    _flag(
+        "http-endpoint", _STRING, "", "Listen address for health checks and metrics, as host:port."
+    ),
+    _flag("automaxprocs", _BOOL, "false", "", ignored="a single thread does the work"),
+    Flag("v", Kind.UINT, "0", "Log verbosity; 4 and 5 log each request.", _NONE, shorthand="v"),
     _flag("logging-format", _STRING, "text", "text or json."),
     _flag("vmodule", Kind.VMODULE, "", "", ignored="verbosity is the same for all files; use -v"),
 )
 _LIVENESS: Final = (
-    _flag("probe-timeout", _DURATION, "3s", "Limit of one request: connection and Probe."),
-    _flag("metrics-path", _STRING, "/metrics", "Path of the metrics."),
+    _flag(
+        "probe-timeout",
+        _DURATION,
+        "3s",
+        "Time limit for one request, including the connection and the Probe call.",
+    ),
+    _flag("metrics-path", _STRING, "/metrics", "HTTP path of the metrics."),
     _flag(
         "serve-before-ready",
         _BOOL,
         "false",
-        "Listen before the driver answered for the first time, with 500 until then.",
+        "Listen even before the driver has answered for the first time; until then, return status "
+        "500.",
         ours=True,
     ),
     _flag(
         "min-probe-interval",
         _DURATION,
         "0s",
-        "Answer from the last Probe when it is not older; 0 asks the driver each time.",
+        "Use the result of the last Probe call if it is not older than this; 0 calls the driver "
+        "for each request.",
         ours=True,
     ),
-    _flag("terse", _BOOL, "false", "Answer `unhealthy` instead of the error's text.", ours=True),
+    _flag("terse", _BOOL, "false", "Return `unhealthy` instead of the error message.", ours=True),
 )
 _LIVENESS_ALONE: Final = (
-    _flag("health-port", _STRING, "9808", "Deprecated: port of /healthz on every address."),
-    _flag("metrics-address", _STRING, "", "Deprecated: listen address of the metrics alone."),
+    _flag("health-port", _STRING, "9808", "Deprecated: port for /healthz on every address."),
+    _flag("metrics-address", _STRING, "", "Deprecated: listen address for the metrics only."),
 )
 _REGISTRAR: Final = (
     _flag(
@@ -67,23 +76,28 @@ _REGISTRAR: Final = (
         "plugin-registration-path",
         _STRING,
         "/registration",
-        "Folder of the registration socket: the kubelet's plugins_registry.",
+        "Folder for the registration socket: the kubelet's plugins_registry.",
     ),
-    _flag("timeout", _DURATION, "1s", "Limit of GetPluginInfo and of each health check."),
+    _flag("timeout", _DURATION, "1s", "Time limit for GetPluginInfo and for each health check."),
     _flag(
         "exit-on-registration-failure",
         _BOOL,
         "true",
-        "End with exit code 1 when the kubelet refuses; false offers the driver again, later and "
-        "later.",
+        "Exit with code 1 if the kubelet rejects the driver; if false, retry the registration with "
+        "growing delays.",
         ours=True,
     ),
 )
 _REGISTRAR_ALONE: Final = (
-    _flag("connection-timeout", _DURATION, "0s", "", ignored="deprecated, 30 s are waited"),
-    _flag("health-port", _INT, "0", "Deprecated: port of /healthz; 0 and below for none."),
+    _flag("connection-timeout", _DURATION, "0s", "", ignored="deprecated; the time limit is 30 s"),
+    _flag("health-port", _INT, "0", "Deprecated: port for /healthz; 0 or less means no port."),
     _flag("enable-pprof", _BOOL, "false", "", ignored="SIGUSR1 writes the stacks of all threads"),
-    _flag("mode", _STRING, "", "Deprecated: kubelet-registration-probe ends at once with 0."),
+    _flag(
+        "mode",
+        _STRING,
+        "",
+        "Deprecated: with kubelet-registration-probe, exit at once with code 0.",
+    ),
     _flag("version", _BOOL, "false", "Print the version and exit."),
 )
 TABLES: Final = {
@@ -92,7 +106,7 @@ TABLES: Final = {
     NODE: (*_COMMON, *_LIVENESS, *_REGISTRAR),
 }
 SUMMARIES: Final = {
-    LIVENESS: "answers the kubelet's liveness probe of a CSI driver by one Probe call",
+    LIVENESS: "answers the kubelet's liveness probe for a CSI driver with a Probe call",
     REGISTRAR: "registers a CSI driver with the kubelet of its node",
     NODE: "livenessprobe and csi-node-driver-registrar in one process",
 }

@@ -170,7 +170,7 @@ class Liveness:
             return client.plugin_info()[0]
         except CsiError as error:
             if error.code in {UNAVAILABLE, DEADLINE_EXCEEDED}:
-                _log.warning("CSI driver does not tell its name yet", err=error)
+                _log.warning("the CSI driver has not reported its name yet", err=error)
                 return ""
             raise ConfigError(f"failed to get CSI driver name: {error}", exit_code=1) from None
 
@@ -180,7 +180,7 @@ class Liveness:
             if client.wait_connected(self._timeout):
                 self._know(client.plugin_info()[0])
         except CsiError as error:
-            _log.warning("CSI driver name not read again", err=error)
+            _log.warning("could not read the CSI driver name again", err=error)
         finally:
             client.close()
 
@@ -218,7 +218,7 @@ def run(options: Options, stopped: threading.Event) -> int:
         Server(options["http-endpoint"] or f":{options['health-port']}", liveness.handlers())
     ]
     if liveness.metrics is None:
-        _log.info("no metrics: they need --http-endpoint")
+        _log.info("no metrics are served; set --http-endpoint to serve them")
     elif options["metrics-address"]:
         page = {options["metrics-path"]: liveness.metrics.answer}
         servers.append(Server(options["metrics-address"], page))

@@ -50,10 +50,12 @@ def start_logging(options: Options) -> None:
     """
     layout = options["logging-format"]
     if layout not in {"text", "json"}:
-        raise ConfigError(f'--logging-format="{layout}" is neither text nor json', exit_code=1)
+        raise ConfigError(
+            f'--logging-format="{layout}" is not a log format. Use text or json', exit_code=1
+        )
     configure_logging(layout, options["v"])
     for line in options.warnings:
-        _log.warning("questionable flag", warning=line)
+        _log.warning("check the command-line flags", warning=line)
 
 
 def run(program: str, options: Options) -> int:

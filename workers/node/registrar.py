@@ -100,7 +100,9 @@ class Registrar:
     def metrics(self) -> str:
         """Return the result of the last registration in the Prometheus text format (NRD-002)."""
         name, labels = "csi_node_registration_status", f'driver_name="{escaped(self.name)}"'
-        told = "1 for the state of the driver's registration with the kubelet, 0 for the others"
+        told = (
+            "State of the driver's registration with the kubelet: 1 for the current state, else 0"
+        )
         values = [
             f'{name}{{{labels},state="{state}"}} {int(state == self.status.state)}'
             for state in ("never", "ok", "failed")
@@ -135,7 +137,7 @@ class Registrar:
                     raise ConfigError(
                         f"error retrieving CSI driver name: {error}", exit_code=1
                     ) from None
-                _log.warning("CSI driver does not tell its name yet", err=error)
+                _log.warning("the CSI driver has not reported its name yet", err=error)
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 f"invalid CSI driver name {name!r}: at most 63 letters, digits, dots and dashes",
@@ -244,7 +246,7 @@ class Registrar:
         server = RegistrationServer(self.path, self.name, endpoint, self.notified)
         server.start()
         self._server = server
-        _log.info("registration server listens", path=str(self.path))
+        _log.info("the registration server is listening", path=str(self.path))
 
     def _withdraw(self) -> None:
         if self._server is not None:
@@ -267,7 +269,7 @@ class Registrar:
                     return
                 self._offer_later()
             elif self._server is not None and self._server.is_lost():
-                _log.warning("registration socket is gone or another one, making it again")
+                _log.warning("the registration socket was removed or replaced; creating it again")
                 self._server.stop()
                 self._offer()
             if self._has_another_name():
@@ -290,7 +292,7 @@ class Registrar:
         try:
             name = self._ask_name(self._timeout)
         except (CsiError, ConfigError) as error:
-            _log.warning("CSI driver name not read again", err=error)
+            _log.warning("could not read the CSI driver name again", err=error)
             return False
         self._known_socket = found
         if name != self.name:
@@ -317,8 +319,8 @@ def check(options: Options) -> None:
         )
     if Path(endpoint).name != Path(options["csi-address"].removeprefix("unix://")).name:
         _log.warning(
-            "--kubelet-registration-path does not end as --csi-address does; the kubelet reaches "
-            "the driver by the first",
+            "--kubelet-registration-path and --csi-address end with different names; the kubelet "
+            "uses --kubelet-registration-path to reach the driver",
             kubelet_registration_path=endpoint,
             csi_address=options["csi-address"],
         )

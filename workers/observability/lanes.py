@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _STATES = ("ready", "retry", "running", "delayed", "blocked")
 _LABELS = ("kind", "driver_name")
-_HELP = {"redis_memory_ratio": "Share of Redis' maxmemory in use, 0 to 1."}
+_HELP = {"redis_memory_ratio": "Share of the Redis server's maxmemory that is in use, from 0 to 1."}
 
 
 class LaneLimit(Protocol):
@@ -97,7 +97,9 @@ class LaneCollector(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Yield all gauges; only `csi_fleet_queue_up` if Redis does not answer."""
-        up = GaugeMetricFamily("csi_fleet_queue_up", "Whether Redis answered: 1 yes, 0 no.")
+        up = GaugeMetricFamily(
+            "csi_fleet_queue_up", "Whether Redis answered: 1 means yes, 0 means no."
+        )
         try:
             lanes, sizes = self._read(), self._read_sizes()
         except (TransientError, OSError):
@@ -114,7 +116,7 @@ class LaneCollector(Collector):
 
 def _lane_families(lanes: Mapping[str, LaneFigures]) -> list[GaugeMetricFamily]:
     keys = GaugeMetricFamily(
-        "csi_fleet_keys", "Keys by lane and state.", labels=(*_LABELS, "state")
+        "csi_fleet_keys", "Number of keys, by lane and state.", labels=(*_LABELS, "state")
     )
     head = GaugeMetricFamily(
         "csi_fleet_keys_head_age_seconds",
@@ -123,16 +125,19 @@ def _lane_families(lanes: Mapping[str, LaneFigures]) -> list[GaugeMetricFamily]:
     )
     untaken = GaugeMetricFamily(
         "csi_fleet_untaken_age_seconds",
-        "Seconds the next key of the lane has been waiting though the lane's limits allow it.",
+        "Seconds the next key of the lane has been waiting although the lane's limits would allow "
+        "it to run.",
         labels=_LABELS,
     )
     limit = GaugeMetricFamily(
         "csi_fleet_lane_concurrency_limit",
-        "Keys of the lane that may run at once, over all workers.",
+        "Number of the lane's keys that may run at the same time, across all workers.",
         labels=_LABELS,
     )
     paused = GaugeMetricFamily(
-        "csi_fleet_lane_paused", "Pauses in force, by kind of pause.", labels=(*_LABELS, "pause")
+        "csi_fleet_lane_paused",
+        "Pauses that are in effect, by kind of pause.",
+        labels=(*_LABELS, "pause"),
     )
     for lane, figures in lanes.items():
         kind, _, driver = lane.partition("|")

@@ -259,8 +259,8 @@ class Metrics:
     def _declare_shadow(self) -> None:
         self.shadow_verdicts = self._counter(
             "csi_fleet_shadow_verdicts_total",
-            "What a shadow expected, compared with what the sidecar did: agrees, differs, "
-            "unforeseen, driver-failed, gone.",
+            "Number of actions of a Go sidecar, by how they compare with the shadow's expectation: "
+            "agrees, differs, unforeseen, driver-failed, gone.",
             "driver_name",
             "verdict",
         )
@@ -287,59 +287,66 @@ class Metrics:
     def _declare_own(self) -> None:
         self.claim_seconds = self._histogram(
             "csi_fleet_claim_to_volume_seconds",
-            "Seconds from the creation of a claim, or the choice of its node, to its saved PV.",
+            "Seconds from the creation of a claim, or from the choice of its node, until its PV "
+            "was saved.",
             _CLAIM_BUCKETS,
             "driver_name",
             "class",
         )
         self.attempts = self._counter(
             "csi_fleet_attempts_total",
-            "Ended attempts by kind of key, driver and outcome.",
+            "Number of attempts that have ended, by kind of key, driver and outcome.",
             "kind",
             "driver_name",
             "outcome",
         )
         self.lease_losses = self._counter(
-            "csi_fleet_lease_losses_total", "Attempts stopped by a lost lease.", "kind"
+            "csi_fleet_lease_losses_total",
+            "Number of attempts that were stopped because the lease of their key was lost.",
+            "kind",
         )
         self.unexpected_errors = self._counter(
             "csi_fleet_unexpected_errors_total",
-            "Reconciles that ended with a bug in csi-fleet; the log has the traceback.",
+            "Number of reconciles that failed because of a bug in csi-fleet; the log contains the "
+            "traceback.",
             "kind",
             "driver_name",
         )
         self.malformed_messages = self._counter(
             "csi_fleet_malformed_messages_total",
-            "Messages in Celery's lists that nobody could read and that were dropped.",
+            "Number of unreadable messages in Celery's lists that were dropped.",
         )
         self.driver_connected = self._gauge(
             "csi_fleet_driver_connected",
-            "Whether the driver's socket is connected: 1 yes, 0 no.",
+            "Whether the driver's socket is connected: 1 means yes, 0 means no.",
             "livemax",
             "driver_name",
         )
         self.api_requests = self._counter(
             "csi_fleet_api_requests_total",
-            "Requests to the API server by verb, resource and HTTP status (0: no answer).",
+            "Number of requests to the API server, by verb, resource and HTTP status (0 means no "
+            "response).",
             "verb",
             "resource",
             "code",
         )
         self.api_seconds = self._histogram(
             "csi_fleet_api_request_duration_seconds",
-            "Seconds until the API server answered, by verb and resource; no watches.",
+            "Seconds until the API server responded, by verb and resource; watches are not "
+            "included.",
             _DEFAULT_BUCKETS,
             "verb",
             "resource",
         )
         self.events_dropped = self._counter(
             "csi_fleet_events_dropped_total",
-            "Events not written: full queue, used-up budget or refused by the API server.",
+            "Number of events that were not written, because the queue was full, the budget was "
+            "used up or the API server rejected the event.",
             "reason",
         )
         self.watch_events = self._counter(
             "csi_fleet_watch_events_total",
-            "Objects received by the watcher, by resource and event type.",
+            "Number of objects that the watcher received, by resource and event type.",
             "resource",
             "type",
         )
@@ -347,20 +354,22 @@ class Metrics:
     def _declare_attachments(self) -> None:
         self.attachments = self._gauge(
             "csi_fleet_attachments",
-            "VolumeAttachments by state, for drivers that are compared with ListVolumes.",
+            "Number of VolumeAttachments, by state, for drivers whose attachments are compared "
+            "with ListVolumes.",
             "livemostrecent",
             "driver_name",
             "state",
         )
         self.compared = self._counter(
             "csi_fleet_attachments_compared_total",
-            "VolumeAttachments compared with ListVolumes, by finding.",
+            "Number of VolumeAttachments compared with ListVolumes, by finding.",
             "driver_name",
             "finding",
         )
         self.compare_seconds = self._histogram(
             "csi_fleet_attachments_compare_seconds",
-            "Seconds of a comparison of the VolumeAttachments with ListVolumes, all pages.",
+            "Duration in seconds of a comparison of the VolumeAttachments with ListVolumes, "
+            "including all pages.",
             _CSI_BUCKETS,
             "driver_name",
         )

@@ -60,7 +60,7 @@ class Tracing:
             from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
             from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
         except ImportError as error:
-            _log.warning("no traces are sent: install csi-fleet[tracing]", err=error)
+            _log.warning("no traces are sent; install csi-fleet[tracing] to send them", err=error)
             return cls()
         name = env.get("OTEL_SERVICE_NAME") or "csi-fleet"
         provider = TracerProvider(

@@ -72,7 +72,9 @@ class CeleryKeys:
             try:
                 self._look()
             except NoPermissionError as error:
-                _log.warning("nobody deletes what fills Redis under Celery's names", err=error)
+                _log.warning(
+                    "could not delete the data that fills Redis under Celery's key names", err=error
+                )
                 return None
         return STEP_SECONDS
 
@@ -115,7 +117,8 @@ class CeleryKeys:
             return
         self._celery.delete(name)
         _log.warning(
-            "deleted under one of Celery's names: read by nobody, too large, or no list",
+            "deleted a key with one of Celery's names: nobody reads it, it is too large, or it is "
+            "not a list",
             redis_key=name,
             size_bytes=size,
         )

@@ -88,7 +88,9 @@ class Declared:
                 self._in_new_life.discard(lane)
             except ApiError as error:
                 self._undeclared.add(lane)
-                _log.warning("nothing is admitted, pauses are not known", lane=lane, err=error)
+                _log.warning(
+                    "no work is started because the pauses could not be read", lane=lane, err=error
+                )
                 return
             except QueueUnavailable:
                 self._undeclared.add(lane)

@@ -74,7 +74,10 @@ class LeaseFellows:
         with reading(self._client):
             while not _NAME.fullmatch(found := text(self._client.get(self._name))):
                 if found:
-                    _log.warning("not a name of an installation, replaced", key=self._name)
+                    _log.warning(
+                        "replaced the name of the installation in Redis, which was not valid",
+                        key=self._name,
+                    )
                 self._give(own, found)
         return found
 

@@ -47,7 +47,11 @@ def adopt(client: redis.Redis) -> list[Key]:
                 rows = [(text(field), raw) for field, raw in client.hscan_iter(place, count=200)]
                 done = [field for field, raw in rows if _move(client, name, field, raw)]
             except NoPermissionError:
-                _log.warning("records of the release before stay where they are", redis_key=place)
+                _log.warning(
+                    "could not move the records of the previous release; they remain where "
+                    "they are",
+                    redis_key=place,
+                )
                 continue
         moved += [Key.parse(field) for field in done] if name == "marks" else []
     return moved

@@ -181,7 +181,9 @@ class HeldLeases:
         session.hear(int(now_ms), asked_at)
         self._wakeups.hold(lists)
         if known:
-            _log.warning("Redis began a new life", leases=len(held), lost=len(lost))
+            _log.warning(
+                "Redis restarted and may have lost its data", leases=len(held), lost=len(lost)
+            )
         declare(is_new_life=bool(known))
         # The epoch is set last: if an earlier step fails, the next heartbeat repeats all of them.
         session.epoch = text(epoch)
@@ -196,7 +198,7 @@ class HeldLeases:
                 self.held.pop(token, None)
                 lease.is_lost = has_lost = True
         if has_lost:
-            _log.warning("leases lost", count=len(lost))
+            _log.warning("lost leases of keys", count=len(lost))
             self._on_lost()
         return has_lost
 
@@ -251,7 +253,7 @@ def _parsed(key: bytes) -> Key | None:
     try:
         return Key.parse(text(key))
     except ValueError as error:
-        _log.warning("key not taken", err=error)
+        _log.warning("could not take a key from the queue", err=error)
         return None
 
 

@@ -92,12 +92,12 @@ class IntentStore:
             if lease is not None:
                 lease.written = known
             raise NamespaceFull(
-                f"attempts of namespace {_tenant(intent, lease)} that have no end yet fill the "
-                f"{self._namespace_bytes // 1024} KiB that csi-fleet keeps for one namespace: "
-                "delete claims that cannot be provisioned, then this one goes on by itself"
+                f"unfinished attempts in namespace {_tenant(intent, lease)} fill the "
+                f"{self._namespace_bytes // 1024} KiB that csi-fleet stores for one namespace. "
+                "Delete claims that cannot be provisioned; this claim then continues automatically"
             )
         if not written:
-            raise LeaseLost(f"lease of {domain} is lost, CreateVolume is not called")
+            raise LeaseLost(f"the lease of {domain} was lost, so CreateVolume was not called")
 
     def created(
         self,
@@ -115,7 +115,7 @@ class IntentStore:
         _remember(lease, domain, **closed)
         at = self._at(domain, lease)
         if not self._scripts.run("created", *at, *closed.values(), *_owner(lease)):
-            raise LeaseLost(f"lease of {domain} is lost, its PV is not saved")
+            raise LeaseLost(f"the lease of {domain} was lost, so its PV was not saved")
 
     def finish(self, domain: str, lease: Lease | None = None) -> bool:
         """Drop the records of a finished attempt; False if another worker has the lease."""

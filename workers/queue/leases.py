@@ -215,7 +215,9 @@ class Lease:
             LeaseLost: the lease is over; write nothing, because another worker may have the key.
         """
         if not self.is_held():
-            raise LeaseLost(f"lease {self.fence} of {self.key.text} is lost, nothing is written")
+            raise LeaseLost(
+                f"lease {self.fence} of {self.key.text} was lost, so nothing was written"
+            )
 
 
 CURRENT: ContextVar[Lease | None] = ContextVar("lease", default=None)

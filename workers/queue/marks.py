@@ -72,8 +72,8 @@ class Remembered:
         raw = encode(record)
         if len(raw) > LONGEST_MARK:
             raise RecordTooLarge(
-                f"what csi-fleet keeps of {key.object} would have {len(raw) // 1024} KiB, and may "
-                f"have {LONGEST_MARK // 1024} KiB"
+                f"csi-fleet would have to store {len(raw) // 1024} KiB about {key.object}, but "
+                f"stores at most {LONGEST_MARK // 1024} KiB"
             )
         return self.sealed_copy(key, raw)
 

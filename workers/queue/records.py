@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 _QUARANTINE_SECONDS = 7 * 24 * 3600
-_UNREADABLE = "unreadable; look at it in the quarantine hash, then delete it there"
+_UNREADABLE = "the record is unreadable. Inspect it in the quarantine hash, then delete it there"
 _FORGED = (
-    "not by a worker with our key. Who else writes to Redis? After a change of key keep the old "
-    "one as a further line of --records-key-file for a while (docs/security.md)"
+    "the record was not signed with this worker's records key. Find out who else writes to Redis. "
+    "After a change of the key, keep the old key as an additional line of --records-key-file for a "
+    "while (docs/security.md)"
 )
 # Errors from decoding untrusted bytes: invalid JSON, invalid UTF-8 inside it, or nesting that is
 # too deep.
@@ -128,10 +129,14 @@ def quarantine(
     except WatchError:
         return
     except NoPermissionError:
-        _log.error("a record in Redis is unreadable and stays", redis_key=key, field=text(field))
+        _log.error(
+            "a record in Redis is unreadable; it was left in place",
+            redis_key=key,
+            field=text(field),
+        )
         return
     _log.error(
-        "a record in Redis was set aside and counts as absent",
+        "a record in Redis was moved to the quarantine hash and is treated as absent",
         redis_key=key,
         field=text(field),
         quarantine=aside,

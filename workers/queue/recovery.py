@@ -143,7 +143,7 @@ def _key_of_intent(raw: bytes) -> Key | None:
         return None if intent.stage == _STAGE_STRANDED else Key.parse(intent.key)
     except UNREADABLE as error:
         # The record is only skipped here: its next reader quarantines it.
-        _log.warning("intent without a readable key", err=error)
+        _log.warning("the record of an attempt has no readable key", err=error)
         return None
 
 
@@ -152,5 +152,5 @@ def _keys_of_unsaved(raw: bytes, keys_of_volume: KeysOfVolume) -> list[Key]:
     try:
         return list(keys_of_volume(_decode_volume(content(raw))))
     except (*UNREADABLE, ProvisionerError) as error:
-        _log.warning("unsaved volume without a readable claim", err=error)
+        _log.warning("the record of an unsaved volume has no readable claim", err=error)
         return []

@@ -8,26 +8,26 @@ from typing import Final
 _INSTEAD: Final = (
     (
         ("HELLO must be called", "Authentication required", "NOAUTH"),
-        "a password is wanted: give --redis-password-file or CSI_FLEET_REDIS_PASSWORD",
+        "Redis requires a password. Set --redis-password-file or CSI_FLEET_REDIS_PASSWORD",
     ),
     (
         ("invalid username-password", "WRONGPASS"),
         (
-            "user and password are refused: look at --redis-username and "
+            "Redis rejects the user or the password. Check --redis-username and "
             "--redis-password-file (or CSI_FLEET_REDIS_PASSWORD)"
         ),
     ),
     (
         ("without any password configured",),
-        "it has no password and one is given: leave out --redis-password-file",
+        "a password is set, but this Redis has none. Remove --redis-password-file",
     ),
 )
-_TLS: Final = "does that Redis have TLS, as rediss:// in --redis-url says?"
+_TLS: Final = "check that this Redis has TLS, which rediss:// in --redis-url requires"
 # Error texts, each with the question that is appended to the error.
 _AFTER: Final = (
     (("[SSL",), _TLS),
-    (("Timeout connecting",), f"is --redis-url right? With rediss://: {_TLS}"),
-    ((" connecting to ",), "is it running, and is --redis-url right?"),
+    (("Timeout connecting",), f"check --redis-url; with rediss://, {_TLS}"),
+    ((" connecting to ",), "check that Redis is running and that --redis-url is correct"),
 )
 
 

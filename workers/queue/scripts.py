@@ -47,7 +47,7 @@ _LONGEST_NUMBER = 19
 # already be a new master.
 _NO_REPLICAS = "NOREPLICAS"
 _TOO_OLD = (
-    "redis: this server has no functions. csi-fleet needs Redis 7 or newer, or Valkey: upgrade the "
+    "redis: this server has no functions. csi-fleet needs Redis 7 or newer, or Valkey. Upgrade the "
     "server (docs/support.md)"
 )
 _HIDDEN = frozenset({"__pycache__"})
@@ -212,9 +212,9 @@ class Scripts:
             self.client.function_load(code, replace=True)
         except NoPermissionError as error:
             raise QueueUnavailable(
-                f"redis: function library {name} is missing and this user is not allowed to load "
-                "it: load k8s/base/redis/functions.lua of this release (its container does it at "
-                "its start, docs/upgrade.md)"
+                f"redis: function library {name} is missing, and this user is not allowed to load "
+                "it. Load k8s/base/redis/functions.lua of this release (the Redis container does "
+                "this when it starts, docs/upgrade.md)"
             ) from error
 
 
@@ -252,8 +252,8 @@ def repair(client: redis.Redis) -> bool:
         except ResponseError:  # another process was faster
             continue
         _log.error(
-            "Redis key has a wrong type and was set aside; the queue is rebuilt from the API "
-            "server. Look at the value, then delete it",
+            "a Redis key had the wrong type and was renamed; the queue is rebuilt from the API "
+            "server. Inspect the renamed key, then delete it",
             redis_key=key,
             set_aside_as=aside,
         )
@@ -272,7 +272,7 @@ def _drop_wrong_lists(client: redis.Redis, prefix: str) -> bool:
     for key in wrong:
         with suppress(NoPermissionError):  # a watcher deletes it (celerykeys.py)
             client.delete(key)
-            _log.error("a Celery list had a wrong type and was deleted", redis_key=key)
+            _log.error("deleted a Celery list that had the wrong type", redis_key=key)
     return bool(wrong)
 
 

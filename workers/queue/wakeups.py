@@ -41,7 +41,7 @@ class Wakeups:
         for name in map(text, [*self._taken(), *lists]):
             if name.startswith("|"):
                 _log.error(
-                    "unreadable key in Redis was dropped; a resync adds its object again",
+                    "dropped an unreadable key in Redis; a resync adds its object again",
                     key=name.removeprefix("|"),
                 )
             else:
@@ -51,7 +51,7 @@ class Wakeups:
         try:
             self._send(names)
         except QueueUnavailable as error:
-            _log.warning("workers not woken, the sweep repeats it", err=error)
+            _log.warning("could not wake the workers; the next sweep tries again", err=error)
 
     def _taken(self) -> list[bytes]:
         taken = []

@@ -215,7 +215,7 @@ class WorkQueue:
         wanted = [Lock(one.name) if one.name in alone else one for one in locks]
         busy = int(self.scripts.run("acquire", *owner_of(lease), *(one.text for one in wanted)))
         if busy < 0:
-            raise LeaseLost(f"lease of {lease.key.text} is lost, no lock is taken")
+            raise LeaseLost(f"the lease of {lease.key.text} was lost, so no lock was taken")
         if busy:
             return wanted[busy - 1]
         known = {(lock.name, lock.mode) for lock in lease.locks}
@@ -248,7 +248,7 @@ class WorkQueue:
             lease.written["marks"] = lease.key.text, raw
         if not self.scripts.run("mark", *owner_of(lease), raw):
             lease.written = known
-            raise LeaseLost(f"lease of {lease.key.text} is lost, its mark is not written")
+            raise LeaseLost(f"the lease of {lease.key.text} was lost, so its mark was not written")
         lease.mark = dict(record)
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:

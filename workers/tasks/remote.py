@@ -49,7 +49,7 @@ class Listener(Node):
         method = body.get("method") if isinstance(body, dict) else None
         if not isinstance(method, str) or method not in QUESTIONS:
             if self._may_speak():
-                _log.warning("remote command refused", command=repr(body)[:100])
+                _log.warning("refused a remote control command", command=repr(body)[:100])
             return None
         destination = body.get("destination")
         asked = {

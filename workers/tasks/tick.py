@@ -32,4 +32,4 @@ def tick(queue: WorkQueue, periodic: Periodic) -> None:
         queue.pump()
         periodic.tick()
     except QueueUnavailable as error:
-        _log.warning("a tick failed", err=error)
+        _log.warning("a periodic task failed", err=error)

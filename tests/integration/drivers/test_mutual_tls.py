@@ -102,13 +102,15 @@ def test_right_certificates_are_served(driver, good, caplog, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        pytest.param({"ca": "stranger.pem"}, "check tls.ca", id="wrong CA"),
-        pytest.param({"server_name": "other.example.org"}, "check tls.serverName", id="wrong name"),
+        pytest.param({"ca": "stranger.pem"}, "Check tls.ca", id="wrong CA"),
+        pytest.param({"server_name": "other.example.org"}, "Check tls.serverName", id="wrong name"),
         pytest.param(
-            {"certificate": "old.pem", "key": "old.key"}, "expired: renew it", id="expired"
+            {"certificate": "old.pem", "key": "old.key"},
+            "expired. Renew the certificate",
+            id="expired",
         ),
         pytest.param(
-            {"certificate": None, "key": None}, "set tls.certificate", id="no client certificate"
+            {"certificate": None, "key": None}, "Set tls.certificate", id="no client certificate"
         ),
     ],
 )
@@ -136,12 +138,12 @@ def test_expired_certificate_of_the_driver(folder, good, caplog, monkeypatch):
     finally:
         driver.close()
     assert drivers == []
-    assert "expired: renew it" in lines[-1]
+    assert "expired. Renew the certificate" in lines[-1]
 
 
 def test_another_driver_at_the_endpoint_is_refused(driver, good, caplog, monkeypatch):
     lines, drivers = outcome(driver, good, caplog, monkeypatch, name="mine.example.org")
     assert drivers == []
-    expected = f"{driver.address} answers as driver {driver.name}, not mine.example.org; "
-    expected += "it is not served: correct name or endpoint"
+    expected = f"the driver at {driver.address} is {driver.name}, not mine.example.org, "
+    expected += "so it is not served. Correct the name or the endpoint"
     assert [line.partition("err=")[2] for line in lines] == [f'"{expected}"']

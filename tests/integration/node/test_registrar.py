@@ -211,7 +211,7 @@ def test_a_port_in_use_ends_it_before_the_kubelet_is_called(
         process = launch(*arguments(folder, f"--http-endpoint={address}"))
         assert ends_with(process, 1)
     assert f"cannot listen at {address}" in process.log_tail()
-    assert "registration server listens" not in process.log_tail()
+    assert "the registration server is listening" not in process.log_tail()
 
 
 def test_sigusr1_shows_every_thread(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
@@ -229,7 +229,7 @@ def test_the_process_of_both_waits_for_a_slow_driver(launch: Launch, folder: Pat
     endpoint = f"--http-endpoint=127.0.0.1:{port}"
     process = launch("node", *arguments(folder, endpoint, "--timeout=100ms")[1:])
     wait_until(lambda: get(port) == (500, "driver not ready yet"), 20, "it serves at once")
-    wait_until(lambda: "does not tell its name yet" in process.log_tail(), 60, "30 s are over")
+    wait_until(lambda: "has not reported its name yet" in process.log_tail(), 60, "30 s are over")
     assert process.is_running()
     driver = IdentityDriver(folder / "csi.sock").start()
     offered(folder)

@@ -178,7 +178,7 @@ def test_unreadable_entry_is_set_aside_and_listed_again(
             reader.get("classes", "fast")
     epoch = writer.epoch()
     assert writer.incomplete(["classes", "nodes"], epoch) == {"classes"}
-    assert "set aside" in caplog.text
+    assert "moved to the quarantine" in caplog.text
     assert caplog.records[0].fields["field"] == "fast"
     with pytest.raises(CatalogIncomplete):
         reader.get("classes", "fast")

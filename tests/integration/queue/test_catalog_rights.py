@@ -46,5 +46,5 @@ def test_what_a_reader_may_not_set_aside_counts_as_absent(server, caplog):
     key = NAMES["capacity"].full + "d"
     operator.hset(key, "item", "{broken")
     assert decode(server.client("watcher"), key, "item", operator.hget(key, "item")) is None
-    assert "is unreadable and stays" in caplog.text
+    assert "is unreadable; it was left in place" in caplog.text
     assert operator.hexists(key, "item")

@@ -50,7 +50,7 @@ def test_a_name_that_is_none_is_replaced(redis_client, written, caplog):
     redis_client.set("csifleet:installation", written)
     assert one.installation(name) == name
     assert redis_client.get("csifleet:installation") == name.encode()
-    assert "not a name of an installation, replaced" in caplog.messages
+    assert "replaced the name of the installation in Redis, which was not valid" in caplog.messages
 
 
 def test_two_that_replace_it_at_once_agree(redis_client, monkeypatch):

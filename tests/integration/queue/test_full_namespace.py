@@ -46,7 +46,7 @@ def fill(store, namespace, most=1000):
 def test_a_full_namespace_waits_alone(store):
     count = fill(store, "greedy")
     assert 1 < count < 20
-    with pytest.raises(NamespaceFull, match=r"namespace greedy .* delete claims"):
+    with pytest.raises(NamespaceFull, match=r"namespace greedy .* Delete claims"):
         store.begin("greedy-new", intent("greedy", 99, annotations=FILLING))
     store.begin("other-1", intent("other", 1, annotations=FILLING))
     assert store.get("greedy-new") is None

@@ -166,7 +166,7 @@ def test_roles_of_before_stop_no_work(world, caplog):
     world.api.error = ForbiddenError(403, "Forbidden", "configmaps is forbidden")
     world.lose_everything()
     assert world.admitted() == 1
-    assert "this worker is not allowed to read pauses" in caplog.messages
+    assert "this worker is not allowed to read the ConfigMap with the pauses" in caplog.messages
 
 
 def test_a_driver_on_a_new_node_is_paused_too(world):

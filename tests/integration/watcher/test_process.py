@@ -36,7 +36,7 @@ def test_sigterm_ends_it_quickly_and_cleanly(
     if not redis_is_up:
         expected = 'err="redis: '
     elif not api_is_up:
-        expected = "cannot list or watch"
+        expected = "could not list or watch"
     wait_until(lambda: expected in process.log_tail(50), 30, expected)
     assert process.is_running()
     started = time.monotonic()

@@ -247,7 +247,7 @@ REFUSED = {
         simple(annotations={RECORD: json.dumps({"driver": "other"})}),
         "adopted for other",
     ),
-    "forged record": (simple(annotations={RECORD: "{"}), "cannot be read"),
+    "forged record": (simple(annotations={RECORD: "{"}), "is unreadable"),
     "volume": (
         changed(simple(), "spec.template.spec.volumes", [{"name": "csi-fleet-redis-login"}]),
         "volume csi-fleet-redis-login of its own",
@@ -520,7 +520,7 @@ def test_a_change_in_between_may_forbid_it():
         "deployments/ebs",
         lambda: world.api.change(world.resource, "ebs", change, "kube-system"),
     )
-    with pytest.raises(ConfigError, match="changed meanwhile"):
+    with pytest.raises(ConfigError, match="changed by somebody else"):
         world.run("adopt")
     assert programs_in(world.workload)
 
@@ -590,7 +590,7 @@ def test_a_worker_that_gets_no_lease_is_told(capsys):
     ("words", "says"),
     [
         (["nowhere/ebs"], "no workload"),
-        (["kube-system/pod/ebs"], "is no workload"),
+        (["kube-system/pod/ebs"], "does not name a workload"),
     ],
 )
 def test_a_wrong_name_is_told(words, says):
@@ -612,7 +612,7 @@ def test_a_lease_of_another_namespace_makes_the_choice_the_users():
     evil = simple()
     evil["metadata"] |= {"name": "evil", "namespace": "evil"}
     world.api.add(paths.DEPLOYMENTS, evil)
-    with pytest.raises(ConfigError, match=r"evil/evil, Deployment kube-system/ebs may be"):
+    with pytest.raises(ConfigError, match=r"evil/evil, Deployment kube-system/ebs may each be"):
         world.run("adopt")
 
 
@@ -628,7 +628,7 @@ def test_without_a_watcher_nothing_is_changed():
     world = World()
     status = {"status": {"availableReplicas": 0}}
     world.api.change(paths.DEPLOYMENTS, "watcher", status, "csi-fleet")
-    with pytest.raises(ConfigError, match="No watcher"):
+    with pytest.raises(ConfigError, match="No csi-fleet watcher"):
         world.run("adopt")
     assert programs_in(world.workload)
 
@@ -656,7 +656,7 @@ def test_an_api_server_that_fails_is_one_line(monkeypatch):
     world.api.fail("get", "namespaces", ServerError(503, "Unavailable", "away"))
     tools = Tools(parse("adopt", [DRIVER, "kube-system/ebs"], {}))
     tools.kube = world.api.kube
-    with pytest.raises(ConfigError, match="Nothing is half done"):
+    with pytest.raises(ConfigError, match="Nothing is left half done"):
         adopt.run(tools)
 
 

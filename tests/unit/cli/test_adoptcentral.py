@@ -119,7 +119,7 @@ def test_all_workers_call_the_same_replica_unless_any_will_do(replicas):
     assert spec_of(plan_of(item).entry).is_one_replica
     assert not spec_of(plan_of(item, any_replica=True).entry).is_one_replica
     words = texts(plan_of(item), "warn")
-    assert ("the next one when no worker reaches it" in words) is (replicas > 1)
+    assert ("when no worker can reach it" in words) is (replicas > 1)
 
 
 def test_a_service_resolves_to_its_pods_unless_any_will_do(world):
@@ -157,14 +157,14 @@ REFUSED = {
     "capacity": (
         (simple(), "csi-provisioner", "--enable-capacity"),
         CENTRAL,
-        "for all drivers alike",
+        "which applies to all drivers",
     ),
     "gate": (
         (simple(), "csi-provisioner", "--feature-gates=Topology=false"),
         CENTRAL,
         "feature gate Topology=false",
     ),
-    "argument": ((simple(), "csi-attacher", "--no-such"), CENTRAL, "does not take its arguments"),
+    "argument": ((simple(), "csi-attacher", "--no-such"), CENTRAL, "does not accept its arguments"),
     "node": ((simple(), "csi-provisioner", "--node-deployment"), CENTRAL, "node by node"),
 }
 
@@ -379,7 +379,7 @@ def test_what_the_watcher_does_is_no_right_that_a_worker_lacks(world, capsys):
     assert world.run("adopt", "--dry-run") == 0
     world.denied.add((watcher, "watch", "persistentvolumes"))
     assert world.run("adopt", "--dry-run") == 1
-    assert "lacks watch persistentvolumes" in capsys.readouterr().out
+    assert "is not allowed to watch persistentvolumes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -389,13 +389,15 @@ def test_what_a_worker_reads_live_it_has_to_be_allowed_itself(world, capsys, rea
     """Else each pass is refused after the sidecars are gone."""
     world.denied = {("system:serviceaccount:csi-fleet:worker", "get", read)}
     assert world.run("adopt", "--dry-run") == 1
-    assert f"lacks get {read}" in capsys.readouterr().out
+    assert f"is not allowed to get {read}" in capsys.readouterr().out
 
 
 def test_what_somebody_else_made_is_not_changed(world, capsys):
     world.api.add(SERVICES, {"metadata": {"name": NAME, "namespace": "kube-system"}})
     assert world.run("adopt") == 1
-    assert f"a Service {NAME} that `adopt` did not make" in capsys.readouterr().out
+    assert (
+        f"Service {NAME} already exists, but `adopt` did not create it" in capsys.readouterr().out
+    )
 
 
 def test_certificates_of_ones_own_need_the_gateways_too(world, capsys):
@@ -403,7 +405,7 @@ def test_certificates_of_ones_own_need_the_gateways_too(world, capsys):
     place = {"metadata": {"name": CLIENT, "namespace": "csi-fleet"}}
     world.api.add(paths.SECRETS, place | mine)
     assert world.run("adopt") == 1
-    assert f"Make the Secret kube-system/{NAME}" in capsys.readouterr().out
+    assert f"Create the Secret kube-system/{NAME}" in capsys.readouterr().out
     world.api.add(paths.SECRETS, {"metadata": {"name": NAME, "namespace": "kube-system"}} | mine)
     assert world.run("adopt") == 0
     assert world.run("release") == 0
@@ -416,7 +418,7 @@ def test_a_driver_that_is_listed_already_is_refused(world, capsys):
     metadata = {"name": "drivers", "namespace": "csi-fleet"}
     world.api.add(paths.CONFIG_MAPS, {"metadata": metadata, "data": data})
     assert world.run("adopt") == 1
-    assert "in the drivers file already" in capsys.readouterr().out
+    assert "already in the drivers file" in capsys.readouterr().out
 
 
 def with_authority(world, days, labels=None):
@@ -465,7 +467,7 @@ def test_an_authority_of_ones_own_that_ends_is_told_with_the_remedy(
     assert world.run("adopt") == code
     said = capsys.readouterr().out
     assert says.lower() in said.lower()
-    assert ("renew it" in said) is bool(says)
+    assert ("renew the certificate" in said) is bool(says)
     assert bool(programs_in(world.workload)) is bool(code), "refused before anything is changed"
 
 
@@ -530,7 +532,7 @@ def test_a_driver_that_no_worker_reaches_is_told(monkeypatch, capsys):
     world = started(monkeypatch)
     monkeypatch.setattr(adoptcentral, "is_served", lambda *_: False)
     assert world.run("adopt", "--wait=3s") == 1
-    assert "no worker has reached it" in capsys.readouterr().out
+    assert "no worker reached it" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

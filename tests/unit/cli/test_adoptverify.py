@@ -141,7 +141,7 @@ def test_a_node_that_the_driver_refused_is_named_again():
 REFUSED = {
     "none": ([], [], "No StorageClass"),
     "several": (["gp2", "gp3"], [], "gp2, gp3"),
-    "other": (["gp3"], ["--class=fast"], "--class=fast is no StorageClass"),
+    "other": (["gp3"], ["--class=fast"], "--class=fast is not a StorageClass"),
 }
 
 
@@ -200,14 +200,14 @@ def test_a_volume_that_stays_is_told(monkeypatch, capsys):
     world.deletes = False
     monkeypatch.setattr(adoptcentral, "asked_in_pod", lambda *_: None)
     assert world.run("adopt", "--verify", "--wait=5s") == 1
-    assert "its volume pvc-1 was not deleted" in capsys.readouterr().out
+    assert "its volume pvc-1 has not been deleted" in capsys.readouterr().out
 
 
 def test_a_claim_of_somebody_else_is_not_touched(capsys):
     world = Served("gp3")
     world.api.add(paths.CLAIMS, {"metadata": {"name": CLAIM, "namespace": PLACE}, "spec": {}})
     assert world.run("adopt", "--verify") == 1
-    assert "--verify did not make" in capsys.readouterr().out
+    assert "--verify did not create it" in capsys.readouterr().out
     assert world.claim() is not None
 
 
@@ -239,7 +239,9 @@ def test_a_volume_that_was_there_before_is_neither_changed_nor_deleted(policy, h
         assert world.run("adopt", "--verify") == 1
         assert world.api.of(paths.VOLUMES, "data") == world.volume
         said = capsys.readouterr().out
-        assert "PersistentVolume data, which was not made for it. The volume is as it was" in said
+        assert (
+            "PersistentVolume data, which was not created for it. The volume is unchanged" in said
+        )
         assert "kubectl patch pv data" in said
         assert (world.claim() is None) == (policy == "Retain")
         if policy == "Retain":

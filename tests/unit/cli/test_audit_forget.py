@@ -123,7 +123,7 @@ def test_what_is_not_stranded_is_not_forgotten(finished):
     """Its attempt has an end of its own."""
     api, tools = world(forget="pvc-2")
     add_copy(api, named("pvc-2", ""), "", CALLING)
-    with pytest.raises(ConfigError, match=r"--forget pvc-2: .* nothing is forgotten"):
+    with pytest.raises(ConfigError, match=r"--forget pvc-2: .* nothing was forgotten"):
         audit.forget(tools, report("pvc-1"))
     assert api.of(paths.CONFIG_MAPS, named("pvc-2", ""), "fleet")
     assert finished == []

@@ -268,7 +268,7 @@ def test_a_pass_that_breaks_off_is_a_failed_task(consumers, serving):
     with pytest.raises(SystemExit), consumers.shown("claims.sync", KEY):
         raise SystemExit("hunter2")
     what, fields = watchers.sent[-1]
-    assert (what, fields["exception"]) == ("task-failed", "csi-fleet broke it off")
+    assert (what, fields["exception"]) == ("task-failed", "csi-fleet stopped the task")
 
 
 def test_each_pass_is_another_task(consumers, serving):

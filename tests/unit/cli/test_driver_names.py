@@ -40,8 +40,8 @@ def tools(redis_client, redis_server):
     ("served", "said"),
     [
         ((DRIVERLESS, "alpha"), ("ok", "alpha")),
-        ((DRIVERLESS,), ("FAIL", "none is served")),
-        ((), ("FAIL", "none is served")),
+        ((DRIVERLESS,), ("FAIL", "no driver is served")),
+        ((), ("FAIL", "no driver is served")),
     ],
 )
 def test_doctor_tells_drivers_alone(tools, served, said):
@@ -53,12 +53,12 @@ def test_pause_names_what_is_served(tools, capsys):
     made = tools(Command.PAUSE, "--driver=beta", served=(DRIVERLESS, "alpha"))
     made.kube.list = lambda *_, **__: []
     assert pause.queue_names_of(made, "beta") == ["beta"]
-    assert capsys.readouterr().out == "note: no worker serves driver beta now (served: alpha)\n"
+    assert capsys.readouterr().out == "note: no worker serves driver beta now (drivers served now: alpha)\n"
 
 
 def test_explain_names_what_is_served():
     cause = queueing.unserved("beta", Served(PROVISIONER, (DRIVERLESS, "alpha")), workers=1)
-    assert "Served now: alpha." in cause.advice
+    assert "Drivers served now: alpha." in cause.advice
 
 
 @pytest.mark.parametrize(
@@ -74,20 +74,20 @@ def test_a_driver_that_nobody_knows_is_a_mistake(tools, function, command, words
         function(tools(command, *words, "--driver=alpa"))
     assert caught.value.exit_code == 1
     assert str(caught.value) == (
-        'driver "alpa" is not known: no worker serves it and no storage class names it '
+        'driver "alpa" is unknown: no worker serves it, and no storage class names it '
         '(served: alpha). Did you mean "alpha"?'
     )
 
 
 def test_a_known_driver_without_failures_is_well(tools, capsys):
     assert failed.run(tools(Command.FAILED, "--driver=alpha")) == 0
-    assert capsys.readouterr().out == "nothing fails of driver alpha\n"
+    assert capsys.readouterr().out == "no object of driver alpha is failing\n"
 
 
 @pytest.mark.parametrize(
     ("flags", "state", "said"),
     [
-        (("--driver=alpha",), "ok", "its workers run provisioner"),
+        (("--driver=alpha",), "ok", "the driver's workers run provisioner"),
         (("--driver=alpha", "--controllers=attacher"), "FAIL", "but not attacher"),
         (("--driver=alpa",), "FAIL", 'no worker serves it. Did you mean "alpha"?'),
     ],

@@ -32,7 +32,7 @@ def test_the_driver_of_that_name_whatever_its_pool(settings, name):
     ("name", "text"),
     [
         pytest.param("", "--drivers-file and --driver", id="two to choose from"),
-        pytest.param("c.example.org", "no driver of that name", id="none of that name"),
+        pytest.param("c.example.org", "no driver with this name", id="none of that name"),
     ],
 )
 def test_it_must_be_one(settings, name, text):

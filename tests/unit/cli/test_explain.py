@@ -60,5 +60,5 @@ def test_a_watcher_that_is_gone_is_told_where_no_reason_is_known():
     """A snapshot that waits for its content waits for the watcher."""
     presence = SimpleNamespace(troubles=list, alive=list)
     found = unseen(SimpleNamespace(presence=presence), NO_CONTENT)
-    assert "no watcher is alive" in found.text
+    assert "no watcher is running" in found.text
     assert found.advice.startswith("Start the watcher")

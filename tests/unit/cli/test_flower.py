@@ -70,8 +70,8 @@ def test_a_port_that_is_taken_is_one_line(capsys):
         port = taken.getsockname()[1]
         assert main(["flower", f"--flower-port={port}", "--redis-url=redis://127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == (
-        f"csi-fleet flower: cannot listen at 127.0.0.1:{port}: Address already in use; "
-        "give another --flower-port or --flower-address\n"
+        f"csi-fleet flower: cannot listen at 127.0.0.1:{port}: Address already in use. "
+        "Set a different --flower-port or --flower-address\n"
     )
 
 

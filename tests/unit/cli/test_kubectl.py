@@ -280,7 +280,7 @@ def test_migrate_without_the_package_says_so(cluster, monkeypatch, capsys):
     cluster()
     monkeypatch.setattr(kubectl.shutil, "which", lambda _: None)
     assert kubectl.main(["migrate", "check", "--driver=d"]) == 1
-    assert "needs the package" in capsys.readouterr().err
+    assert "Install the package" in capsys.readouterr().err
 
 
 def test_the_file_alone_is_a_program(tmp_path):
@@ -324,7 +324,7 @@ def test_several_namespaces_ask_for_a_choice(cluster, capsys):
     """Two installations, or drivers with workers beside them: nobody guesses."""
     told = cluster(pod("d", namespace="ebs"), pod("w"), pod("v"))
     assert kubectl.main(["status"]) == 1
-    assert "run in csi-fleet, ebs; -n NAMESPACE chooses" in capsys.readouterr().err
+    assert "run in csi-fleet, ebs. Choose a namespace with -n NAMESPACE" in capsys.readouterr().err
     assert len(told()) == 2
     cluster(pod("d", namespace="ebs"))
     assert kubectl.main(["-n", "ebs", "status"]) == 0

@@ -95,7 +95,7 @@ def test_sidecars_are_found_by_their_leases(world):
     world.lease(PROVISIONER_LEASE)
     world.lease(ATTACHER_LEASE, holder="ebs-1_0f3a")
     found = world.check("check")
-    assert texts(found, "driver") == f"CSIDriver {DRIVER} is there"
+    assert texts(found, "driver") == f"CSIDriver {DRIVER} exists"
     assert states(found, "csi-provisioner") == states(found, "csi-attacher") == ["ok"]
     assert "takes its 3 arguments unchanged" in texts(found, "csi-provisioner")
     assert states(found, "both") == ["ok"]
@@ -104,7 +104,7 @@ def test_sidecars_are_found_by_their_leases(world):
 def test_a_driver_that_has_moved_is_said_to_be_ours(world):
     world.lease(PROVISIONER_LEASE, holder="ebs-1_csi-fleet-0f3a")
     found = world.check("check")
-    assert "csi-provisioner: csi-fleet in kube-system/ebs-1 works now" in texts(found, "lease")
+    assert "csi-provisioner: csi-fleet in kube-system/ebs-1 is active" in texts(found, "lease")
     assert states(found, "sidecars") == []
 
 
@@ -165,7 +165,7 @@ def test_rights_of_the_pods_account(world):
     found = world.check("check", "kube-system/ebs-1")
     assert states(found, "rights of csi-provisioner") == ["ok"]
     assert texts(found, "rights of csi-attacher") == (
-        "system:serviceaccount:kube-system:ebs lacks patch volumeattachments, "
+        "system:serviceaccount:kube-system:ebs is not allowed to patch volumeattachments, "
         "patch volumeattachments/status"
     )
 
@@ -180,7 +180,7 @@ def test_both_at_once(world):
     world.lease(PROVISIONER_LEASE, holder="w-1_csi-fleet-1")
     found = world.check("check")
     assert states(found, "both") == ["warn"]
-    assert "one without --leader-election is only seen in the pod you name" in texts(found, "both")
+    assert "A Go sidecar without --leader-election is found only in the pod" in texts(found, "both")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_standby_is_no_second_one(world, lane, kind, state):
     world.stats = {lane: SimpleNamespace(paused={kind: "held by ebs-1"})}
     found = world.check("check")
     assert [one for one in states(found, "both") if one == "FAIL"] == ["FAIL"] * (state == "FAIL")
-    told = "stands by until the Lease of csi-provisioner is free" in texts(found, "both")
+    told = "waits until the Lease of csi-provisioner is free" in texts(found, "both")
     assert told == (state == "ok")
 
 
@@ -211,7 +211,7 @@ def test_leases_in_two_namespaces(world):
     world.records = {"d": {"name": DRIVER, "controllers": ["provisioner"]}}
     found = world.check("check")
     assert states(found, "both") == ["FAIL"]
-    assert "give both the same --leader-election-namespace" in texts(found, "both")
+    assert "Start both with the same --leader-election-namespace" in texts(found, "both")
 
 
 OURS = "registry/csi-fleet:1"
@@ -284,8 +284,13 @@ ELSEWHERE = {"valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
     [
         ("--timeout=$(T)", [{"name": "T", "value": "9s"}], "ok", "its 1 arguments"),
         ("--timeout=$(T)", [], "FAIL", "$(T)"),
-        ("--timeout=$(T)", [{"name": "T", **ELSEWHERE}], "warn", "stand elsewhere: --timeout=$(T)"),
-        ("--timeout=$(T)", None, "warn", "stand elsewhere: --timeout=$(T)"),
+        (
+            "--timeout=$(T)",
+            [{"name": "T", **ELSEWHERE}],
+            "warn",
+            "stored elsewhere: --timeout=$(T)",
+        ),
+        ("--timeout=$(T)", None, "warn", "stored elsewhere: --timeout=$(T)"),
         (
             "--timeout=$(U)",
             [{"name": "T", "value": "9"}, {"name": "U", "value": "$(T)s"}],
@@ -296,10 +301,10 @@ ELSEWHERE = {"valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
             "--timeout=$(U)",
             [{"name": "T", **ELSEWHERE}, {"name": "U", "value": "$(T)s"}],
             "warn",
-            "stand elsewhere: --timeout=$(U)",
+            "stored elsewhere: --timeout=$(U)",
         ),
         ("--timeout=$$(T)", [{"name": "T", "value": "9s"}], "FAIL", "$(T)"),
-        ("--prefix=$(T)", [{"name": "T", **ELSEWHERE}], "warn", "stand elsewhere"),
+        ("--prefix=$(T)", [{"name": "T", **ELSEWHERE}], "warn", "stored elsewhere"),
         ("--timeout=9s$(T)", [{"name": "T", "value": ""}], "ok", "its 1 arguments"),
         ("--timeout=9s$($(T)", [{"name": "T", "value": "x"}], "FAIL", "$($(T)"),
         ("--timeout $(T) -v 5", [{"name": "T", **ELSEWHERE}], "warn", "elsewhere: --timeout $(T)"),
@@ -327,7 +332,7 @@ def test_variables_are_read_as_the_kubelet_reads_them(world, argument, env, stat
 @pytest.mark.parametrize(
     ("argument", "is_refused", "words"),
     [
-        ("--leader-election=$(LE)", False, "stands elsewhere"),
+        ("--leader-election=$(LE)", False, "stored elsewhere"),
         ("--leader-election", True, "is not known: see lease"),
     ],
 )

@@ -19,23 +19,23 @@ REDIS = "--redis-url=redis://127.0.0.1:1"
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["statsu"], "unknown command: statsu; did you mean status? commands are run, "),
-        (["zzz"], "unknown command: zzz; commands are run, "),
+        (["statsu"], "unknown command: statsu; did you mean status? the commands are run, "),
+        (["zzz"], "unknown command: zzz; the commands are run, "),
         (["run", "--csi-adress=/x"], "unknown flag: --csi-adress; did you mean --csi-address?"),
         (["run", "--zzz"], "unknown flag: --zzz; `csi-fleet run --help` lists all flags"),
         (
             ["dry-run", REDIS],
-            "give `csi-fleet dry-run pvc NAMESPACE/NAME` or `csi-fleet dry-run -f FILE`\n",
+            "Run `csi-fleet dry-run pvc NAMESPACE/NAME` or `csi-fleet dry-run -f FILE`\n",
         ),
-        (["dry-run", "pv", "x", REDIS], "give `csi-fleet dry-run pvc NAMESPACE/NAME` or "),
+        (["dry-run", "pv", "x", REDIS], "Run `csi-fleet dry-run pvc NAMESPACE/NAME` or "),
         (
             ["pause", "--driver=d", "--class=c", "--reason=r", REDIS],
-            "give --driver or --class, not both",
+            "--driver and --class cannot be combined",
         ),
-        (["pause", "--reason=r", REDIS], "give --driver=NAME or --class=NAME"),
+        (["pause", "--reason=r", REDIS], "Use --driver=NAME or --class=NAME"),
         (
             ["explain", "pod", "x", REDIS],
-            'explain does not know "pod": give `csi-fleet explain pvc NAMESPACE/NAME` (also pv, ',
+            'explain does not know the kind "pod". Run `csi-fleet explain pvc NAMESPACE/NAME` (',
         ),
         (
             ["dry-run", "-f", "/nonexistent", REDIS],
@@ -43,16 +43,16 @@ REDIS = "--redis-url=redis://127.0.0.1:1"
         ),
         (
             ["worker", "--concurrency=-1"],
-            'invalid argument "-1" for "--concurrency" flag: give a whole number, 0 or more\n',
+            'invalid argument "-1" for "--concurrency" flag: use a whole number, 0 or more\n',
         ),
         (
             ["flower", "--flower-port=x"],
-            "flag: give a whole number, 0 or more; it must be 1 to 65535\n",
+            "flag: use a whole number, 0 or more; it must be 1 to 65535\n",
         ),
         (["flower", "--flower-port=65536", REDIS], "--flower-port must be 1 to 65535\n"),
         (
             ["worker", "--lease-ttl=soon"],
-            "flag: give a time such as 30s, 5m or 1h30m; it must be at least 1s\n",
+            "flag: use a time such as 30s, 5m or 1h30m; it must be at least 1s\n",
         ),
         (
             ["worker", "--worker-threads=-1"],
@@ -60,15 +60,15 @@ REDIS = "--redis-url=redis://127.0.0.1:1"
         ),
         (
             ["audit", "--csi-address=/x", "--delete=v", REDIS],
-            "not confirmed: give --confirm=v too; nothing is deleted\n",
+            "the deletion is not confirmed, so nothing was deleted. Add --confirm=v too\n",
         ),
         (
             ["audit", "--csi-address=/x", "--delete=v", "--confirm=w", REDIS],
-            "not confirmed: give --confirm=v too; nothing is deleted\n",
+            "the deletion is not confirmed, so nothing was deleted. Add --confirm=v too\n",
         ),
         (
             ["audit", "--csi-address=/x", "--confirm=w", REDIS],
-            "not confirmed: give --delete with --confirm; nothing is deleted\n",
+            "the deletion is not confirmed, so nothing was deleted. Add --delete with --confirm\n",
         ),
         (
             ["retry", "pvc", "a/b", "--kubeconfig=/nonexistent", REDIS],
@@ -76,19 +76,28 @@ REDIS = "--redis-url=redis://127.0.0.1:1"
         ),
         (
             ["retry", "pvc", "a/b", "--kubeconfig=/nonexistent", REDIS],
-            "(--kubeconfig /nonexistent): there is no such file; set --kubeconfig",
+            "(--kubeconfig /nonexistent): the file does not exist. Set --kubeconfig",
         ),
-        (["conformance"], "--endpoint is needed: give unix:///csi/csi.sock or tcp://host:port\n"),
-        (["conformance", "--endpoint=foo"], "--endpoint foo: give unix:///csi/csi.sock or tcp://"),
-        (["status", "extra", REDIS], "'extra' is no flag: give `csi-fleet status [flags]`\n"),
+        (
+            ["conformance"],
+            "--endpoint is needed. Use an address such as unix:///csi/csi.sock or tcp://host:port\n",
+        ),
+        (
+            ["conformance", "--endpoint=foo"],
+            "--endpoint foo. Use an address such as unix:///csi/csi.sock or tcp://",
+        ),
+        (
+            ["status", "extra", REDIS],
+            "unexpected argument 'extra'. Run `csi-fleet status [flags]`\n",
+        ),
         (
             ["pause", "d", "--reason=r", REDIS],
-            "'d' is no flag: give `csi-fleet pause --driver=NAME | --class=NAME [flags]`\n",
+            "unexpected argument 'd'. Run `csi-fleet pause --driver=NAME | --class=NAME [flags]`\n",
         ),
-        (["explain", "pvc", "a/b", "c", REDIS], "explain takes one object, not 'a/b c': give "),
+        (["explain", "pvc", "a/b", "c", REDIS], "explain takes one object, not 'a/b c'. Run "),
         (["csi-provisoner"], "unknown command: csi-provisoner; did you mean csi-provisioner?"),
         (["csi-attacher", "--foo"], "unknown flag: --foo; `csi-fleet csi-attacher --help` lists"),
-        (["migrate", "check", "--driver=d", "pod"], "'pod' lacks a namespace: give `csi-fleet "),
+        (["migrate", "check", "--driver=d", "pod"], "'pod' has no namespace. Run `csi-fleet "),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_was_meant(words, said, capsys):
@@ -131,7 +140,10 @@ def test_no_command_passes_over_a_word_that_it_does_not_read(command, capsys):
 def test_help_of_a_process_says_which_flags_are_the_sidecars_and_which_ours(capsys):
     assert main(["worker", "--help"]) == 0
     text = capsys.readouterr().out
-    theirs, ours = text.index("Flags of the sidecars:"), text.index("Our own flags:")
+    theirs, ours = (
+        text.index("Flags of the sidecars:"),
+        text.index("Flags that only csi-fleet has:"),
+    )
     idle = text.index("Accepted without effect:")
     assert theirs < text.index("--csi-address") < ours < text.index("--redis-url") < idle
 
@@ -140,7 +152,7 @@ def test_help_of_a_process_says_which_flags_are_the_sidecars_and_which_ours(caps
 def test_help_has_examples_that_parse_and_exit_codes(command, capsys):
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
-    assert "Exit codes: 0 done; 1 " in text
+    assert "Exit codes: 0 success; 1 " in text
     examples = text.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
     assert examples
     for line in examples:

@@ -181,7 +181,7 @@ REFUSED = {
     "unknown flag": (pair({"args": ["--no-such"]}, {}), "no-such"),
     "value from a ConfigMap": (
         pair({"args": ["--timeout=$(T)"], "env": [env("T", configMapKeyRef={})]}, {}),
-        "does not take its arguments",
+        "does not accept its arguments",
     ),
     "other namespace of Leases": (
         pair(
@@ -208,7 +208,7 @@ REFUSED = {
     "node": (pair({"args": ["--node-deployment"]}, {}), "node by node"),
     "not root, no user": (pair({"securityContext": {"runAsNonRoot": True}}, {}), "runAsUser"),
     "word": (pair({"args": ["stray"]}, {}), "stray"),
-    "ours": (pair({"args": ["--redis-url=redis://x"]}, {}), "--redis-url is no flag"),
+    "ours": (pair({"args": ["--redis-url=redis://x"]}, {}), "--redis-url is not a flag"),
     "twice": (
         [container("csi-attacher"), container("csi-attacher", name="b")],
         "several containers",
@@ -265,6 +265,6 @@ def test_endpoint_port_and_probe_come_from_one_sidecar_and_the_rest_is_told():
     assert result.container["ports"] == one["ports"]
     assert result.container["livenessProbe"] == probe
     told = " ".join(result.notes)
-    assert ":22012 is not served" in told
+    assert ":22012 is no longer served" in told
     assert "probe of csi-attacher" in told
-    assert "lifecycle is left out" in told
+    assert "lifecycle is omitted" in told

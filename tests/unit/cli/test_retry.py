@@ -44,9 +44,9 @@ def test_the_keys_of_those_that_are_ours(monkeypatch, capsys, fails):
 
     monkeypatch.setattr(generic, "read_key", state)
     if not fails:
-        with pytest.raises(ConfigError, match="no worker provisions for driver"):
+        with pytest.raises(ConfigError, match="no worker provisions volumes for driver"):
             retry.run(tools)
         return
     assert retry.run(tools) == 0
     assert {key.kind for key in queued} == {"changes"}
-    assert "pvc shop/data is queued" in capsys.readouterr().out
+    assert "pvc shop/data has been queued" in capsys.readouterr().out

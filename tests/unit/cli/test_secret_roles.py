@@ -61,15 +61,18 @@ def test_a_driver_gets_its_own_classes_only(api, capsys):
 
 
 def test_nothing_is_printed_without_secrets(capsys):
-    assert printed(MemoryApi(), capsys) == ("# no class names a Secret\n", [])
+    assert printed(MemoryApi(), capsys) == ("# no storage class names a Secret\n", [])
 
 
 @pytest.mark.parametrize(
     ("driver", "said"),
     [
-        ("c.example", "# no class of driver c.example names a Secret\n"),
-        ("ebs.csi.aws.com", "# no class of driver ebs.csi.aws.com names a Secret\n"),
-        ("a.exaample", '# no class is of driver "a.exaample". Did you mean "a.example"?\n'),
+        ("c.example", "# no storage class of driver c.example names a Secret\n"),
+        ("ebs.csi.aws.com", "# no storage class of driver ebs.csi.aws.com names a Secret\n"),
+        (
+            "a.exaample",
+            '# no storage class belongs to driver "a.exaample". Did you mean "a.example"?\n',
+        ),
     ],
 )
 def test_a_driver_without_secrets_is_told_from_a_mistyped_one(api, capsys, driver, said):

@@ -87,7 +87,7 @@ def test_a_folder_that_a_dead_run_left_is_taken(usual, another_run):
     folder.close()
 
 
-@pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
+@pytest.mark.parametrize("kind", ["can be reached from other hosts", "a link", "a file"])
 def test_what_others_may_write_to_is_not_taken_nor_believed(usual, tmp_path, kind):
     if kind == "a file":
         usual.touch(mode=0o600)
@@ -108,7 +108,8 @@ def test_what_others_may_write_to_is_not_taken_nor_believed(usual, tmp_path, kin
 
 def test_a_named_folder_is_one_runs_alone(tmp_path, another_run):
     process, _ = another_run(f"--state-dir={tmp_path / 'x'}")
-    said = f"folder {tmp_path / 'x'} is in use by pid {process.pid}; give another --state-dir"
+    used = f"folder {tmp_path / 'x'} is in use by the process with pid {process.pid}"
+    said = f"{used}. Set a different --state-dir"
     with pytest.raises(ConfigError, match=said) as caught:
         take(f"--state-dir={tmp_path / 'x'}")
     assert caught.value.exit_code == 1

@@ -46,7 +46,7 @@ ELECTED = ["--leader-election"]
     pytest.param([*ELECTED, "--leader-election-retry-period=0"], {}, 2, "greater than 0",
                  id="retry period zero"),
     pytest.param(["--redis-url=http://x"], {}, 2, "must start with", id="redis scheme"),
-    pytest.param(["--redis-url=redis://x?password=hush"], {}, 2, "must not carry password",
+    pytest.param(["--redis-url=redis://x?password=hush"], {}, 2, "must not contain password",
                  id="redis password in the query"),
     pytest.param(["--redis-password-file=/does/not/exist"], {}, 2, "cannot read",
                  id="redis password file"),
@@ -60,14 +60,14 @@ def test_refused(argv, environ, code, message):
 
 
 @pytest.mark.parametrize(("argv", "environ", "message"), [
-    pytest.param(["--flower-address=0.0.0.0"], {}, "give Flower a login", id="open Flower"),
+    pytest.param(["--flower-address=0.0.0.0"], {}, "Flower has no login", id="open Flower"),
     pytest.param(
         ["--flower-address=0.0.0.0"], {"CSI_FLEET_FLOWER_BASIC_AUTH": "a:b"},
         "--flower-plain-http", id="open Flower in clear",
     ),
-    pytest.param(["--flower-tls-cert-file=x"], {}, "give both", id="certificate alone"),
+    pytest.param(["--flower-tls-cert-file=x"], {}, "must be set together", id="certificate alone"),
     pytest.param(["--flower-oidc-provider=x"], {}, "must be one of google", id="provider"),
-    pytest.param(["--flower-oidc-provider=okta"], {}, "also needs", id="half a provider"),
+    pytest.param(["--flower-oidc-provider=okta"], {}, "is incomplete", id="half a provider"),
     pytest.param([], {"CSI_FLEET_FLOWER_BASIC_AUTH": "hush"}, "user:password",
                  id="Flower login without colon"),
     *[pytest.param([f"--flower-port={port}"], {}, "1 to 65535", id=f"port {port}")
@@ -87,7 +87,7 @@ def test_run_starts_no_flower_and_takes_none_of_its_flags():
 
 @pytest.mark.parametrize("command", ["watcher", "worker", "beat", "flower"])
 def test_every_part_but_run_needs_redis(command):
-    with pytest.raises(ConfigError, match=f"is needed for {command}"):
+    with pytest.raises(ConfigError, match=f"`{command}` needs a Redis server"):
         parse(command, [], {})
     assert parse(command, [], {"CSI_FLEET_REDIS_URL": "redis://r"}).redis.url == "redis://r"
 
@@ -122,7 +122,7 @@ def test_leader_election_is_off_in_node_deployment_with_a_warning():
     settings = parse("run", argv, {"NODE_NAME": "n"})
     assert not settings.leader.enabled
     assert not settings.http.leader_health
-    assert "leader election is off in node deployment" in settings.warnings[0]
+    assert "leader election is disabled in node deployment" in settings.warnings[0]
 
 
 @pytest.mark.parametrize(("argv", "expected"), [
@@ -247,7 +247,7 @@ def test_settings_cannot_be_changed():
 @pytest.mark.parametrize(("argv", "warning"), [
     (["--enable-pprof"], "--enable-pprof has no effect without --http-endpoint"),
     (["--metrics-address=:1"], "--metrics-address is deprecated"),
-    (["--cloning-protection-threads=0"], "clone sources keep their finalizer"),
+    (["--cloning-protection-threads=0"], "finalizer of clone sources is never removed"),
 ])  # fmt: skip
 def test_advice(argv, warning):
     assert warning in parse("run", argv, {}).warnings[0]

@@ -125,7 +125,7 @@ def test_flag_of_another_command_is_refused_by_name():
 
 
 def test_unknown_command_lists_the_known():
-    with pytest.raises(ConfigError, match="unknown command: serve; commands are run, watcher"):
+    with pytest.raises(ConfigError, match="unknown command: serve; the commands are run, watcher"):
         parse("serve", [], {})
 
 

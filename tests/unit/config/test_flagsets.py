@@ -62,7 +62,7 @@ def test_one_dash_is_enough_where_go_reads_flags_itself():
 def test_what_differs_carries_the_controllers_name():
     own = values([ATTACHER, RESIZER], "--attacher-timeout=1s")
     assert (own["attacher"]["timeout"], own["resizer"]["timeout"]) == (1, 10)
-    with pytest.raises(ConfigError, match="write --attacher-timeout or --resizer-timeout"):
+    with pytest.raises(ConfigError, match="Use --attacher-timeout or --resizer-timeout"):
         values([ATTACHER, RESIZER], "--timeout=1s")
 
 

@@ -20,10 +20,10 @@ def test_hosts_master_database_and_tls():
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("sentinel://a,b", "give sentinel://"),
-        ("sentinel:///main", "give sentinel://"),
-        ("sentinel://a:x/main", "is no host:port"),
-        ("sentinel://a/main?db=x", "is no number"),
+        ("sentinel://a,b", "Use sentinel://"),
+        ("sentinel:///main", "Use sentinel://"),
+        ("sentinel://a:x/main", "is not host:port"),
+        ("sentinel://a/main?db=x", "is not a database number"),
         ("sentinel://a/main?tls=yes", "unknown option"),
         ("http://a/main", "must start with"),
     ],
@@ -40,19 +40,19 @@ def test_a_mistake_is_one_line(url, problem):
         ("rediss://u:hush?x@h:1/0", "write / as %2F"),
         ("sentinel://u:hush/x@h:1/main", "write / as %2F"),
         ("sentinel://:hush/x@h:1/main", "write / as %2F"),
-        ("redis://[::1/0", "host or port cannot be read"),
-        ("redis://h:99999/0", "host or port cannot be read"),
-        ("sentinel://h:99999/main", "is no host:port"),
+        ("redis://[::1/0", "the host or the port is malformed"),
+        ("redis://h:99999/0", "the host or the port is malformed"),
+        ("sentinel://h:99999/main", "is not host:port"),
         ("redis://h/x", "redis://HOST:PORT/NUMBER"),
         ("redis://h/1/", "redis://HOST:PORT/NUMBER"),
         ("redis://h?db=1", "redis://HOST:PORT/NUMBER"),
         ("unix://run/redis.sock", "three slashes"),
         ("unix://u:hush/x@/run/redis.sock", "write / as %2F"),
-        ("redis://h/0?a=b", "unknown option behind .*: a redis:// URL knows none"),
-        ("redis://h/0?ssl_ca_certs=/ca", "redis:// URL knows none"),
-        ("rediss://h/0?ssl_ca=/ca", "a rediss:// URL knows ssl_ca_certs, "),
-        ("unix:///run/r.sock?socket_timeout=x", "a unix:// URL knows db"),
-        ("sentinel://h/main?ssl_ca=/ca", "knows db, ssl_ca_certs, "),
+        ("redis://h/0?a=b", "unknown option after .* redis:// URL: none"),
+        ("redis://h/0?ssl_ca_certs=/ca", "redis:// URL: none"),
+        ("rediss://h/0?ssl_ca=/ca", "a rediss:// URL: ssl_ca_certs, "),
+        ("unix:///run/r.sock?socket_timeout=x", "a unix:// URL: db"),
+        ("sentinel://h/main?ssl_ca=/ca", "URL: db, ssl_ca_certs, "),
         ("redis://u:1?hush=x@h/0", "write / as %2F"),
         ("redis://u:1?hush#x@h/0", "write / as %2F"),
         ("redis://:6379?hush=y#z@h/0", "write / as %2F"),
@@ -60,7 +60,7 @@ def test_a_mistake_is_one_line(url, problem):
         ("sentinel://h/main?foo", "unknown option"),
         ("sentinel://h/main?ssl_ca_certs=", "ssl_ca_certs= has no value"),
         ("rediss://h/0?ssl_ca_certs=", "ssl_ca_certs= has no value"),
-        ("unix:///run/r.sock?db=x", "no number of a database"),
+        ("unix:///run/r.sock?db=x", "is not a database number"),
         ("sentinel://u:1/main?hush=x@h/0", "write / as %2F"),
     ],
 )
@@ -178,7 +178,7 @@ def test_no_password_leaves_this_machine_in_clear(url, is_refused, is_insecure):
     environ = {"CSI_FLEET_REDIS_URL": url}
     argv = [f"--redis-insecure={str(is_insecure).lower()}"]
     if is_refused and not is_insecure:
-        with pytest.raises(ConfigError, match=r"in clear\. Use rediss://.*--redis-insecure"):
+        with pytest.raises(ConfigError, match=r"unencrypted\. Use rediss://.*--redis-insecure"):
             parse("watcher", argv, environ)
     else:
         assert parse("watcher", argv, environ).redis.is_insecure is is_insecure

@@ -341,7 +341,7 @@ def test_additional_names_are_answered_to():
     [
         pytest.param({"name": ""}, "has no name", id="name"),
         pytest.param({"delete": None}, "no method delete", id="method"),
-        pytest.param({"options": {}}, "no workers.custom.Options", id="options"),
+        pytest.param({"options": {}}, "not an instance of workers.custom.Options", id="options"),
         pytest.param({"options": Options(save_attempts=0)}, "save_attempts", id="attempts"),
     ],
 )

@@ -45,9 +45,13 @@ def test_an_instance_is_taken_as_it_is(monkeypatch):
         pytest.param("no.such.module:X", "No module named", id="module"),
         pytest.param(f"{HERE}:Nobody", "has no attribute 'Nobody'", id="class"),
         pytest.param(":X", "Empty module name", id="empty"),
-        pytest.param(f"{HERE}:STATES", "neither a provisioner nor a class", id="no class"),
-        pytest.param(f"{HERE}:Script", "cannot be made: TypeError", id="arguments needed"),
-        pytest.param("csi-foo", "is to be dropped", id="flag of old manifests"),
+        pytest.param(
+            f"{HERE}:STATES", "neither a provisioner nor a provisioner class", id="no class"
+        ),
+        pytest.param(
+            f"{HERE}:Script", "cannot create the provisioner: TypeError", id="arguments needed"
+        ),
+        pytest.param("csi-foo", "remove the flag", id="flag of old manifests"),
     ],
 )
 def test_what_cannot_be_loaded_says_why(reference, words):
@@ -58,7 +62,7 @@ def test_what_cannot_be_loaded_says_why(reference, words):
 def test_several_are_served_but_no_name_twice():
     names = [one.name for one in loading.load_all([f"{HERE}:Block", f"{HERE}:Guarded"], Settings())]
     assert names == ["t.example.com/block", "t.example.com/guarded"]
-    with pytest.raises(ConfigError, match="served already"):
+    with pytest.raises(ConfigError, match="already served"):
         loading.load_all([f"{HERE}:Block", f"{HERE}:Block"], Settings())
 
 

@@ -134,7 +134,9 @@ def test_sec3_secrets_go_over_a_network_only_if_both_sides_prove_who_they_are(
     """Whoever may write the file could else have the secrets of every class sent to himself."""
     (tmp_path / "ca.pem").touch()
     entry = f"name: a, endpoint: '{endpoint}'{tls}"
-    with pytest.raises(ConfigError, match=r"endpoint: the secrets .* or say insecure: true"):
+    with pytest.raises(
+        ConfigError, match=r"endpoint: without TLS, the secrets .* or set insecure: true"
+    ):
         parse(f"drivers: [{{{entry}}}]", tmp_path / "d.yaml")
     with pytest.raises(ConfigError, match="the secrets"):
         parse(f"drivers: [{{{entry}, insecure: false}}]", tmp_path / "d.yaml")
@@ -142,7 +144,7 @@ def test_sec3_secrets_go_over_a_network_only_if_both_sides_prove_who_they_are(
 
 
 MISTAKES = [
-    pytest.param("", "is empty; it needs a list `drivers:`", id="empty"),
+    pytest.param("", "the file is empty; add a list `drivers:`", id="empty"),
     pytest.param("a: [", "line 1: not YAML", id="not YAML"),
     pytest.param("- x", "line 1: must be a map of fields", id="a list"),
     pytest.param("drivers: x", "line 1: drivers: must be a list", id="no list"),
@@ -151,9 +153,11 @@ MISTAKES = [
         "drivers:\n- name: a\n", "line 2: drivers[0]: field 'endpoint' is missing", id="gap"
     ),
     pytest.param(
-        ONE + "  zzzz: 1\n", "line 4: drivers[0]: unknown field 'zzzz'; known are", id="odd"
+        ONE + "  zzzz: 1\n",
+        "line 4: drivers[0]: unknown field 'zzzz'; the known fields are",
+        id="odd",
     ),
-    pytest.param(ONE + "  name: b\n", "line 4: drivers[0].name: is given twice", id="twice"),
+    pytest.param(ONE + "  name: b\n", "line 4: drivers[0].name: occurs twice", id="twice"),
     pytest.param(
         ONE + ONE[9:], "line 4: drivers[1]: driver a.example.org is listed twice", id="again"
     ),
@@ -173,23 +177,29 @@ MISTAKES = [
     pytest.param(ONE + "  limits: {create: {concurrency: x}}\n", "'x' is not a number", id="word"),
     pytest.param(ONE + "  limits: {create: {rate: 1}}\n", "'concurrency' is missing", id="rate"),
     pytest.param(
-        ONE + "  limits: {create: {concurrency: 1, burst: 2}}\n", "burst needs a rate", id="burst"
+        ONE + "  limits: {create: {concurrency: 1, burst: 2}}\n",
+        "burst is allowed only together with rate",
+        id="burst",
     ),
     pytest.param(
-        ONE + "  limits: {serial: true, create: {concurrency: 2}}\n", "leave out", id="serial"
+        ONE + "  limits: {serial: true, create: {concurrency: 2}}\n",
+        "remove the other limits",
+        id="serial",
     ),
     pytest.param(ONE + "  flags: {kube-api-qps: 1}\n", "unknown field 'kube-api-qps'", id="flag"),
     pytest.param(ONE + "  flags: {strict-topology: 2}\n", "flags.strict-topology:", id="bool"),
     pytest.param(ONE + "  flags: {worker-threads: 0}\n", "at least 1", id="threads"),
     pytest.param(ONE + "  threads: 0\n", "at least 1", id="seats"),
-    pytest.param(ONE + "  tls: {ca: ca.pem}\n", "not for a unix socket", id="unix"),
+    pytest.param(ONE + "  tls: {ca: ca.pem}\n", "not with a unix socket", id="unix"),
     pytest.param(
         "drivers: [{name: a, endpoint: 'h:1', tls: {ca: no.pem}}]", "no such file", id="no CA"
     ),
     pytest.param(
-        "drivers: [{name: a, endpoint: 'h:1', tls: {ca: x, key: y}}]", "go together", id="key"
+        "drivers: [{name: a, endpoint: 'h:1', tls: {ca: x, key: y}}]",
+        "must be set together",
+        id="key",
     ),
-    pytest.param(ONE + "  insecure: 1\n", "insecure is true or false", id="insecure"),
+    pytest.param(ONE + "  insecure: 1\n", "insecure must be true or false", id="insecure"),
     pytest.param(ONE + "  pool:\n", "drivers[0].pool: has no value", id="no value"),
 ]
 
@@ -259,5 +269,5 @@ def test_a_folder_is_all_of_its_files(tmp_path):
 def test_a_driver_is_in_one_file_of_a_folder(tmp_path, entry, what):
     first = "drivers: [{name: a, endpoint: /a.sock}]"
     texts = folder_of(tmp_path, first=first, second=f"drivers: [{entry}]")
-    with pytest.raises(ConfigError, match=f"has the {what} of driver a in first.yaml; keep one"):
+    with pytest.raises(ConfigError, match=f"has the {what} of driver a in first.yaml; remove one"):
         driversfile.parse_all(texts)

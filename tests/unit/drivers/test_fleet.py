@@ -62,7 +62,7 @@ def test_a_longer_time_out_of_a_class_counts_at_once(fleet):
 
 def test_a_socket_given_beside_the_file_is_no_driver_of_the_file(fleet):
     fleet._links["/a"] = fleet._open(DriverSpec("", "/a", allow_tcp=False))
-    with pytest.raises(ConfigError, match="/a is given by --csi-address too"):
+    with pytest.raises(ConfigError, match="/a is also given by --csi-address"):
         fleet.apply(specs("/a"))
 
 
@@ -88,7 +88,7 @@ def test_only_a_connection_that_was_lost_is_back(fleet, monkeypatch, lost, is_to
             SimpleNamespace(name="d/a", queue_name="d/a", in_tree_name="", client=link.client)
         )
         fleet._shaken(link, None, None)
-    assert told == ["the driver is connected again"] * is_told
+    assert told == ["reconnected to the driver"] * is_told
 
 
 def test_a_word_about_the_replica_that_was_left_meanwhile_counts_for_no_other(fleet):

@@ -285,7 +285,7 @@ def test_an_unexpected_error_is_no_reason_to_look_at_once(caplog):
     worker._step_alone(broken)
     assert broken.due > world.clock.now
     worker.stop()
-    assert caplog.messages.count("unexpected error, lease not kept") == 1
+    assert caplog.messages.count("unexpected error while renewing the Lease") == 1
     assert world.api.of(good.candidate.lease).lease["spec"]["holderIdentity"] == ""
 
 

@@ -109,7 +109,7 @@ def test_a_defect_backs_off_and_is_told(world, lines):
     assert cause.code == "internal-error"
     assert "csi-fleet failed with an unexpected DefectError at test_frame.py:" in cause.text
     assert broken.key.text in cause.advice
-    assert "Attempt 2 comes at " in cause.advice
+    assert "Attempt 2 starts at " in cause.advice
     assert SECRET not in cause.text + "".join(note.detail for note in state.trail)
     assert broken.count() == 1
     told = [line for line in lines() if "unexpected error" in line["msg"]]

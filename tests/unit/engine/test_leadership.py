@@ -282,7 +282,7 @@ def test_lanes_follow_the_lease(leases, clock, caplog):
     assert lanes.calls[2:] == [("resume", *LANES)]
     assert leadership.may_work("claims", "d")
     assert not leadership.may_work("claims", "unknown")
-    told = "waits, the lease is held by another"
+    told = "waiting because another program holds the Lease"
     assert caplog.messages.count(told) == 1
     leases.foreign("go-host", "t3")
     leadership.step(ONE)

@@ -79,7 +79,7 @@ def test_a_lease_that_is_not_known_is_told_at_each_look(leases, clock):
     for _ in range(2):
         leadership.step(ONE)
     assert len(told) == 2
-    assert told[0].startswith(f"lease {ONE[0].lease} is not known, no work is done by it: ")
+    assert told[0].startswith(f"Lease {ONE[0].lease} could not be read, so ")
     leases.is_away = False
     clock.now += 60
     leadership.step(ONE)
@@ -137,7 +137,7 @@ def test_a_pause_outlasts_the_next_look_and_names_the_holder(leases, clock):
     lanes = SimpleNamespace(pause=lambda lanes, *more: told.append(more), resume=None)
     leases.foreign("go-host", "t1")
     make(leases, clock, lanes=lanes).step(ONE)
-    assert told == [("lease held by go-host", 3 * SETTINGS.retry_period_seconds)]
+    assert told == [("Lease held by go-host", 3 * SETTINGS.retry_period_seconds)]
 
 
 def test_fellows_hear_for_how_long_a_process_may_work(leases, clock):

@@ -129,11 +129,16 @@ def test_what_holds_a_content_holds_its_snapshot(monkeypatch, source, content):
 
     monkeypatch.setattr(generic, "explain", in_queue)
     found = explain(world.tools(DRIVER), "snapshot", "ns", "s").cause
-    assert (found.code, found.text) == ("paused", f"It waits for its content {content}: upgrade")
+    assert (found.code, found.text) == (
+        "paused",
+        f"The snapshot is waiting for its content {content}: upgrade",
+    )
 
 
 REFUSED = Cause("failed", "The last attempt failed: pods is forbidden", until=9.0)
-TURN = Cause("queued", "It waits for its turn; position 2 of 3 among retries", is_problem=False)
+TURN = Cause(
+    "queued", "The object is waiting for its turn; position 2 of 3 among retries", is_problem=False
+)
 NOTHING = Cause("nothing-to-do", "No work is pending for this object.", is_problem=False)
 
 

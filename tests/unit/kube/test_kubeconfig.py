@@ -98,9 +98,9 @@ def test_a_plugin_may_give_a_certificate_and_sees_its_cluster(tmp_path):
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("sys.exit('no login')", "ended with 1: no login"),
+        ("sys.exit('no login')", "exited with code 1: no login"),
         ("print('hi')", "printed no ExecCredential"),
-        ("print(json.dumps({'apiVersion': 'v9', 'status': {}}))", "speaks v9"),
+        ("print(json.dumps({'apiVersion': 'v9', 'status': {}}))", "returned API version v9"),
     ],
 )
 def test_a_plugin_that_fails_is_one_line(tmp_path, body, reason):

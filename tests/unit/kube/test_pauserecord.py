@@ -80,4 +80,4 @@ def test_what_cannot_be_read_is_reported_and_left_out(text, caplog):
     _, state = record.apply(record.change(DRIVER, "d@node/1", "x", 0))
     assert state.pauses == {"driver d@node/1": "0 x"}
     assert "driver.d_40node_2f1" in kube.data
-    assert "pause is unreadable" in caplog.messages
+    assert "ignoring an unreadable pause in the ConfigMap" in caplog.messages

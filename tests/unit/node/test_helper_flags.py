@@ -100,7 +100,7 @@ def test_a_path_of_another_socket_is_warned_of(caplog: pytest.LogCaptureFixture)
     options = flags.read(flags.REGISTRAR, argv)
     assert isinstance(options, flags.Options)
     registrar.check(options)
-    assert "the kubelet reaches the driver by the first" in caplog.text
+    assert "the kubelet uses --kubelet-registration-path" in caplog.text
 
 
 def test_pprof_is_accepted_with_a_warning() -> None:

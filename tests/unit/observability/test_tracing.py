@@ -157,4 +157,4 @@ def test_a_missing_extra_is_one_warning(monkeypatch, caplog):
     traces = Tracing.from_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
     with traces.work("n", "k", 0.0):
         pass
-    assert caplog.messages == ["no traces are sent: install csi-fleet[tracing]"]
+    assert caplog.messages == ["no traces are sent; install csi-fleet[tracing] to send them"]

@@ -17,8 +17,11 @@ HELLO = (
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (redis.AuthenticationError(HELLO), "a password is wanted: give --redis-password-file"),
-        (redis.AuthenticationError("Authentication required."), "a password is wanted: give --r"),
+        (redis.AuthenticationError(HELLO), "Redis requires a password. Set --redis-password-file"),
+        (
+            redis.AuthenticationError("Authentication required."),
+            "Redis requires a password. Set --r",
+        ),
         (
             redis.AuthenticationError("invalid username-password pair or user is disabled."),
             "--redis-username and --redis-password-file",
@@ -27,16 +30,19 @@ HELLO = (
             redis.AuthenticationError(
                 "AUTH <password> called without any password configured for the default user."
             ),
-            "leave out --redis-password-file",
+            "Remove --redis-password-file",
         ),
         (
             redis.ConnectionError("Error 1 connecting to h:1. [SSL: WRONG_VERSION_NUMBER] wrong."),
-            "; does that Redis have TLS, as rediss:// in --redis-url says?",
+            "; check that this Redis has TLS, which rediss:// in --redis-url requires",
         ),
-        (redis.TimeoutError("Timeout connecting to server"), "With rediss://: does that Redis"),
+        (
+            redis.TimeoutError("Timeout connecting to server"),
+            "with rediss://, check that this Redis",
+        ),
         (
             redis.ConnectionError("Error 111 connecting to 127.0.0.1:1. Connection refused."),
-            "Connection refused; is it running, and is --redis-url right?",
+            "Connection refused; check that Redis is running and that --redis-url is correct",
         ),
     ],
 )

@@ -84,7 +84,7 @@ def test_records_without_a_mac_are_refused_by_who_has_keys_only(lines, is_strict
 
 def test_a_short_key_is_refused():
     environ = {"CSI_FLEET_REDIS_URL": "redis://localhost", "CSI_FLEET_RECORDS_KEY": "secret"}
-    with pytest.raises(ConfigError, match="at least 32 characters"):
+    with pytest.raises(ConfigError, match="shorter than 32 characters"):
         parse("worker", [], environ)
 
 

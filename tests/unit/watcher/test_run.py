@@ -102,4 +102,4 @@ def test_attempts_that_came_back_from_configmaps_are_told(monkeypatch, caplog, k
     monkeypatch.setattr(watcher.outbox, "add", sent.extend)
     watcher.loops["recovery"]._step()
     assert sent == keys
-    assert caplog.messages.count("attempts restored from ConfigMaps") == len(keys)
+    assert caplog.messages.count("restored attempts from their ConfigMaps") == len(keys)

@@ -213,7 +213,7 @@ def test_the_next_step_is_sooner_while_no_driver_is_known(keeping):
 
 def test_only_lost_data_is_warned_of(keeping, caplog):
     """C-148: the first sight of Redis is no loss."""
-    told = "a new life of Redis began, everything is added again"
+    told = "Redis restarted and may have lost its data; adding all keys again"
     keeping.keeper.step()
     assert told not in caplog.messages
     keeping.redis.value = "e2"

@@ -282,7 +282,9 @@ class AttachmentPass(DriverPass):
             try:
                 self.save_status(f"save-{word}-error", {field: content})
             except RefusedError as refused:  # as in csi-attacher, it is only logged
-                _log.warning("error not saved", operation=word, err=refused)
+                _log.warning(
+                    "could not save the error to the VolumeAttachment", operation=word, err=refused
+                )
         return self.again(error, f"{word} failed")
 
     def again(self, error: AttemptError, reason: str) -> Outcome:
@@ -411,8 +413,8 @@ def checked_source(work: AttachmentPass) -> Source:
     other = volumes.foreign_driver(volume, work.driver.name)
     if other:
         raise AttachError(
-            f'PersistentVolume "{name}" belongs to driver {other}, '
-            f"the attachment names {work.driver.name}"
+            f'PersistentVolume "{name}" belongs to driver {other}, but the attachment names '
+            f"{work.driver.name}"
         )
     try:
         work.volume = work.add_finalizer(paths.VOLUMES, volume, "protect-volume", work.finalizer)
@@ -442,7 +444,7 @@ def wait_for_other_node(work: AttachmentPass) -> None:
             continue
         created = datetime.fromisoformat(work.item["metadata"]["creationTimestamp"])
         if (datetime.now(UTC) - created).total_seconds() > OTHER_NODE_SILENCE_SECONDS:
-            message = f'volume "{name}" is still to be detached from node {node}'
+            message = f'volume "{name}" has not been detached from node {node} yet'
             work.failed("attach", AttachError(message))
         raise Ended(wait(OTHER_NODE_SECONDS, f"waits for the detach from node {node}"))
 
@@ -503,7 +505,7 @@ def checked_context(context: dict[str, str]) -> dict[str, str]:
     size = sum(len(key.encode()) + len(value.encode()) for key, value in context.items())
     if size > MAX_METADATA_BYTES:
         raise AttachError(
-            f"the driver's publish context has {size} bytes, "
-            f"an attachment holds {MAX_METADATA_BYTES}"
+            f"the driver's publish context has {size} bytes, but a VolumeAttachment can store only "
+            f"{MAX_METADATA_BYTES}"
         )
     return context

@@ -133,11 +133,15 @@ def compare_once(work: DriverPass, settings: AttacherSettings) -> Outcome:
 def refuse(work: DriverPass, found: int, total: int) -> None:
     """Report that the differences are ignored until the next list shows the same ones."""
     message = (
-        f"ListVolumes contradicts {found} of {total} VolumeAttachments, on several nodes. Nothing "
-        "is repaired unless the next list says the same. If this message comes again, the driver "
-        "answers differently each time: look at its ListVolumes"
+        f"ListVolumes of the driver disagrees with {found} of {total} VolumeAttachments, on "
+        "several nodes. Nothing is repaired unless the next ListVolumes reports the same. If this "
+        "message repeats, the driver's answer differs each time: check the driver's ListVolumes"
     )
-    _log.error("the driver contradicts too many attachments", contradicted=found, attachments=total)
+    _log.error(
+        "the driver's ListVolumes disagrees with too many VolumeAttachments",
+        contradicted=found,
+        attachments=total,
+    )
     metadata = {"name": work.driver.name}
     involved = {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": metadata}
     work.context.effects.event(
@@ -183,7 +187,7 @@ def pages(work: DriverPass, settings: AttacherSettings) -> Iterator[csi.ListVolu
             return
         problem = "the driver repeats a page token" if token in seen else ""
         if time.monotonic() > until:
-            problem = "the listing takes longer than --reconcile-timeout"
+            problem = "the ListVolumes calls took longer than --reconcile-timeout"
         if problem:
             raise CsiError(errors.ABORTED, problem, rpc=f"/csi.v1.{method}")
         seen.add(token)
@@ -213,7 +217,11 @@ def finding(
         node_id = find_node_id(nodes, attachment, driver)
         handle = listed_handle(source, node_id, driver)
     except (AttachError, UnknownHandleError) as error:
-        _log.warning("attachment not compared", attachment=name, err=error)
+        _log.warning(
+            "could not compare the attachment with the driver's ListVolumes",
+            attachment=name,
+            err=error,
+        )
         return Finding.SKIPPED
     is_found = truth.says(handle, node_id)
     if is_found is None:

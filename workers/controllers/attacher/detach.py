@@ -131,7 +131,11 @@ def recorded_target(
     found = found or volumes.confirmed_record(known.record, work.item)
     if found is None or found.get("driver") != work.driver.name:
         raise problem
-    _log.warning("detach by the record of the publish, the volume is another one", volume=name)
+    _log.warning(
+        "the PersistentVolume now names a different volume, so the volume of the recorded "
+        "publish is detached",
+        volume=name,
+    )
     return Target.of_record(found)
 
 
@@ -143,7 +147,7 @@ def find_secrets(work: AttachmentPass, reference: SecretRef | None) -> dict[str,
         is_missing = error.reason is Reason.SECRET_MISSING
         if not (is_missing and work.settings.detaches_without_missing_secret):
             raise
-        _log.warning("detach without secrets", err=error.message)
+        _log.warning("detaching without secrets because they could not be read", err=error.message)
         return {}
 
 
@@ -210,8 +214,8 @@ def abandon(work: AttachmentPass) -> Outcome:
         else:
             _note(work, "forget", {})
             return done("attachment went meanwhile")
-    message = f"the attachment is gone, the volume may still be on its node: {problem}"
-    _log.error("not detached", err=message)
+    message = f"the attachment is gone, but the volume may still be attached to its node: {problem}"
+    _log.error("could not detach the volume of a deleted attachment", err=message)
     work.warn("DetachFailed", message)
     # The state is deleted again: the watcher may have deleted it before this reconcile wrote it.
     _note(work, "forget", {})
@@ -249,7 +253,11 @@ def take_back(work: AttachmentPass) -> Outcome:
     except AttachError as error:
         work.failure(error.message, operation="detach")
         return work.again(error, "detach failed")
-    _log.warning("late publish is undone", volume_id=target.handle, node=node_id)
+    _log.warning(
+        "undoing a publish that ended after its attachment was gone",
+        volume_id=target.handle,
+        node=node_id,
+    )
     work.keep("forget", {})
     return done("late publish undone")
 
@@ -290,7 +298,9 @@ def pretend(work: AttachmentPass) -> Outcome:
         with suppress(AttachError):
             if name := volumes.volume_name(work.item):
                 work.read_volume(name)
-        work.warn("DetachFailed", "the driver does not detach any more, nothing was asked of it")
+        work.warn(
+            "DetachFailed", "the driver no longer supports detaching volumes, so it was not called"
+        )
         release(work)
     return done("attached without a call")
 

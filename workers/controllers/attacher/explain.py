@@ -103,7 +103,7 @@ def attachment_cause(facts: AttachmentFacts) -> Cause:
     if facts.attachment is None:
         return Cause(
             "not-found",
-            f"There is no attachment {facts.name}.",
+            f"There is no VolumeAttachment {facts.name}.",
             "Check the name: kubectl get volumeattachments",
         )
     attacher = str(facts.attachment["spec"]["attacher"])
@@ -122,8 +122,10 @@ def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
         others = ", ".join(metadata.get("finalizers") or ())
         return Cause(
             "foreign-finalizer",
-            f"The volume is detached from node {node}; other finalizers keep the object: {others}.",
-            "It is deleted when those controllers remove their finalizers.",
+            f"The volume is detached from node {node}, but the finalizers of other controllers "
+            f"keep the VolumeAttachment: {others}.",
+            "Wait until these controllers remove their finalizers; then the VolumeAttachment is "
+            "gone.",
         )
     if (attachment.get("status") or {}).get("attached") and not metadata.get("deletionTimestamp"):
         return Cause("attached", f"The volume is attached to node {node}.", is_problem=False)
@@ -153,13 +155,13 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
     if facts.watchers == 0:
         return Cause(
             "no-watcher",
-            "No csi-fleet watcher is alive, so the attachment is not seen.",
-            "Start the watcher; nothing is lost meanwhile.",
+            "No csi-fleet watcher is running, so the VolumeAttachment is not noticed.",
+            "Start the watcher; nothing is lost in the meantime.",
         )
     return Cause(
         "not-queued",
-        f"It is not queued although it should be {word}ed.",
-        "The resync does it, by --resync-period.",
+        f"The volume should be {word}ed, but the VolumeAttachment is not queued.",
+        "Wait for the next resync (--resync-period), which queues the VolumeAttachment.",
     )
 
 
@@ -177,17 +179,20 @@ def _failed(
     reason = Reason(noted) if noted in set(Reason) else Reason.OTHER
     code, advice = str(reason) or f"{word}-failed", again
     if reason == Reason.VOLUME_MISSING:
-        advice = "The attach starts by itself when the PersistentVolume shows up."
+        advice = "Create the PersistentVolume; the attach then starts automatically."
         if word == "detach":
             advice = (
-                "The volume was removed by force. Detach it in the storage, then take the "
-                "finalizer off the attachment."
+                "The PersistentVolume was removed by force. Detach the volume in the storage "
+                "backend, then remove the finalizer from the VolumeAttachment."
             )
     elif reason == Reason.DRIVER_NOT_ON_NODE:
-        advice = f"It starts by itself when the driver registers on node {node}: see its pod there."
+        advice = (
+            f"Check the driver's pod on node {node}; the attach starts automatically when the "
+            "driver registers there."
+        )
     elif reason in {Reason.SECRET, Reason.SECRET_MISSING}:
         code = Reason.SECRET
-        advice = f"Create the secret, or allow reading it. {again}"
+        advice = f"Create the secret, or allow csi-fleet to read it. {again}"
     age = duration(max(0.0, facts.now - at))
     return Cause(
         code,

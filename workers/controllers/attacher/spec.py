@@ -30,7 +30,8 @@ GATES: Final = (
         ALLOCATABLE_COUNT,
         "BETA",
         default=True,
-        effect="write the gRPC code of a failed attach, so that a full node is counted again",
+        effect="Write the gRPC code of a failed attach to the VolumeAttachment, so that "
+        "Kubernetes updates the volume limit of a full node.",
     ),
 )
 
@@ -45,34 +46,39 @@ FLAGS: Final = (
     Flag("timeout", _DURATION, "15s", "Deadline of each CSI call (publish, unpublish, a page of "
          "ListVolumes, and the identity calls at start).",
          _RUN_WORKER | _DRIVER_TOOLS, bound=POSITIVE),
-    Flag("worker-threads", _UINT, "10", "Simultaneous attaches and, apart from them, detaches per "
-         "driver, over all worker processes.", _RUN_WORKER),
-    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed attachment; "
+    Flag("worker-threads", _UINT, "10", "How many attaches may run at the same time per driver, "
+         "across all worker processes. The same number applies separately to detaches.",
+         _RUN_WORKER),
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed attachment. It "
          "doubles with each failure.", _RUN_WORKER, bound=POSITIVE),
     Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", _RUN_WORKER,
          bound=POSITIVE),
-    Flag("resync", _DURATION, "10m", "Period in which every unfinished attachment is looked at "
-         "again, whatever it waits for: csi-attacher's name of --resync-period, the shorter one of "
-         "both holds. 0 is none. Without either it is that of --resync-period.",
+    Flag("resync", _DURATION, "10m", "How often every unfinished attachment is rechecked. This is "
+         "csi-attacher's name for --resync-period; if both are set, the shorter period applies. 0 "
+         "disables this flag. If neither is set, the default of --resync-period applies.",
          _RUN_WORKER | {Command.WATCHER}),
     Flag("reconcile-sync", _DURATION, "1m", "Time between two comparisons of the attachments with "
          "the driver's ListVolumes.", _SCHEDULE),
-    Flag("max-entries", _INT, "0", "Entries per page of ListVolumes; 0 leaves it to the driver.",
+    Flag("max-entries", _INT, "0", "Number of entries per page of ListVolumes; 0 leaves the number "
+         "to the driver.",
          _RUN_WORKER),
-    Flag("default-fstype", _STRING, "", "File system type of volumes that name none; empty leaves "
-         "the choice to the driver.", _RUN_WORKER),
-    Flag("max-grpc-log-length", _INT, "-1", "Longest logged CSI answer.", _RUN_WORKER,
-         ignored="answers are logged whole at verbosity 5"),
-    Flag("reconcile-timeout", _DURATION, "10m", "Longest time of one comparison, all pages "
-         "together.", _RUN_WORKER, upstream=False),
-    Flag("detach-without-missing-secret", _BOOL, "false", "Call the driver without secrets when "
-         "the secret of a detach does not exist any more.", _RUN_WORKER, upstream=False),
-    Flag("strict-single-node", _BOOL, "true", "Publish a volume of one node only after its detach "
-         "from another node; false leaves that to the driver.", _RUN_WORKER, upstream=False),
-    Flag("max-ops-per-node", _UINT, "0", "Simultaneous publish and unpublish calls for one node; 0 "
-         "sets no limit.", _RUN_WORKER, upstream=False),
-    Flag("attach-record-annotation", _STRING, "", "Annotation under which an attachment keeps what "
-         "its detach needs once the PV is gone; empty keeps it in Redis alone.",
+    Flag("default-fstype", _STRING, "", "File system type for volumes that do not specify one. If "
+         "empty, the driver chooses.", _RUN_WORKER),
+    Flag("max-grpc-log-length", _INT, "-1", "Maximum length of a CSI response in the log.",
+         _RUN_WORKER,
+         ignored="at verbosity 5, responses are logged in full"),
+    Flag("reconcile-timeout", _DURATION, "10m", "Longest time for one comparison, including all "
+         "pages of ListVolumes.", _RUN_WORKER, upstream=False),
+    Flag("detach-without-missing-secret", _BOOL, "false", "Call the driver without secrets if the "
+         "secret for a detach no longer exists.", _RUN_WORKER, upstream=False),
+    Flag("strict-single-node", _BOOL, "true", "Publish a single-node volume to a node only after "
+         "it has been detached from every other node; false leaves this check to the driver.",
+         _RUN_WORKER, upstream=False),
+    Flag("max-ops-per-node", _UINT, "0", "How many publish and unpublish calls may run at the same "
+         "time for one node; 0 sets no limit.", _RUN_WORKER, upstream=False),
+    Flag("attach-record-annotation", _STRING, "", "Annotation in which a VolumeAttachment stores "
+         "what its detach needs after the PV is gone. If empty, this information is stored only in "
+         "Redis.",
          _RUN_WORKER, upstream=False),
 )  # fmt: skip
 

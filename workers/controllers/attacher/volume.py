@@ -150,9 +150,9 @@ def missing_volume(name: str) -> AttachError:
 def replaced_volume(name: str) -> AttachError:
     """Return the error for a recreated PV if no record has the first PV's handle."""
     return AttachError(
-        f"persistentvolume {name} is another volume than the one that was attached, and no record "
-        "has the handle of that one: detach it in the storage, then remove the attachment's "
-        "finalizer"
+        f"persistentvolume {name} is a different volume from the one that was attached, and the "
+        "handle of the attached volume is not recorded. Detach that volume in the storage backend, "
+        "then remove the finalizer from the attachment"
     )
 
 

@@ -132,7 +132,9 @@ class Publishing:
             if self._kube.is_served(resource):
                 return resource
         raise ConfigError(
-            "--enable-capacity: the API server serves no CSIStorageCapacity", exit_code=_FATAL
+            "--enable-capacity: the API server does not serve CSIStorageCapacity objects. Remove "
+            "the flag, or use Kubernetes 1.24 or newer",
+            exit_code=_FATAL,
         )
 
     def start(self, drivers: Iterable[Driver]) -> None:

@@ -17,24 +17,29 @@ _BOOL, _INT, _UINT = Value.BOOL, Value.INT, Value.UINT
 _FLOAT, _DURATION = Value.FLOAT, Value.DURATION
 
 FLAGS: Final = (
-    Flag("kube-api-capacity-qps", _FLOAT, "1", "Writes of CSIStorageCapacity objects per second "
-         "and driver, over all worker processes, apart from all other requests."),
-    Flag("kube-api-capacity-burst", _INT, "5", "Burst of kube-api-capacity-qps."),
+    Flag("kube-api-capacity-qps", _FLOAT, "1", "How many CSIStorageCapacity objects may be written "
+         "per second and driver, across all worker processes. This limit is separate from the "
+         "limit for all other requests."),
+    Flag("kube-api-capacity-burst", _INT, "5", "Writes that a burst may make above "
+         "--kube-api-capacity-qps."),
     # Capacity.
-    Flag("enable-capacity", _BOOL, "false", "Publish CSIStorageCapacity objects from the driver's "
-         "GetCapacity. Needs the environment variables NAMESPACE and POD_NAME.", _SCHEDULE),
-    Flag("capacity-for-immediate-binding", _BOOL, "false", "Publish capacity also for classes with "
-         "immediate binding."),
-    Flag("capacity-poll-interval", _DURATION, "1m", "Period of the full capacity refresh.",
+    Flag("enable-capacity", _BOOL, "false", "Publish CSIStorageCapacity objects with the results "
+         "of the driver's GetCapacity. Requires the environment variables NAMESPACE and POD_NAME.",
+         _SCHEDULE),
+    Flag("capacity-for-immediate-binding", _BOOL, "false", "Also publish capacity for storage "
+         "classes with immediate binding."),
+    Flag("capacity-poll-interval", _DURATION, "1m", "How often the capacity of all segments is "
+         "refreshed.",
          _SCHEDULE, bound=POSITIVE),
     Flag("capacity-ownerref-level", _INT, "1", "Owner of the capacity objects: -1 none, 0 the pod, "
          "1 its StatefulSet or DaemonSet, 2 its Deployment, and so on.", _RUN_WORKER,
          bound=at_least(-1)),
-    Flag("capacity-threads", _UINT, "1", "Simultaneous GetCapacity calls per driver.",
+    Flag("capacity-threads", _UINT, "1", "How many GetCapacity calls may run at the same time per "
+         "driver.",
          per_driver=True),
-    Flag("capacity-always-topology", _BOOL, "false", "Send an (empty) topology with GetCapacity "
-         "also to a driver without VOLUME_ACCESSIBILITY_CONSTRAINTS, as csi-provisioner does; the "
-         "CSI text forbids it.", _RUN_WORKER, upstream=False),
+    Flag("capacity-always-topology", _BOOL, "false", "Also send an (empty) topology with "
+         "GetCapacity to a driver without VOLUME_ACCESSIBILITY_CONSTRAINTS, as csi-provisioner "
+         "does. The CSI specification forbids this.", _RUN_WORKER, upstream=False),
 )  # fmt: skip
 
 SPEC: Final = Spec(

@@ -66,7 +66,7 @@ def sync_capacity(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> O
     try:
         item = parse_text(key.object)
     except ValueError as error:
-        _log.warning("capacity key dropped", err=error)
+        _log.warning("dropped the key of a capacity object", err=error)
         return done("unreadable")
     return work.delete(item.name) if isinstance(item, Obsolete) else work.publish(item)
 
@@ -170,7 +170,7 @@ class CapacityPass:
         try:
             sizes = sizes_of(self.runtime.effects.client(self.driver).get_capacity(request))
         except (CsiError, AttemptError) as error:
-            _log.warning("capacity not known", item=item.text, err=error)
+            _log.warning("could not get the capacity from the driver", item=item.text, err=error)
             return self.failed(is_published=existing is not None)
         if existing is not None:
             return self.update(item, existing, sizes)

@@ -70,7 +70,9 @@ class DataSourceValidator:
             return done(f"populator {populator}")
         counted.labels("invalid").inc()
         shown = f"{kind.kind[:100]}.{kind.group}"
-        _log.warning("no populator matches", object=key.object, kind=shown)
+        _log.warning(
+            "no VolumePopulator matches the claim's data source", object=key.object, kind=shown
+        )
         context.effects.reach("warn", lease)
         involved = {"apiVersion": paths.CLAIMS.api_version, "kind": paths.CLAIMS.kind, **claim}
         context.effects.event(involved, "Warning", REASON, MESSAGE, component=COMPONENT)

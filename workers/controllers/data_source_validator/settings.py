@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FLAGS: Final = (
-    Flag("worker-threads", Value.UINT, "10", "Claims validated at the same time, over all worker "
-         "processes."),
+    Flag("worker-threads", Value.UINT, "10", "How many claims may be validated at the same time, "
+         "across all worker processes."),
     Flag("retry-interval-start", Value.DURATION, "1s", "First retry interval of a claim that could "
-         "not be validated; doubles with each failure.", bound=POSITIVE, upstream=False),
+         "not be validated. It doubles with each failure.", bound=POSITIVE, upstream=False),
     Flag("retry-interval-max", Value.DURATION, "5m", "Longest retry interval.", bound=POSITIVE,
          upstream=False),
 )  # fmt: skip

@@ -141,8 +141,8 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         name = request.name
         if name != self.work.volume:
             raise AttemptError(
-                f"the record of volume {self.work.volume} holds a request for volume "
-                f"{name!r}: csi-fleet audit shows it",
+                f"the record of volume {self.work.volume} contains a request for volume {name!r}. "
+                "Check it with `csi-fleet audit`",
                 State.NO_CHANGE,
             )
         secret_ref = secret_rules.resolve(
@@ -182,7 +182,9 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         except AttemptError as error:
             if not self.work.is_orphaned:
                 raise
-            _log.warning("the call is repeated although its source is not usable", err=error)
+            _log.warning(
+                "repeating the CreateVolume call although its source is not usable", err=error
+            )
 
     def request(
         self,
@@ -203,7 +205,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         refs = secret_rules.resolve_volume_secrets(values, name, claim)
         stripped = parameters.strip(values)
         for line in parameters.deprecations(values):
-            _log.warning("deprecated parameter", warning=line)
+            _log.warning("the storage class has a deprecated parameter", warning=line)
         if driver.settings.provision.extra_create_metadata:
             stripped |= parameters.extra_metadata(claim, name)
         mutable = self.attributes(vac_name) if vac_name else {}
@@ -227,7 +229,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             return self.storage_class, False
         _log.info("translating the storage class to CSI", plugin=driver.in_tree_name)
         for key in dropped_parameters(self.storage_class, driver.in_tree_name):
-            _log.warning("parameter of the in-tree class is dropped", parameter=key)
+            _log.warning("dropped a parameter of the in-tree storage class", parameter=key)
         return translate_class(self.storage_class, driver.in_tree_name), True
 
     def check_source(self, source: sources.DataSource) -> None:
@@ -410,8 +412,10 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         """
         work, name = self.work, self.work.driver.name
         if user := work.user_of(lambda other: storage_of(other) == (name, volume_id)):
-            words = "the driver's answer cannot be used; volume"
-            words = f"{words} {volume_id} stays: PersistentVolume {user} names it"
+            words = (
+                f"the driver's response cannot be used, and volume {volume_id} is kept because "
+                f"PersistentVolume {user} names it"
+            )
             raise AttemptError(words, State.NO_CHANGE)
         client, last = self.work.runtime.effects.client(self.work.driver), None
         end = time.monotonic() + self.work.driver.settings.driver.timeout_seconds

@@ -203,7 +203,7 @@ class ClaimPass(ClaimWork):
 
     def set_aside(self, intent: Intent | None, problem: str) -> Outcome:
         """Marks an attempt whose record is not trusted as stranded, without copying its record."""
-        _log.warning("record of an attempt is not believed", volume=self.volume, err=problem)
+        _log.warning("record of an attempt is not trusted", volume=self.volume, err=problem)
         trail.note("error", problem)
         if intent is not None and intent.problem != problem:
             kept = intent.stranded(problem)
@@ -312,7 +312,9 @@ class ClaimPass(ClaimWork):
         if self.runtime.lasting is not None and age > LASTING_SECONDS:
             name = rules.claim_class_name(claim)
             advice = f"csi-fleet resume --class={name}"
-            cause = Cause("class-paused", f"An operator paused it: {paused.reason}.", advice)
+            cause = Cause(
+                "class-paused", f"An operator paused the storage class: {paused.reason}.", advice
+            )
             self.runtime.lasting.tell(self.key, cause)
 
     def provision(

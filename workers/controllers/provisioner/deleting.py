@@ -70,7 +70,7 @@ def _secrets(work: Work, volume: JsonObject, *, migrated: bool) -> dict[str, str
         if storage_class is None:
             missing = f'storageclass.storage.k8s.io "{wanted.class_name}" not found'
             _log.warning(
-                "deletion secrets not read",
+                "could not read the secrets for the deletion",
                 err=rules.class_missing_warning(wanted.class_name, missing),
             )
             return {}
@@ -78,13 +78,16 @@ def _secrets(work: Work, volume: JsonObject, *, migrated: bool) -> dict[str, str
             storage_class = class_to_csi(storage_class, work.driver.in_tree_name or "")
         wanted = rules.deletion_secret_of_class(volume, storage_class)
     if wanted.warning:
-        _log.warning("deletion secrets not read", err=wanted.warning)
+        _log.warning("could not read the secrets for the deletion", err=wanted.warning)
     if wanted.ref is None:
         return {}
     try:
         found = work.runtime.kube.get_secret(wanted.ref.namespace, wanted.ref.name)
     except NotFoundError as error:
-        _log.warning("deletion secrets not read", err=rules.secret_read_failed(volume, error))
+        _log.warning(
+            "could not read the secrets for the deletion",
+            err=rules.secret_read_failed(volume, error),
+        )
         return {}
     except RefusedError as error:
         # Only a Secret that does not exist allows a deletion without secrets; a refused read does

@@ -108,7 +108,7 @@ def has_room(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> b
             claims.requested_bytes(claim), _available_bytes(work, claim, storage_class)
         )
     except (AttemptError, CsiError, IgnoredError) as error:
-        _log.info("becoming owner although the capacity check failed", err=error)
+        _log.info("trying to own the claim although the capacity check failed", err=error)
         return True
 
 

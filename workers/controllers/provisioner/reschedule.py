@@ -51,6 +51,8 @@ def clear_selected_node(work: ClaimWork, claim: JsonObject) -> bool:
     except NotFoundError:
         return True
     except ApiError as error:
-        _log.warning("failed to reschedule", claim=f"{namespace}/{name}", err=error)
+        _log.warning(
+            "could not return the claim to the scheduler", claim=f"{namespace}/{name}", err=error
+        )
         return False
     return True

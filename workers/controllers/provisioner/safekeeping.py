@@ -70,8 +70,9 @@ class Safekeeping:
         """
         if (size := len(encode(intent.claim))) > CLAIM_BYTES:
             raise RecordTooLarge(
-                f"the claim is too large: what csi-fleet keeps of it would have "
-                f"{size // 1024} KiB, and may have {CLAIM_BYTES // 1024} KiB: shorten it"
+                f"the claim is too large: csi-fleet would have to store {size // 1024} KiB of it, "
+                f"but stores at most {CLAIM_BYTES // 1024} KiB. Shorten the claim's annotations "
+                "and labels"
             )
         self._intents.begin(lease.domain, intent.record(), lease)
 
@@ -90,15 +91,23 @@ class Safekeeping:
                 kept = replace(kept, copy_uid=uid)
                 self._kube.apply_config_map(self._copy_of(lease, kept))
         except AwayError as error:
-            _log.warning("intent is perhaps not copied to a ConfigMap", volume=volume, err=error)
+            _log.warning(
+                "record of the attempt may not have been copied to a ConfigMap",
+                volume=volume,
+                err=error,
+            )
             kept = replace(intent, has_copy=True, copy_uid=kept.copy_uid)
         except ApiError as error:
-            _log.warning("intent is not copied to a ConfigMap", volume=volume, err=error)
+            _log.warning(
+                "could not copy the record of the attempt to a ConfigMap", volume=volume, err=error
+            )
             kept = intent
         try:
             self._intents.put(domain, kept.record(), lease)
         except (TransientError, NamespaceFull) as error:
-            _log.warning("intent is not updated in Redis", volume=volume, err=error)
+            _log.warning(
+                "could not update the record of the attempt in Redis", volume=volume, err=error
+            )
         return kept
 
     def _copy_of(self, lease: Lease, intent: Intent) -> JsonObject:
@@ -163,7 +172,11 @@ class Safekeeping:
         try:
             self._kube.delete_config_map(self._namespace, copy_name(lease.key))
         except ApiError as error:
-            _log.warning("copy of the intent stays for now", record=lease.domain, err=error)
+            _log.warning(
+                "could not delete the ConfigMap with the copy of the attempt's record yet",
+                record=lease.domain,
+                err=error,
+            )
             return False
         return True
 

@@ -66,15 +66,15 @@ def save(
     except AlreadyExistsError:
         found = existing(work, name)
         if is_going(found):
-            return later(f"volume {name} of an earlier life is still being deleted")
+            return later(f"an earlier volume {name} is still being deleted")
         if not is_same(found, volume):
             if work.driver.settings.node.enabled and claim_uid(found) == claim_uid(volume):
                 return unwanted(work, volume)  # the claim has another node's volume
             return refused(
                 work,
                 claim,
-                f"persistentvolumes {name!r} already exists and belongs to another "
-                "claim or volume; delete it or change --volume-name-uuid-length",
+                f"persistentvolumes {name!r} already exists and belongs to another claim or "
+                "volume. Delete it or change --volume-name-uuid-length",
             )
     except ApiError as error:
         text = f"failed to save volume {name}: {error}"

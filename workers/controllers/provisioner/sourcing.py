@@ -58,12 +58,14 @@ def resolve(
         content = read(work, claim, source, protect=protect)
     except sources.SourceError as error:
         if error.detail:  # users see the recorded text, operators the cause (D-034)
-            _log.warning("no source", err=error.message, cause=error.detail)
+            _log.warning(
+                "the claim's data source cannot be used", err=error.message, cause=error.detail
+            )
         if isinstance(error.__cause__, RefusedError):
             trail.refused(error.__cause__)
         raise
     if content.warning:
-        _log.warning("the source has a flaw", warning=content.warning)
+        _log.warning("the data source of the claim has a problem", warning=content.warning)
     return content
 
 
@@ -81,7 +83,7 @@ def _snapshot(
     try:
         content = kube.get_snapshot_content(bound)
     except RefusedError as error:
-        _log.warning("snapshot content not read", content=bound, err=error)
+        _log.warning("could not read the VolumeSnapshotContent", content=bound, err=error)
         raise snapshots.content_read_failed(source, bound, error) from error
     result = snapshots.content_source(
         source,
@@ -121,8 +123,8 @@ def _protect_snapshot(work: ClaimWork, source: DataSource, snapshot: JsonObject)
         )
     except ForbiddenError as error:
         _log.info(
-            "the snapshot is not protected while it is restored: grant the verb update on "
-            "volumesnapshots",
+            "the snapshot is not protected while a volume is restored from it; grant the verb "
+            "update on volumesnapshots",
             snapshot=f"{source.namespace}/{source.name}",
             err=error,
         )
@@ -166,7 +168,7 @@ def unprotect_snapshot(work: ClaimWork, claim: JsonObject) -> None:
         return
     except ForbiddenError as error:
         _log.info(
-            "finalizer stays on the snapshot",
+            "the finalizer remains on the snapshot",
             snapshot=f"{source.namespace}/{source.name}",
             err=error,
         )

@@ -26,49 +26,53 @@ _DURATION: Final = Value.DURATION
 UID_LENGTH: Final = Bound(lambda n: n == -1 or 1 <= n <= 32, "be -1 or 1 to 32")
 
 FLAGS: Final = (
-    Flag("timeout", _DURATION, "10s", "Deadline of each CSI call (creation, deletion, capacity "
+    Flag("timeout", _DURATION, "10s", "Deadline for each CSI call (creation, deletion, capacity, "
          "and the identity calls at start).",
          _RUN_WORKER | _DRIVER_TOOLS, bound=POSITIVE, per_driver=True),
     # Volumes.
-    Flag("volume-name-prefix", _STRING, "pvc", "Volume and PV name are this, a dash and the UID "
-         "of the claim.", per_driver=True),
-    Flag("volume-name-uuid-length", _INT, "-1", "Keep only that many characters (1 to 32) of the "
-         "UID without its dashes; -1 keeps the whole UID with its dashes.",
+    Flag("volume-name-prefix", _STRING, "pvc", "Prefix of the names of volumes and PVs. The name "
+         "is this prefix, a dash and the UID of the claim.", per_driver=True),
+    Flag("volume-name-uuid-length", _INT, "-1", "How many characters (1 to 32) of the claim's UID, "
+         "without its dashes, the volume name contains; -1 means the whole UID with its dashes.",
          bound=UID_LENGTH, per_driver=True),
-    Flag("default-fstype", _STRING, "", "File system type when the class names none; empty leaves "
-         "the choice to the driver.", _RUN_WORKER, per_driver=True),
-    Flag("extra-create-metadata", _BOOL, "false", "Add names of claim and volume to the "
+    Flag("default-fstype", _STRING, "", "File system type for volumes whose storage class does not "
+         "specify one. If empty, the driver chooses.", _RUN_WORKER, per_driver=True),
+    Flag("extra-create-metadata", _BOOL, "false", "Add the names of the claim and of the PV to the "
          "parameters of CreateVolume.", _RUN_WORKER, per_driver=True),
-    Flag("controller-publish-readonly", _BOOL, "false", "Mark a PV read-only when its only access "
+    Flag("controller-publish-readonly", _BOOL, "false", "Mark a PV as read-only if its only access "
          "mode is ReadOnlyMany.", _RUN_WORKER, per_driver=True),
-    Flag("prevent-volume-mode-conversion", _BOOL, "true", "A claim restored from a snapshot may "
-         "not change the volume mode unless the snapshot content allows it.", _RUN_WORKER,
+    Flag("prevent-volume-mode-conversion", _BOOL, "true", "Reject a claim that restores a snapshot "
+         "with a different volume mode, unless the VolumeSnapshotContent allows it.", _RUN_WORKER,
          per_driver=True),
-    Flag("strict-topology", _BOOL, "false", "Late binding: pass only the selected node's topology "
-         "to CreateVolume instead of all matching ones.", _RUN_WORKER, per_driver=True),
-    Flag("immediate-topology", _BOOL, "true", "Immediate binding: pass the topologies of all nodes "
-         "with the driver (true) or none (false).", _RUN_WORKER, per_driver=True),
+    Flag("strict-topology", _BOOL, "false", "For delayed binding (WaitForFirstConsumer): pass only "
+         "the topology of the selected node to CreateVolume, instead of all matching topologies.",
+         _RUN_WORKER, per_driver=True),
+    Flag("immediate-topology", _BOOL, "true", "For immediate binding: pass the topologies of all "
+         "nodes that have the driver (true), or no topology (false).",
+         _RUN_WORKER, per_driver=True),
     # Retries and parallel work.
-    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed item; doubles "
-         "with each failure.", bound=POSITIVE, per_driver=True),
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed claim or "
+         "volume. It doubles with each failure.", bound=POSITIVE, per_driver=True),
     Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.",
          bound=POSITIVE, per_driver=True),
-    Flag("worker-threads", _UINT, "100", "Simultaneous creations and, apart from them, deletions "
-         "per driver, over all worker processes.", bound=at_least(1), per_driver=True),
-    Flag("cloning-protection-threads", _UINT, "1", "Simultaneous removals of the clone source "
-         "finalizer; 0 removes none.", per_driver=True),
+    Flag("worker-threads", _UINT, "100", "How many creations may run at the same time per driver, "
+         "across all worker processes. The same number applies separately to deletions.",
+         bound=at_least(1), per_driver=True),
+    Flag("cloning-protection-threads", _UINT, "1", "How many finalizers of clone sources may be "
+         "removed at the same time; 0 means that none is removed.", per_driver=True),
     Flag("snapshot-orphan-sweep-interval", _DURATION, "5m", "How often to look for orphaned "
-         "finalizers of snapshot sources; 0 never.", _SCHEDULE, bound=NOT_NEGATIVE),
+         "finalizers on snapshots that served as a source; 0 means never.",
+         _SCHEDULE, bound=NOT_NEGATIVE),
     # One provisioner on each node.
-    Flag("node-deployment", _BOOL, "false", "Provision only for the node named by the environment "
-         "variable NODE_NAME; an audit leaves out the volumes of other nodes.",
+    Flag("node-deployment", _BOOL, "false", "Provision volumes only for the node that the "
+         "environment variable NODE_NAME names. An audit ignores the volumes of other nodes.",
          _RUN_WORKER | {Command.AUDIT}),
-    Flag("node-deployment-immediate-binding", _BOOL, "true", "Take claims with immediate binding "
-         "in node deployment."),
-    Flag("node-deployment-base-delay", _DURATION, "20s", "First wait before trying to own such a "
-         "claim.", bound=POSITIVE),
-    Flag("node-deployment-max-delay", _DURATION, "60s", "Longest wait before trying to own such a "
-         "claim.", bound=NOT_NEGATIVE),
+    Flag("node-deployment-immediate-binding", _BOOL, "true", "In node deployment, also provision "
+         "claims with immediate binding."),
+    Flag("node-deployment-base-delay", _DURATION, "20s", "First delay before a node tries to own a "
+         "claim with immediate binding.", bound=POSITIVE),
+    Flag("node-deployment-max-delay", _DURATION, "60s", "Longest delay before a node tries to own "
+         "a claim with immediate binding.", bound=NOT_NEGATIVE),
 )  # fmt: skip
 
 _READ: Final = ("get", "list", "watch")

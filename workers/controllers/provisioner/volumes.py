@@ -136,7 +136,7 @@ class VolumePass(Work):
             return done(error.reason)
         except AttemptError as error:
             trail.note("error", error.message)
-            _log.warning("deletion failed", err=error.message)
+            _log.warning("could not delete the volume", err=error.message)
             self.runtime.metrics.delete_failed(volume)
             self.runtime.effects.event(
                 volume,

@@ -115,10 +115,10 @@ class ExpandStep:
         size_bytes, wanted = answer.capacity_bytes, self.plan.target.size_bytes
         if size_bytes == 0:
             size_bytes = wanted  # the answer has no size (DR-005)
-            message = f"the driver answered no size, {canonical(wanted)} is taken as the new one"
+            message = f"the driver returned no size; {canonical(wanted)} is assumed as the new size"
             self.work.say(words.REASON_RESIZED, message, is_warning=True)
         if size_bytes < wanted:
-            text = f"the driver answered {size_bytes} bytes, but {wanted} were asked for"
+            text = f"the driver returned a size of {size_bytes} bytes, but {wanted} were requested"
             return self._failed(text, Result.FINAL)
         return self._succeeded(size_bytes, node_part=answer.node_expansion_required)
 

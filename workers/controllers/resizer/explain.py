@@ -129,17 +129,21 @@ def change_cause(facts: ChangeFacts) -> Cause:
         return Cause(
             "not-found",
             f"There is no claim {facts.namespace}/{facts.name}.",
-            "Check namespace and name: kubectl get pvc -A",
+            "Check the namespace and the name: kubectl get pvc -A",
         )
     if (facts.claim.get("status") or {}).get("phase") != BOUND:
-        return Cause("not-bound", "Only a bound claim can grow.", is_problem=False)
+        return Cause(
+            "not-bound",
+            "The claim is not bound. Only a bound claim can be expanded.",
+            is_problem=False,
+        )
     claim = read_claim(facts.claim)
     is_small = claim.wanted.size_bytes > claim.actual.size_bytes
     is_other = claim.modify_state is not None or claim.wanted_class != claim.current_class
     if not is_small and not is_other:
         return Cause(
             "as-wanted",
-            f"It has the size and class that it wants: {claim.actual.text}.",
+            f"The claim has the size and the class that it requests: {claim.actual.text}.",
             is_problem=False,
         )
     shared = _shared(facts, claim)
@@ -158,20 +162,21 @@ def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
     if facts.volume is None:
         return Cause(
             "volume-missing",
-            f"Its volume {claim.volume_name} does not exist.",
-            "csi-fleet continues when the volume exists.",
+            f"The claim's volume {claim.volume_name} does not exist.",
+            "Restore the PersistentVolume; csi-fleet continues when it exists.",
         )
     volume = read_volume(facts.volume)
     if (volume.claim_namespace, volume.claim_uid) != (claim.namespace, claim.uid):
         return Cause(
             "volume-of-another",
-            f"Volume {volume.name} names another claim.",
-            "Correct its claimRef.",
+            f"Volume {volume.name} names a different claim.",
+            "Correct the volume's spec.claimRef.",
         )
     if not facts.driver_name:
         return Cause(
             "not-ours",
-            f"Volume {volume.name} is not of a CSI driver; csi-fleet leaves it alone.",
+            f"Volume {volume.name} does not belong to a CSI driver, so csi-fleet does not change "
+            "it.",
             is_problem=False,
         )
     if facts.driver is None:
@@ -184,26 +189,29 @@ def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
 def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
     wanted, allocated = claim.wanted.text, claim.allocated.text if claim.allocated else ""
     if claim.part in {Part.NODE_PENDING, Part.NODE_IN_PROGRESS}:
-        grown = f"The storage has {allocated}; "
-        waits = "the node is growing the file system."
+        grown = f"The storage backend has provided {allocated}; "
+        waits = "the node is expanding the file system."
         if claim.part == Part.NODE_PENDING:
-            waits = "the file system grows when a pod with the volume is on a node."
+            waits = "the file system is expanded when a pod that uses the volume runs on a node."
         rest = "" if allocated == wanted else f" {wanted} follows after that."
-        return Cause("waits-for-node", grown + waits + rest, "Start or restart a pod that uses it.")
+        return Cause(
+            "waits-for-node", grown + waits + rest, "Start or restart a pod that uses the claim."
+        )
     if claim.part == Part.NODE_INFEASIBLE:
         message = _message(facts, Condition.NODE_ERROR)
         return Cause(
             "node-failed",
-            f"The node could not grow the file system: {message}",
-            "Look at kubelet and the driver on that node.",
+            f"The node could not expand the file system: {message}",
+            "Check the logs of kubelet and of the driver on that node.",
         )
     if claim.part == Part.CONTROLLER_INFEASIBLE:
         until = facts.state.due if facts.state is not None else 0.0
-        again = f" It is tried again at {moment(until)}." if until else ""
+        again = f" The expansion is retried at {moment(until)}." if until else ""
         return Cause(
             "size-infeasible",
-            f"The driver refuses {allocated}: {_message(facts, Condition.CONTROLLER_ERROR)}",
-            f"Lower the request: another size is tried at once.{again}",
+            f"The driver rejects the size {allocated}: "
+            f"{_message(facts, Condition.CONTROLLER_ERROR)}",
+            f"Request a smaller size; csi-fleet tries a different size at once.{again}",
             until,
         )
     if claim.part == Part.CONTROLLER_IN_PROGRESS and allocated != wanted:
@@ -211,8 +219,9 @@ def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         if error is not None:
             return Cause(
                 "size-pinned",
-                f"The driver may still be at work on {allocated} (its last answer: {error[0]}), so "
-                f"that size is asked for until the answer is final; {wanted} follows then.",
+                f"The driver may still be expanding the volume to {allocated} (its last answer: "
+                f"{error[0]}). csi-fleet requests that size until the driver's answer is final, "
+                f"and {wanted} after that.",
                 _again(facts),
             )
     return None
@@ -224,31 +233,36 @@ def _class(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         until = facts.state.due if facts.state is not None else 0.0
         return Cause(
             "class-infeasible",
-            f'The driver refuses class "{wanted}": {_message(facts, Condition.MODIFY_ERROR)}',
-            "Choose another class: it is tried at once.",
+            f'The driver rejects VolumeAttributesClass "{wanted}": '
+            f"{_message(facts, Condition.MODIFY_ERROR)}",
+            "Choose a different class; csi-fleet tries it at once.",
             until,
         )
     if not wanted and claim.modify_state != ModifyState.IN_PROGRESS:
-        return Cause("class-taken-back", "The class was taken back.", is_problem=False)
+        return Cause(
+            "class-taken-back",
+            "The request to change the VolumeAttributesClass was cancelled.",
+            is_problem=False,
+        )
     if wanted and facts.attributes_class is None:
         return Cause(
             "class-missing",
             f'VolumeAttributesClass "{wanted}" does not exist.',
-            "Create it, and csi-fleet continues at once; or choose another class.",
+            "Create the class, or choose a different one; csi-fleet then continues at once.",
         )
     driver = text(facts.attributes_class or {}, "driverName")
     if wanted and driver != facts.driver_name:
         return Cause(
             "class-of-another-driver",
-            f'VolumeAttributesClass "{wanted}" is for driver {driver}, the volume is of '
-            f"{facts.driver_name}.",
-            "Choose a class of the volume's driver.",
+            f'VolumeAttributesClass "{wanted}" is for driver {driver}, but the volume belongs to '
+            f"driver {facts.driver_name}.",
+            "Choose a class that is for the volume's driver.",
         )
     if claim.modify_state == ModifyState.IN_PROGRESS and wanted != claim.modify_target:
         return Cause(
             "class-pinned",
-            f'The driver may still be at work on class "{claim.modify_target}", so that one is '
-            f'asked for until the answer is final; "{wanted}" follows then.',
+            f'The driver may still be applying class "{claim.modify_target}". csi-fleet requests '
+            f'that class until the driver\'s answer is final, and "{wanted}" after that.',
             _again(facts),
         )
     return None
@@ -271,7 +285,8 @@ def _failed(facts: ChangeFacts, claim: ClaimView) -> Cause:
     if facts.state is not None and facts.state.due:
         return Cause(
             "change-waits",
-            "Nothing failed; it waits, as for the end of a call whose worker died.",
+            "Nothing has failed; the change is waiting, for example for the end of a call whose "
+            "worker died.",
             again,
             facts.state.due,
             is_problem=False,
@@ -279,8 +294,8 @@ def _failed(facts: ChangeFacts, claim: ClaimView) -> Cause:
     what = f"{claim.actual.text} of {claim.wanted.text}"
     return Cause(
         "change-unseen",
-        f"It has {what} and nothing is queued for it.",
-        "Ask again in a moment; if it stays so, look at the watcher's log.",
+        f"The claim has {what}, but no change is queued for it.",
+        "Ask again in a moment. If this persists, check the watcher's log.",
     )
 
 

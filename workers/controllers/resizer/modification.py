@@ -64,7 +64,7 @@ class ModifyStep:
         driver = text(found, "driverName")
         if driver != work.driver.name:
             self._refusal = (
-                f'VAC "{name}" is for CSI driver {driver}, but the volume is of CSI driver '
+                f'VAC "{name}" is for CSI driver {driver}, but the volume belongs to CSI driver '
                 f"{work.driver.name}"
             )
             self._is_hopeless = True

@@ -23,25 +23,28 @@ _DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORM
 _BOOL, _INT, _STRING, _DURATION = Value.BOOL, Value.INT, Value.STRING, Value.DURATION
 
 FLAGS: Final = (
-    Flag("timeout", _DURATION, "10s", "Deadline of each CSI call (expansion, modification and the "
-         "identity calls at start).",
+    Flag("timeout", _DURATION, "10s", "Deadline for each CSI call (expansion, modification, and "
+         "the identity calls at start).",
          _RUN_WORKER | _DRIVER_TOOLS, bound=POSITIVE),
-    Flag("workers", _INT, "10", "Simultaneous expansions and modifications per driver, over all "
-         "worker processes; at least 1."),
+    Flag("workers", _INT, "10", "How many expansions and modifications may run at the same time "
+         "per driver, across all worker processes; at least 1."),
     Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed expansion or "
-         "modification; doubles with each failure.", bound=POSITIVE),
-    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval, and the pause after a "
-         "size or class that the driver calls infeasible.", bound=POSITIVE),
-    Flag("handle-volume-inuse-error", _BOOL, "true", "Once a driver refused to expand a volume "
-         "that is in use: ask it again only when no pod uses the claim.", _RUN_WORKER),
-    Flag("extra-modify-metadata", _BOOL, "false", "Add names of claim and volume to the parameters "
-         "of ControllerModifyVolume.", _RUN_WORKER),
-    Flag("default-fstype", _STRING, "", "File system type of volumes that name none, as given to "
-         "csi-attacher; empty leaves the choice to the driver.", _RUN_WORKER, upstream=False),
-    Flag("serialize-expand-modify", _BOOL, "false", "Never expand and modify a volume at the same "
-         "time.", _RUN_WORKER, upstream=False),
-    Flag("exhausted-is-final", _BOOL, "false", "After three answers RESOURCE_EXHAUSTED and two "
-         "deadlines without a call a lowered size may be asked for.", _RUN_WORKER, upstream=False),
+         "modification. It doubles with each failure.", bound=POSITIVE),
+    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval. It is also the delay "
+         "before a retry of a size or class that the driver reported as infeasible.",
+         bound=POSITIVE),
+    Flag("handle-volume-inuse-error", _BOOL, "true", "If the driver refused to expand a volume "
+         "because it is in use, retry only when no pod uses the claim.", _RUN_WORKER),
+    Flag("extra-modify-metadata", _BOOL, "false", "Add the names of the claim and of the PV to the "
+         "parameters of ControllerModifyVolume.", _RUN_WORKER),
+    Flag("default-fstype", _STRING, "", "File system type for volumes that do not specify one. Use "
+         "the same value as for csi-attacher. If empty, the driver chooses.",
+         _RUN_WORKER, upstream=False),
+    Flag("serialize-expand-modify", _BOOL, "false", "Do not expand and modify the same volume at "
+         "the same time.", _RUN_WORKER, upstream=False),
+    Flag("exhausted-is-final", _BOOL, "false", "Allow a smaller size to be requested after the "
+         "driver has returned RESOURCE_EXHAUSTED three times and no call has run for the length of "
+         "two deadlines.", _RUN_WORKER, upstream=False),
 )  # fmt: skip
 
 

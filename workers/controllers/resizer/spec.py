@@ -27,16 +27,20 @@ GATES: Final = (
         GATE_RECOVERY,
         "GA",
         default=True,
-        effect="keep the state of an expansion in the claim, so that a failed one can be lowered",
+        effect="Store the state of an expansion in the claim, so that the size can be lowered "
+        "after a failed expansion.",
     ),
     GateSpec(
-        GATE_ATTRIBUTES, "GA", default=True, effect="apply another VolumeAttributesClass to a claim"
+        GATE_ATTRIBUTES,
+        "GA",
+        default=True,
+        effect="Apply a changed VolumeAttributesClass of a claim to its volume.",
     ),
     GateSpec(
         GATE_ANNOTATE,
         "BETA",
         default=True,
-        effect="note the size before on the PV until the node has grown the file system",
+        effect="Record the previous size on the PV until the node has expanded the file system.",
     ),
 )
 

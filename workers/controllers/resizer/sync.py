@@ -291,7 +291,7 @@ class Reconcile:
         if not any(isinstance(step, ExpandStep) for step in steps):
             message = problem
         trail.note("error", message)
-        _log.warning("claim not marked", err=message)
+        _log.warning("could not mark the claim as resizing", err=message)
         return retry("not marked")
 
     def _answers(self, work: Work, steps: Sequence[Step]) -> Iterator[tuple[Step, Any]]:

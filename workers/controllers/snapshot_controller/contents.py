@@ -41,8 +41,8 @@ def check_driver(snapshot_class: Json, volume: Json) -> None:
     wanted, found = text(snapshot_class, "driver"), text(volume, "spec", "csi", "driver")
     if wanted != found:
         raise AttemptError(
-            f"snapshot class {objects.name_of(snapshot_class)} is of driver {wanted}, volume "
-            f"{objects.name_of(volume)} of driver {found}",
+            f"snapshot class {objects.name_of(snapshot_class)} is for driver {wanted}, but volume "
+            f"{objects.name_of(volume)} belongs to driver {found}",
             State.NO_CHANGE,
         )
 

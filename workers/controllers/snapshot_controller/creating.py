@@ -148,7 +148,7 @@ def _post(work: BindingPass, body: JsonObject) -> JsonObject:
     except AlreadyExistsError:
         found = work.find_content(body["metadata"]["name"])
         if found is None:
-            raise _fail("the content vanished while it was looked at") from None
+            raise _fail("the content was deleted while it was being checked") from None
         work.check_content(found)
         return found
     except RefusedError as error:

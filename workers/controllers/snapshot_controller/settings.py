@@ -19,19 +19,20 @@ _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
 _BOOL, _UINT, _DURATION = Value.BOOL, Value.UINT, Value.DURATION
 
 FLAGS: Final = (
-    Flag("worker-threads", _UINT, "10", "Objects of each kind worked on at the same time, over all "
-         "worker processes."),
-    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed object; "
+    Flag("worker-threads", _UINT, "10", "How many objects of each kind may be reconciled at the "
+         "same time, across all worker processes."),
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed object. It "
          "doubles with each failure.", bound=POSITIVE),
     Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", bound=POSITIVE),
-    Flag("resync-period", _DURATION, "15m", "Period in which everything that waits is looked at "
-         "again.", RESYNC_COMMANDS, bound=POSITIVE),
+    Flag("resync-period", _DURATION, "15m", "How often every unfinished object is rechecked.",
+         RESYNC_COMMANDS, bound=POSITIVE),
     Flag("retry-crd-interval-max", _DURATION, "30s", "How long snapshot-controller waits for its "
-         "CRDs.", ignored="missing CRDs are looked for again all the time"),
-    Flag("enable-distributed-snapshotting", _BOOL, "false", "Label contents of local volumes with "
-         "their node, for sidecars that run on each node.", _RUN_WORKER),
-    Flag("prevent-volume-mode-conversion", _BOOL, "true", "Contents tell the mode of their volume, "
-         "so that a restore to another mode needs a permission.", _RUN_WORKER),
+         "CRDs.", ignored="csi-fleet checks for missing CRDs indefinitely"),
+    Flag("enable-distributed-snapshotting", _BOOL, "false", "Label the contents of local volumes "
+         "with their node, for sidecars that run on every node.", _RUN_WORKER),
+    Flag("prevent-volume-mode-conversion", _BOOL, "true", "Record the mode of the source volume in "
+         "snapshot contents, so that a restore to a different mode needs an explicit permission.",
+         _RUN_WORKER),
 )  # fmt: skip
 
 

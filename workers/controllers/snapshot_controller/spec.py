@@ -23,7 +23,12 @@ _SNAPSHOT: Final = "snapshot.storage.k8s.io"
 _GROUP: Final = "groupsnapshot.storage.k8s.io"
 _READ: Final = ("get", "list", "watch")
 GATES: Final = (
-    GateSpec(GATE_GROUPS, "GA", default=True, effect="group snapshots, where their CRDs are"),
+    GateSpec(
+        GATE_GROUPS,
+        "GA",
+        default=True,
+        effect="Support group snapshots, if their CRDs are installed.",
+    ),
 )
 
 PERMISSIONS: Final = (

@@ -61,7 +61,7 @@ def take_back(work: BindingPass, tries: int) -> None:
                 return
         except ApiError as error:
             problem = error
-    _log.warning("perhaps gone, and its content is perhaps left", err=problem)
+    _log.warning("the snapshot may be gone, and its content may be left over", err=problem)
 
 
 def _is_gone(work: BindingPass) -> bool:

@@ -79,7 +79,7 @@ class ObjectPass(LivePass):
         try:
             self.write_status("write-error", change)
         except RefusedError as problem:
-            _log.warning("error not stored", err=problem)
+            _log.warning("could not write the error to the object's status", err=problem)
         finally:
             if is_known:
                 trail.note("error", message)

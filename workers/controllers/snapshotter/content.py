@@ -162,6 +162,6 @@ class LiveContent(DriverPass):
                 lambda item: {**(item.get("status") or {}), "error": error, "readyToUse": False},
             )
         except RefusedError as problem:
-            _log.warning("error not stored", err=problem)
+            _log.warning("could not write the error to the content's status", err=problem)
         finally:
             self.event("Warning", reason, message)

@@ -212,10 +212,10 @@ def write_copy(kube: KubeResources, queue: Proof, namespace: str, key: Key, inte
             known = replace(intent, copy_uid=uid)
             kube.apply_config_map(_copy_of(queue, namespace, key, known))
     except (Unreachable, ServerError) as error:
-        _log.warning("attempt is perhaps not copied to a ConfigMap", err=error)
+        _log.warning("attempt may not have been copied to a ConfigMap", err=error)
         return ""
     except ApiError as error:
-        _log.warning("attempt is not copied to a ConfigMap", err=error)
+        _log.warning("could not copy the attempt to a ConfigMap", err=error)
         return ""
     return uid
 
@@ -245,7 +245,10 @@ def read_copy(kube: KubeReader, queue: Proof, namespace: str, key: Key) -> Inten
     except NotFoundError:
         return None
     if annotations_of(found).get(ANN_RECORD_DRIVER, key.driver_name) != key.driver_name:
-        _log.warning("ConfigMap of another driver is not believed", config_map=copy_name(key))
+        _log.warning(
+            "ignoring the copy of an attempt: its ConfigMap belongs to a different driver",
+            config_map=copy_name(key),
+        )
         return None
     try:
         text, seal = found["data"][FIELD_RECORD], found["data"].get(FIELD_SEAL, "")
@@ -255,20 +258,22 @@ def read_copy(kube: KubeReader, queue: Proof, namespace: str, key: Key) -> Inten
         intent = Intent.read(record)
     except (*UNREADABLE, KeyError, TypeError, OverflowError) as error:
         _log.warning(
-            "copied attempt is unreadable, look at it", config_map=copy_name(key), err=error
+            "the copy of an attempt is unreadable; inspect its ConfigMap",
+            config_map=copy_name(key),
+            err=error,
         )
         return None
     if not is_ours:
         _log.warning(
-            "copied attempt is not by a worker with our key and not believed: look at it and "
-            "delete it (docs/security.md)",
+            "ignoring the copy of an attempt: it was not signed with this installation's records "
+            "key. Inspect its ConfigMap, then delete it (docs/security.md)",
             config_map=copy_name(key),
         )
         return None
     if record.get("copy_uid") != found["metadata"]["uid"]:
         _log.warning(
-            "copied attempt was put back after its end, or was not written to its end, and is not "
-            "believed: look at it and delete it",
+            "ignoring the copy of an attempt: it was restored after the attempt had ended, or was "
+            "not written completely. Inspect its ConfigMap, then delete it",
             config_map=copy_name(key),
         )
         return None
@@ -280,6 +285,10 @@ def drop_copy(kube: KubeResources, namespace: str, key: Key) -> bool:
     try:
         kube.delete_config_map(namespace, copy_name(key))
     except ApiError as error:
-        _log.warning("copy of the attempt stays for now", config_map=copy_name(key), err=error)
+        _log.warning(
+            "could not delete the ConfigMap with the copy of the attempt yet",
+            config_map=copy_name(key),
+            err=error,
+        )
         return False
     return True

@@ -66,7 +66,10 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
         )
         if known is not None and known.is_retained:
             # A copy alone does not prove that the snapshot was never reported to the user.
-            _log.warning("a snapshot of policy Retain may be left in the storage", name=known.name)
+            _log.warning(
+                "a snapshot with deletion policy Retain may be left in the storage backend",
+                name=known.name,
+            )
             work.forget()
             return held_back(work) or done("retained")
     if known is None:
@@ -77,7 +80,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
     seconds = work.hold_seconds()
     if seconds > 0:
         return wait(seconds, "the call of another process may still run")
-    _log.warning("gone, asking for what its call left")
+    _log.warning("the object is gone; asking the driver for what its call left behind")
     secrets = secrets_of(work, known)
     work.remember(replace(known, is_copied=False, deadline=work.deadline()), polls=work.polls)
     work.reach("ask-orphan")
@@ -117,7 +120,7 @@ def _doubt(work: ContentPass, known: Intent) -> str:
 def _set_aside(known: Intent, problem: str) -> Outcome:
     """Leaves an attempt to an operator; `csi-fleet audit` lists its snapshot, if there is one."""
     _log.warning(
-        "record of an attempt is not believed",
+        "record of an attempt is not trusted",
         name=known.name,
         snapshot=known.handle,
         err=problem,
@@ -156,7 +159,7 @@ def discard(
         return held
     if user := _user_of(work, handle, members):
         problem = f"{user} names it"
-        _log.warning("orphaned snapshot stays", snapshot=handle, err=problem)
+        _log.warning("the orphaned snapshot is kept", snapshot=handle, err=problem)
         if blame is not None:
             blame(f"failed to delete snapshot {handle}: {quote(problem)}")
         return retry("in use") if work.item else done("in use")
@@ -165,11 +168,11 @@ def discard(
     try:
         calls.delete(work, handle, members, secrets)
     except CsiError as error:
-        _log.warning("orphaned snapshot is not deleted yet", snapshot=handle, err=error)
+        _log.warning("could not delete the orphaned snapshot yet", snapshot=handle, err=error)
         if blame is not None:
             blame(f"failed to delete snapshot {handle}: {quote(str(error))}")
         return retry(error.code_name)
-    _log.warning("orphaned snapshot is deleted", snapshot=handle)
+    _log.warning("deleted the orphaned snapshot", snapshot=handle)
     work.forget()
     return done("cleaned up")
 
@@ -179,7 +182,7 @@ def secrets_of(work: ContentPass, known: Intent | None) -> dict[str, str]:
     try:
         return work.secret(known.secret if known is not None else None)
     except (RefusedError, AttemptError) as error:
-        _log.warning("going on without secrets", err=error)
+        _log.warning("continuing without secrets", err=error)
         return {}
 
 

@@ -24,29 +24,32 @@ _BOOL, _INT, _UINT, _STRING = Value.BOOL, Value.INT, Value.UINT, Value.STRING
 _DURATION: Final = Value.DURATION
 
 FLAGS: Final = (
-    Flag("timeout", _DURATION, "1m", "Deadline of each CSI call.", _RUN_WORKER | _DRIVER_TOOLS,
+    Flag("timeout", _DURATION, "1m", "Deadline for each CSI call.", _RUN_WORKER | _DRIVER_TOOLS,
          bound=POSITIVE),
-    Flag("worker-threads", _UINT, "10", "Contents worked on at the same time per driver, over all "
-         "worker processes."),
-    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed content; "
-         "doubles with each failure.", bound=POSITIVE),
+    Flag("worker-threads", _UINT, "10", "How many snapshot contents may be reconciled at the same "
+         "time per driver, across all worker processes."),
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed snapshot "
+         "content. It doubles with each failure.", bound=POSITIVE),
     Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", bound=POSITIVE),
-    Flag("snapshot-name-prefix", _STRING, "snapshot", "A snapshot's name at the driver is this, a "
-         "dash and the UID of the VolumeSnapshot."),
-    Flag("snapshot-name-uuid-length", _INT, "-1", "Keep only that many characters (1 to 32) of the "
-         "UID without its dashes; -1 keeps the whole UID with its dashes."),
+    Flag("snapshot-name-prefix", _STRING, "snapshot", "Prefix of the names of snapshots in the "
+         "driver. The name is this prefix, a dash and the UID of the VolumeSnapshot."),
+    Flag("snapshot-name-uuid-length", _INT, "-1", "How many characters (1 to 32) of the "
+         "VolumeSnapshot's UID, without its dashes, the snapshot name contains; -1 means the whole "
+         "UID with its dashes."),
     Flag("groupsnapshot-name-prefix", _STRING, "groupsnapshot", "The same for group snapshots."),
     Flag("groupsnapshot-name-uuid-length", _INT, "-1", "The same for group snapshots."),
-    Flag("extra-create-metadata", _BOOL, "false", "Add names of snapshot and content to the "
-         "parameters of CreateSnapshot.", _RUN_WORKER),
-    Flag("node-deployment", _BOOL, "false", "Take only the contents whose label names the node of "
-         "the environment variable NODE_NAME; an audit leaves out the others' snapshots.",
+    Flag("extra-create-metadata", _BOOL, "false", "Add the names of the snapshot and of its "
+         "content to the parameters of CreateSnapshot.", _RUN_WORKER),
+    Flag("node-deployment", _BOOL, "false", "Handle only the snapshot contents whose label names "
+         "the node in the environment variable NODE_NAME. An audit ignores the snapshots of other "
+         "nodes.",
          _RUN_WORKER | {Command.AUDIT}),
-    Flag("resync-period", _DURATION, "15m", "Period in which every undecided content is looked at "
-         "again.", RESYNC_COMMANDS, bound=POSITIVE),
-    Flag("delete-unread-snapshots", _BOOL, "true", "A pre-provisioned content with policy Delete "
-         "whose status never got a handle takes its snapshot along; csi-snapshotter leaves it in "
-         "the storage.", _RUN_WORKER, upstream=False),
+    Flag("resync-period", _DURATION, "15m", "How often every undecided snapshot content is "
+         "rechecked.", RESYNC_COMMANDS, bound=POSITIVE),
+    Flag("delete-unread-snapshots", _BOOL, "true", "When a pre-provisioned content with policy "
+         "Delete is deleted before its status has a handle, delete its snapshot too. "
+         "csi-snapshotter leaves that snapshot in the storage backend.",
+         _RUN_WORKER, upstream=False),
 )  # fmt: skip
 
 
@@ -107,7 +110,8 @@ def read_settings(values: Mapping[str, Any]) -> SnapshotterSettings:
     """
     if values.get("node-deployment") and values.get("leader-election"):
         raise ConfigError(
-            "--leader-election cannot be used with --node-deployment: every node works for itself",
+            "--leader-election cannot be used with --node-deployment, because every node works "
+            "independently. Remove one of the two flags",
             exit_code=1,
         )
     gates: Mapping[str, bool] = values.get("feature-gates") or {}
@@ -130,8 +134,8 @@ def _name_rule(values: Mapping[str, Any], kind: str) -> NameRule:
         raise ConfigError(f"{title} name prefix cannot be of length 0", exit_code=1)
     if length != WHOLE_UID and not 1 <= length <= MAX_UID_LENGTH:
         raise ConfigError(
-            f"--{kind}-name-uuid-length={length}: use -1 (whole UID) or 1 to 32; "
-            "otherwise different snapshots would share one name",
+            f"--{kind}-name-uuid-length={length} would give different snapshots the same name. Use "
+            "-1 (the whole UID) or 1 to 32",
             exit_code=1,
         )
     return NameRule(prefix, length)

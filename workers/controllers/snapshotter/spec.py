@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from workers.spec import Records
 
 GATES: Final = (
-    GateSpec(GATE_GROUPS, "GA", default=True, effect="group snapshots, where their CRDs are"),
+    GateSpec(
+        GATE_GROUPS,
+        "GA",
+        default=True,
+        effect="Support group snapshots, if their CRDs are installed.",
+    ),
 )
 
 PERMISSIONS: Final = (

@@ -430,7 +430,7 @@ def test_without_a_record_the_new_volume_stays_where_it_is(world):
     assert world.run(key).action.value == "retry"
     assert world.calls == []
     error = world.api.of(paths.ATTACHMENTS, hashed("handle1"))["status"]["detachError"]
-    assert "is another volume than the one that was attached" in error["message"]
+    assert "is a different volume from the one that was attached" in error["message"]
 
 
 def test_a_record_of_another_volume_proves_nothing(world):

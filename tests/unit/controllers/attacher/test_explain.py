@@ -149,7 +149,7 @@ def test_keys_that_retry_looks_for():
 def test_others_that_keep_the_object_are_named():
     """With all of their finalizers: each has a controller of its own."""
     given = facts(attachment(deleted=True, finalizers=["x", "y"]))
-    assert "other finalizers keep the object: x, y." in attachment_cause(given).text
+    assert "other controllers keep the VolumeAttachment: x, y." in attachment_cause(given).text
 
 
 def test_attached_is_no_problem():
@@ -237,7 +237,7 @@ def test_facts_of_a_driver_that_nobody_serves(asked):
     given = explain.explain(tools_of(world, {"other": RECORDS["other"]}), "va", "", "va")
     assert asked == [Key("attachments", "csi/test", "node1/va", key.uid)]
     assert given.cause.code == "driver-not-registered"
-    assert "Served now: other." in given.cause.advice
+    assert "Drivers served now: other." in given.cause.advice
 
 
 def test_a_driver_whose_workers_do_not_attach(asked):

@@ -47,7 +47,7 @@ def test_a101_gate(value):
 
 
 # Default, whether it is the reference's own, what a value must be, and why it has no effect.
-WORDS = "answers are logged whole at verbosity 5"
+WORDS = "at verbosity 5, responses are logged in full"
 FLAG_TABLE = {
     "timeout": ("15s", True, "be greater than 0", ""),
     "worker-threads": ("10", True, "", ""),

@@ -71,7 +71,7 @@ def test_ta089_finalizer_of_better_times(world):
         (
             "Warning",
             "DetachFailed",
-            "node node1: the driver does not detach any more, nothing was asked of it",
+            "node node1: the driver no longer supports detaching volumes, so it was not called",
         )
     ]
     world.release()

@@ -117,7 +117,7 @@ def test_the_detach_is_tried_five_times_and_then_told(failures):
     world.client.respond({"ControllerUnpublishVolume": [*steps, {}]})
     goes_while_published(world, {})
     assert world.calls == [PUBLISH, *[UNPUBLISH] * 5]
-    told = [one for one in world.events.seen if "may still be on its node: " in one[2]]
+    told = [one for one in world.events.seen if "may still be attached to its node: " in one[2]]
     assert len(told) == (failures == 5)
     assert world.queue.marks == {}
 

@@ -75,7 +75,9 @@ def test_cap002_the_served_version_is_used(versions, resource, asked):
 @pytest.mark.parametrize(
     ("kube", "message"),
     [
-        pytest.param(Discovery(), "serves no CSIStorageCapacity", id="no version is served"),
+        pytest.param(
+            Discovery(), "does not serve CSIStorageCapacity objects", id="no version is served"
+        ),
         pytest.param(Discovery(error=REFUSED), "discovery failed", id="refused"),
     ],
 )

@@ -168,7 +168,7 @@ def test_a_recorded_request_that_cannot_be_read_ends_no_pass(unreadable):
     (record,) = world.intents.intents.values()
     record["request"] = unreadable
     assert world.claim_pass(claim).action is Action.RETRY
-    assert "csi-fleet audit shows it" in world.events.warnings()[-1]
+    assert "Check it with `csi-fleet audit`" in world.events.warnings()[-1]
     assert world.intents.intents
 
 

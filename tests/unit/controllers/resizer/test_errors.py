@@ -292,7 +292,7 @@ def test_tr065_a_smaller_answer_is_a_failure():
     world.claim(3, 2)
     assert world.run().action.value == "retry"
     assert world.state().pvcap == 2
-    assert f"{2**30} bytes, but {3 * 2**30} were asked for" in world.conditions()[ERROR]
+    assert f"{2**30} bytes, but {3 * 2**30} were requested" in world.conditions()[ERROR]
 
 
 def test_tr066_a_larger_answer_is_taken():

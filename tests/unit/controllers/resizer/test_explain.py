@@ -96,7 +96,7 @@ REFUSED = claim(
             "not-served",
             "none of them runs the resizer",
         ),
-        (lambda: of(driver_name="", driver=None), "not-ours", "not of a CSI driver"),
+        (lambda: of(driver_name="", driver=None), "not-ours", "does not belong to a CSI driver"),
         (lambda: of(driver=None, workers=0), "no-worker", "worker"),
         (
             lambda: of(state={"pauses": (Pause("operator", "upgrade", 0.0),)}),
@@ -110,7 +110,7 @@ REFUSED = claim(
         (
             lambda: of(claim(alloc="9Gi", part="C-IP"), state={"trail": (ERROR,)}),
             "size-pinned",
-            "may still be at work on 9Gi",
+            "may still be expanding the volume to 9Gi",
         ),
         (lambda: of(REFUSED), "class-infeasible", "no such tier"),
         (lambda: of(claim("1Gi", name="b"), attributes_class=None), "class-missing", '"b"'),
@@ -122,9 +122,9 @@ REFUSED = claim(
         (
             lambda: of(claim("1Gi", name="b", modify=("InProgress", "c"))),
             "class-pinned",
-            '"b" follows',
+            '"b" after that',
         ),
-        (lambda: of(claim("1Gi", modify=("Infeasible", "c"))), "class-taken-back", "taken back"),
+        (lambda: of(claim("1Gi", modify=("Infeasible", "c"))), "class-taken-back", "cancelled"),
         (lambda: of(state={"lease": ("host:1:x", NOW - 1)}), "running", "host:1"),
         (lambda: of(state={"position": 1, "waiting": 1}), "queued", "position 1"),
         (

@@ -138,10 +138,12 @@ def test_r034_an_infeasible_size_says_when_it_is_tried_again(monkeypatch, due):
     asked = Asked(monkeypatch, due=due)
     asked.world.claim(9, 1, 9, "C-INF", 1, conditions={"ControllerResizeError": "too large"})
     found = asked.cause()
-    again = f" It is tried again at {moment(due)}." if due else ""
+    again = f" The expansion is retried at {moment(due)}." if due else ""
     assert (found.code, found.until) == ("size-infeasible", due)
-    assert found.text == "The driver refuses 9Gi: too large"
-    assert found.advice == f"Lower the request: another size is tried at once.{again}"
+    assert found.text == "The driver rejects the size 9Gi: too large"
+    assert (
+        found.advice == f"Request a smaller size; csi-fleet tries a different size at once.{again}"
+    )
 
 
 def of_class(asked, spec, state=None, target="b", **conditions):
@@ -158,7 +160,7 @@ def test_r114_an_infeasible_class_says_until_when(monkeypatch, due):
     of_class(asked, "b", "Infeasible", ModifyVolumeError="no such tier")
     found = asked.cause()
     assert (found.code, found.until) == ("class-infeasible", due)
-    assert found.text == 'The driver refuses class "b": no such tier'
+    assert found.text == 'The driver rejects VolumeAttributesClass "b": no such tier'
 
 
 @pytest.mark.parametrize("due", [0.0, DUE])
@@ -174,7 +176,7 @@ def test_what_is_tried_again_says_when(monkeypatch, what, due):
         asked.world.claim(9, 1, 9, "C-IP", 1)
     found = asked.cause()
     assert found.code == what
-    start = f"Attempt 3 comes at {moment(DUE)}, in "
+    start = f"Attempt 3 starts at {moment(DUE)}, in "
     assert found.advice.startswith(start) if due else found.advice == ""
 
 
@@ -184,7 +186,7 @@ def test_mr010_a_class_that_waits_for_a_dead_workers_call_says_until_when(monkey
     of_class(asked, "c")
     found = asked.cause()
     assert (found.code, found.until) == ("change-waits", DUE)
-    assert found.advice.startswith(f"Attempt 1 comes at {moment(DUE)}, in ")
+    assert found.advice.startswith(f"Attempt 1 starts at {moment(DUE)}, in ")
 
 
 @pytest.mark.parametrize("state", [None, "Pending", "InProgress"])
@@ -202,6 +204,6 @@ def test_without_a_state_nothing_is_said_of_the_queue(monkeypatch):
     asked.world.claim(9, 1, 9, "C-INF", 1)
     found = asked.cause()
     assert (found.code, found.until) == ("size-infeasible", 0.0)
-    assert found.text == "The driver refuses 9Gi: no message"
+    assert found.text == "The driver rejects the size 9Gi: no message"
     asked.world.edit({"status": {"allocatedResourceStatuses": None}})
     assert asked.cause().code == "change-unseen"

@@ -206,7 +206,8 @@ def test_snt009_a_claim_that_is_going():
         ),
         pytest.param(
             {"csi": {"driver": "other.test", "volumeHandle": "h1"}},
-            "snapshot class c1 is of driver snap.test, volume pv1 of driver other.test",
+            "snapshot class c1 is for driver snap.test, but volume pv1 belongs to driver "
+            "other.test",
             id="SNT-012",
         ),
     ],
