@@ -97,7 +97,7 @@ def test_sidecars_are_found_by_their_leases(world):
     found = world.check("check")
     assert texts(found, "driver") == f"CSIDriver {DRIVER} exists"
     assert states(found, "csi-provisioner") == states(found, "csi-attacher") == ["ok"]
-    assert "takes its 3 arguments unchanged" in texts(found, "csi-provisioner")
+    assert "accepts all of its 3 arguments unchanged" in texts(found, "csi-provisioner")
     assert states(found, "both") == ["ok"]
 
 
