@@ -55,7 +55,7 @@ def test_a_namespace_a_driver_and_all(world, capsys):
     assert count(namespace="two") == 2
     assert count(driver=DRIVERS[0]) == 1
     assert count(namespace="nobody") == 0
-    with pytest.raises(ConfigError, match="not both"):
+    with pytest.raises(ConfigError, match="-n NAMESPACE and -A cannot"):
         pending.run(world.tools(namespace="one", all_namespaces=True))
     with pytest.raises(ConfigError, match="is unknown"):
         pending.run(world.tools(driver="d0.csi.example.or"))

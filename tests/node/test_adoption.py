@@ -80,7 +80,7 @@ def test_a_driver_moves_over_and_back_while_claims_come(
             with moving.other_holder(node.api, claims):
                 reader.follow("docs/migration.md", "Container by container", REPLACED)
             if PEER and not number:
-                assert "takes its 4 arguments unchanged" in reader.printed("migrate check")
+                assert "accepts all of its 4 arguments unchanged" in reader.printed("migrate check")
             claims.wait_more(10)
             with moving.other_holder(node.api, claims):
                 reader.follow("docs/migration.md", "One container back", REPLACED)

@@ -53,7 +53,8 @@ def test_pause_names_what_is_served(tools, capsys):
     made = tools(Command.PAUSE, "--driver=beta", served=(DRIVERLESS, "alpha"))
     made.kube.list = lambda *_, **__: []
     assert pause.queue_names_of(made, "beta") == ["beta"]
-    assert capsys.readouterr().out == "note: no worker serves driver beta now (drivers served now: alpha)\n"
+    said = "note: no worker serves driver beta now (drivers served now: alpha)\n"
+    assert capsys.readouterr().out == said
 
 
 def test_explain_names_what_is_served():
