@@ -103,7 +103,7 @@ def test_names_that_nobody_knows(world, explained):
     assert (found["cause"], code) == ("not-found", 1)
     assert 'Did you mean "shop"?' in found["text"]
     for word in ("driver", "class", "namespace"):
-        with pytest.raises(ConfigError, match=f"which {word}"):
+        with pytest.raises(ConfigError, match=f"the name of the {word} is missing"):
             explain.run(world.tools(Command.EXPLAIN, (word,)))
 
 

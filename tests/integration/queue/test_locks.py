@@ -353,7 +353,7 @@ def test_mark_reaches_the_next_lease_until_the_object_is_gone(bench, queue):
 
 def test_large_mark_is_refused_and_a_broken_one_set_aside(bench, queue, caplog):
     lease = start(bench, queue, "a")
-    with pytest.raises(RecordTooLarge, match="may have 64 KiB"):
+    with pytest.raises(RecordTooLarge, match="at most 64 KiB"):
         queue.mark(lease, {"text": "x" * 65536})
     queue.release(lease, delay_seconds=60)
     bench.client.hset(NAMES["marks"].full + "d", key("a").text, "{oops")

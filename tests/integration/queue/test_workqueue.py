@@ -152,7 +152,7 @@ def test_stopped_process_notices_the_loss_before_it_writes(bench, start_queue):
     bench.advance(3.4)
     lease.check()
     bench.advance(0.2)
-    with pytest.raises(LeaseLost, match="is lost"):
+    with pytest.raises(LeaseLost, match="was lost"):
         lease.check()
     queue.heartbeat()
     lease.check()
