@@ -101,7 +101,7 @@ def test_an_unusable_answer_with_the_id_of_a_volume_in_use_deletes_nothing(
     assert world.claim_pass(other).action is Action.RETRY
     assert world.client.deleted == []
     (told,) = world.events.warnings()
-    assert told.endswith(f"volume {IN_USE} stays: PersistentVolume {DOMAIN} names it")
+    assert told.endswith(f"volume {IN_USE} is kept because PersistentVolume {DOMAIN} names it")
     assert world.claim_pass(other).action is Action.DONE
     assert world.volumes()["pvc-u2"]["spec"]["csi"]["volumeHandle"] == "its own"
 
