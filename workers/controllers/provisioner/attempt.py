@@ -223,7 +223,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return Prepared(built, fs_type, required, secret_ref, refs, vac_name, migrated)
 
     def translated_class(self) -> tuple[JsonObject, bool]:
-        """Returns the class in CSI form, and whether it was migrated (step 8, P-602)."""
+        """Returns the class in CSI form, and whether the class was migrated (step 8, P-602)."""
         driver = self.work.driver
         if driver.in_tree_name is None or not is_migrated(self.storage_class, driver.name):
             return self.storage_class, False
@@ -301,7 +301,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         return driver.settings.driver.timeout_seconds if own is None else own
 
     def call(self, prepared: Prepared) -> csi.CreateVolumeResponse:
-        """Calls CreateVolume; raises its errors with the resulting state (step 22, P-410)."""
+        """Calls CreateVolume; an error is raised with the resulting state (step 22, P-410)."""
         try:
             with about_volume(is_migrated=prepared.migrated):
                 return self.work.runtime.effects.client(self.work.driver).create_volume(
@@ -325,7 +325,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     def state_of(self, error: CsiError) -> State:
         """Returns the state for an error (P-410, D-024).
 
-        A status that the gRPC transport set says nothing about the storage system.
+        A status code that the gRPC transport itself set says nothing about the storage system.
         """
         if error.from_transport:
             return State.FINISHED if error.is_final else State.BACKGROUND
@@ -402,7 +402,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             raise AttemptError(error.message, state) from error
 
     def clean_up(self, prepared: Prepared, volume_id: str) -> CsiError | None:
-        """Deletes a volume that must not be kept (P-430): five tries within one `--timeout`.
+        """Deletes a volume that must not be kept; tries up to 5 times within `--timeout` (P-430).
 
         Returns:
             None once the volume is gone, else the last error.

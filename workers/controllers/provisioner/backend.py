@@ -21,7 +21,7 @@ class CsiBackend:
     add_finalizer = True
 
     def threshold(self, kind: str) -> int:
-        """Returns no retry limit, as in csi-provisioner."""
+        """Returns 0: a CSI driver's keys have no retry limit, as in csi-provisioner."""
         del kind
         return 0
 
@@ -40,7 +40,7 @@ class CsiBackend:
     def save(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
     ) -> Outcome:
-        """Saves the PV; the save is retried until it succeeds (the library's queue store)."""
+        """Saves the PV and retries until the save succeeds, like the library's queue store."""
         return saving.save(work, claim, volume, live)
 
     def resume(self, work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:

@@ -1,12 +1,13 @@
 """Reconciles a claim: decides, provisions and saves the volume (L-020, L-021, L-040, P-101).
 
-If a worker dies after one of these steps, the next worker that reconciles the claim continues:
+If a worker dies during an attempt, the next worker that reconciles the claim finishes the attempt.
+How it continues depends on the last step that the dead worker took:
 
-1. the intent is recorded: it calls the driver again with the same name and inputs;
-2. CreateVolume is called: it does the same as after step 1;
-3. the volume is recorded: it only saves the PV;
-4. the PV is saved: it finds the PV by name and compares it with the claim;
-5. the intent is forgotten: the key is done.
+1. The intent was recorded: the next worker calls the driver again with the same name and inputs.
+2. CreateVolume was called: the next worker does the same as after step 1.
+3. The volume was recorded: the next worker only saves the PV.
+4. The PV was saved: the next worker finds the PV by name and compares it with the claim.
+5. The intent was forgotten: the key is done.
 
 An attempt is finished even if its claim is deleted after step 1. The cluster then releases the PV,
 and the PV is deleted like any other, so no volume is left without an object (P-401).
@@ -17,10 +18,10 @@ cache is quick enough). The reason is that a driver can answer INTERNAL after it
 although it created the volume, and only another call with the same name finds that volume. A claim
 that was meanwhile bound to a different volume gets a last attempt for the same reason.
 
-An attempt whose claim is gone is repeated from its intent: the class, the source and the attributes
-class may have been deleted with the claim (an uninstalled chart, a deleted namespace). If something
-else is missing, such as a deleted secret, only an operator can restore it. The intent is then
-marked `stranded`, `csi-fleet audit` lists it, and its key is no longer retried.
+An attempt whose claim is gone is repeated from its intent, because the class, the source and the
+attributes class may have been deleted with the claim (an uninstalled chart, a deleted namespace).
+If something else is missing, such as a deleted secret, only an operator can restore it. The intent
+is then marked `stranded`, `csi-fleet audit` lists it, and its key is no longer retried.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ TRIES_BEFORE_STRANDED = 8
 def claim_volume(driver: Driver, key: Key) -> str:
     """Returns the name that the claim's volume will have (P-121).
 
-    If the name cannot be built (bad flags, no UID), returns a substitute: the attempt then reports
-    the error.
+    If the name cannot be built (bad flags, no UID), returns a substitute name, and the attempt
+    later reports the error.
     """
     try:
         return volume_name(
@@ -144,7 +145,7 @@ class ClaimPass(ClaimWork):
             if doubt:
                 return self.set_aside(intent, doubt)
         has_volume = not self.is_orphaned and is_bound(live)
-        # The intent of a bound claim is not copied, because a copy would count as proof that its
+        # The intent of a bound claim is not copied, because a copy would count as proof that the
         # call is still open.
         self.record = intent.saved() if intent is not None and has_volume else intent
         # A bound claim gets no second volume, whatever its unsaved PV says.
@@ -191,8 +192,8 @@ class ClaimPass(ClaimWork):
     def in_use(self, volume: JsonObject) -> Outcome | None:
         """Sets the attempt aside if a live PV already uses the orphaned attempt's volume.
 
-        Saving a second PV for that volume would lead to the volume's deletion, and so would
-        deleting the volume as unwanted.
+        A second PV must not be saved for that volume, because deleting that PV would delete the
+        volume. Nor may the volume be deleted as unwanted.
         """
         if not self.is_orphaned:
             return None
@@ -221,7 +222,7 @@ class ClaimPass(ClaimWork):
         return self.driver.settings.node.enabled and live is not None and not selected_node(live)
 
     def is_another_nodes(self, live: JsonObject | None) -> bool:
-        """True in node deployment if the claim selects another node, which creates its volume."""
+        """True in node deployment if the claim selects another node, which creates the volume."""
         return live is not None and not self.is_here(live) and not self.is_unowned(live)
 
     def has_another(self, live: JsonObject) -> bool:
@@ -241,8 +242,8 @@ class ClaimPass(ClaimWork):
         """Finishes an attempt for whose volume no claim is waiting (P-401, T-058)."""
         if intent is None:
             return done("bound" if live is not None else "claim is gone")
-        # If the claim belongs to another node, so does the PV that exists: `was_saved` refers only
-        # to this node's PV.
+        # If the claim belongs to another node, an existing PV belongs to that node too, whereas
+        # `was_saved` refers only to this node's PV.
         if was_saved and not self.is_elsewhere and saving.exists(self, intent.claim):
             return done("volume exists")
         storage_class = intent.storage_class
@@ -256,7 +257,7 @@ class ClaimPass(ClaimWork):
         return outcome
 
     def strand(self, problem: str) -> Outcome:
-        """Retries a few times, then marks the attempt as stranded: only an operator can finish it.
+        """Retries a few times, then marks the attempt as stranded, so that an operator finishes it.
 
         A retry succeeds if the missing secret, its namespace or a permission has been restored.
         """
@@ -287,8 +288,8 @@ class ClaimPass(ClaimWork):
             decision = self.backend.should_provision(self, claim, storage_class)
             if decision is not None:
                 return decision
-        # In node deployment another node's worker may have saved the PV, and its mark is not
-        # visible here.
+        # In node deployment the worker of another node may have saved the PV. That worker's mark is
+        # not visible here.
         is_told = was_saved or self.driver.settings.node.enabled
         if is_told and saving.exists(self, claim, by_any_name=was_saved):
             return done("volume exists")
@@ -307,7 +308,7 @@ class ClaimPass(ClaimWork):
         return self.provision(claim, live, storage_class, intent)
 
     def tell_pause(self, claim: JsonObject, paused: Outcome) -> None:
-        """Records an event if the claim's class is still paused a minute after its creation."""
+        """Records an event if the claim is over a minute old and its class is still paused."""
         age = time.time() - stamp(claim["metadata"].get("creationTimestamp") or "")
         if self.runtime.lasting is not None and age > LASTING_SECONDS:
             name = rules.claim_class_name(claim)
@@ -373,8 +374,8 @@ class ClaimPass(ClaimWork):
             return self.slow_retry(storage_class)
         self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
         if state is State.RESCHEDULE:
-            # The intent is closed before the annotation is removed: with an open intent, the claim
-            # would be provisioned without the scheduler.
+            # The intent is closed before the annotation is removed. If the intent were still open,
+            # the claim would be provisioned without the scheduler.
             self.keep_failed(claim, attempt, is_over=not self.had_doubt)
             if clear_selected_node(self, claim):
                 return done("rescheduled")
@@ -389,15 +390,15 @@ class ClaimPass(ClaimWork):
     ) -> None:
         """After a final error, keeps the intent as failed or forgets it.
 
-        A failed intent gives the claim one last attempt if the claim is deleted. No further attempt
-        is needed if this was the last one, because the claim was being deleted or is gone (P-400:
-        work stops).
+        A failed intent leads to one last attempt if the claim is deleted. If the claim was already
+        being deleted or gone, this attempt was the last one, and no other is needed (P-400: work
+        stops).
 
         Args:
             claim: the claim of the attempt.
             attempt: the attempt that failed.
-            is_over: whether the error proves that no volume exists, and no earlier call can have
-                left one.
+            is_over: whether the error proves that no volume exists, and no earlier call can
+                have left one.
         """
         is_leaving = self.is_orphaned or "deletionTimestamp" in claim["metadata"]
         was_last = is_leaving and self.overtaken_seconds() <= 0

@@ -1,8 +1,8 @@
 """Removes the clone-source finalizer from a claim that is being deleted (CL-005 to CL-009).
 
-The watcher adds the key when the deletion timestamp appears, and when the last clone that it knows
-of leaves the Pending phase. The worker reads everything live again, so a late or repeated key does
-no harm.
+The watcher adds the key when the deletion timestamp appears, and again when the last known clone
+leaves the Pending phase. The worker reads everything live again, so a late or repeated key does no
+harm.
 """
 
 from __future__ import annotations

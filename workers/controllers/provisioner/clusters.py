@@ -18,8 +18,8 @@ class Clusters:
     def __init__(self, catalog: CatalogReader) -> None:
         self._catalog = catalog
         self._current = ClusterTopology({}, {}, version=None)
-        # The version consists of the ids of these two objects. The reference keeps them alive, so
-        # that no other object can get the same ids.
+        # The version consists of the ids of these two objects. This reference keeps the objects
+        # alive, so that no other object can get the same ids.
         self._source: tuple[object, object] = (None, None)
 
     def current(self, state: CatalogState | None) -> ClusterTopology:

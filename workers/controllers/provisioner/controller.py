@@ -75,7 +75,7 @@ class ProvisionerController:
         }
 
     def serves(self, driver: Driver) -> bool:
-        """True for every driver: an event on the claim reports a driver that cannot provision."""
+        """Returns True: if a driver cannot provision, an event on the claim reports it."""
         del driver
         return True
 

@@ -66,8 +66,8 @@ def claim_entry(claim: Claim) -> ClaimEntry | None:
     """Return the facts of a claim that may need a volume, or None if it needs no volume.
 
     A claim with a volumeName or without a provisioner annotation needs no volume (L-022 rows 1 and
-    3). The GA annotation wins over the beta one even if it names a foreign provisioner. A deletion
-    timestamp does not matter (L-024).
+    3). The GA annotation takes precedence over the beta annotation, even if the GA annotation names
+    a foreign provisioner. A deletion timestamp does not matter (L-024).
     """
     meta, spec = claim.metadata, claim.spec
     if spec.volume_name:
@@ -132,9 +132,9 @@ def all_claim_keys(entry: ClaimEntry, name: str, drivers: Drivers) -> list[Key]:
 def volume_entry(volume: Volume, drivers: Drivers) -> VolumeEntry | None:
     """Return the facts of a volume that needs a finalizer change or a deletion, else None.
 
-    The driver's settings decide which volumes these are. For an unknown driver the CSI
-    provisioner's settings decide, so that the volumes on which it has to act are already known when
-    the driver registers.
+    The driver's settings decide which volumes these are. For a driver that is not registered yet,
+    the CSI provisioner's settings decide, so that the driver's volumes are already known when the
+    driver registers.
     """
     entry = _entry(volume)
     if not owner_names(entry):
@@ -276,7 +276,7 @@ def _terms(affinity: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def _reaches(view: DriverView, affinity: Mapping[str, Any] | None) -> bool:
-    """Return True if the node satisfies one term; terms that cannot be evaluated count as True."""
+    """Return True if the node satisfies a term, or if a term cannot be evaluated."""
     terms = _terms(affinity)
     if not terms or not view.node_segments:
         return True

@@ -1,27 +1,39 @@
 """The intent: the write-ahead record from which an attempt is finished after any crash (M-010).
 
-It is stored as JSON in Redis and, if the attempt is slow or remains open, in a ConfigMap. An
-optional field that is empty is left out. The fields are:
+The intent is stored as JSON in Redis and, if the attempt is slow or remains open, in a ConfigMap.
+An optional field that is empty is left out. The fields are:
 
-- `key`: the text of the key; - `driver`: the name of the driver; - `volume`: the requested name of
-the volume; - `claim`: the claim object; - `selected_node`: the name of the selected node, or ""; -
-`stage`: one of the stages below; - `has_copy`: whether there may be a ConfigMap; - `copy_uid`: the
-uid of the ConfigMap; - `is_copied`: whether the ConfigMap surely holds this intent; - `since`: the
-start of the first attempt, in unix seconds; - `request`: the CreateVolumeRequest as JSON, without
-secrets; - `class`: the claim's StorageClass; - `earlier`: `claim`, `class`, `request` and
-`selected_node` of an earlier, different request; - `deadline`: the deadline of the call; - `epoch`:
-the epoch of Redis in which the call began; - `overtaken`: the deadline of in-flight calls of dead
-workers; - `problem`: why the intent is stranded; - `store`: the progress of a plug-in's backoff
-store.
+- `key`: the text of the key;
+- `driver`: the name of the driver;
+- `volume`: the requested name of the volume;
+- `claim`: the claim object;
+- `selected_node`: the name of the selected node, or "";
+- `stage`: one of the stages below;
+- `has_copy`: whether there may be a ConfigMap;
+- `copy_uid`: the uid of the ConfigMap;
+- `is_copied`: whether the ConfigMap surely holds this intent;
+- `since`: the start of the first attempt, in unix seconds;
+- `request`: the CreateVolumeRequest as JSON, without secrets;
+- `class`: the claim's StorageClass;
+- `earlier`: `claim`, `class`, `request` and `selected_node` of an earlier, different request;
+- `deadline`: the deadline of the call;
+- `epoch`: the epoch of Redis in which the call began;
+- `overtaken`: the deadline of in-flight calls of dead workers;
+- `problem`: why the intent is stranded;
+- `store`: the progress of a plug-in's backoff store.
 
 A driver answers a repeated request with the same volume, and may refuse a different request with
 the same name (CSI: ALREADY_EXISTS). So an open call is repeated with its recorded request and name,
 even if the class, the attributes class, the nodes or the flags have changed. Secrets are not in the
 record: each call reads them again from the place that the recorded class names.
 
-Stages: `calling` until the outcome of the call is known, `background` after a call whose outcome is
-unknown, `failed` after a final error, `saved` if all that remains is to wait for a dead worker's
-in-flight call, `stranded` if the claim is gone and only an operator can finish the attempt.
+The stages are:
+
+- `calling`: the outcome of the call is not known yet;
+- `background`: a call was made whose outcome is unknown;
+- `failed`: the call ended with a final error;
+- `saved`: all that remains is to wait for a dead worker's in-flight call;
+- `stranded`: the claim is gone, and only an operator can finish the attempt.
 """
 
 from __future__ import annotations
@@ -85,7 +97,7 @@ def slim_copy(item: Mapping[str, Any]) -> JsonObject:
 
 
 def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> JsonObject:
-    """Returns the part of a claim that a later attempt reads; it has a few KiB."""
+    """Returns the part of a claim that a later attempt reads, which is a few KiB in size."""
     slim = {name: value for name, value in slim_copy(claim).items() if name != "status"}
     metadata = slim["metadata"]
     for name in _DROPPED_OF_CLAIMS:
@@ -106,7 +118,7 @@ def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> Js
 
 
 def _within(texts: Mapping[str, str]) -> dict[str, str]:
-    """Returns the first entries, as many as fit into the budget."""
+    """Returns as many of the first entries as fit into the budget."""
     kept, left = {}, _BUDGET
     for name, value in texts.items():
         if len(name) + len(value) > left:
@@ -171,8 +183,8 @@ class Intent:
     ) -> Self:
         """Returns the intent to record just before CreateVolume; keeps the first attempt's time.
 
-        A ConfigMap of the previous attempt must still be removed, but it does not describe the new
-        attempt.
+        A ConfigMap of the previous attempt does not describe the new attempt, but must still be
+        removed.
         """
         return cls(
             key=key,
@@ -264,16 +276,17 @@ class Intent:
 
     @property
     def deadlines(self) -> tuple[Deadline, Deadline]:
-        """Deadlines of calls that may still be running: this attempt's call and overtaken calls."""
+        """The deadlines of this attempt's call and of overtaken calls; both may still run."""
         last = self.deadline if self.stage == STAGE_CALLING else NONE
         return last, self.overtaken
 
     def hold_seconds(self, session: Session, *, is_orphaned: bool) -> float:
         """Returns how long the next call must wait for an earlier call that may still be running.
 
-        The next call waits if no claim needs the volume, or if Redis has lost its data since: two
-        concurrent calls could recreate the volume after its deletion. For a waiting claim the call
-        is made at once, and `overtaken` then delays a deletion.
+        The next call waits if no claim needs the volume, or if Redis has lost its data since the
+        earlier call. If the two calls ran at the same time, one of them could recreate the volume
+        after its deletion. If a claim is waiting for the volume, the next call is made at once, and
+        `overtaken` delays a later deletion.
         """
         if self.stage == STAGE_SAVED or is_orphaned or self.epoch != session.epoch:
             return session.seconds_left(*self.deadlines)
@@ -286,12 +299,12 @@ class Intent:
 
     @property
     def is_failed(self) -> bool:
-        """True if the last attempt ended with a final error: no call is in progress."""
+        """True if the last attempt ended with a final error, so that no call is in progress."""
         return self.stage == STAGE_FAILED
 
     @property
     def is_saved(self) -> bool:
-        """True if the PV is saved and only a dead worker's in-flight call is still waited for."""
+        """True if the PV is saved and only the end of a dead worker's call is awaited."""
         return self.stage == STAGE_SAVED
 
     def before(self, request: Request) -> JsonObject | None:
@@ -353,6 +366,6 @@ class Intent:
 
 
 def deadlines_of(record: Mapping[str, Any] | None) -> tuple[Deadline, ...]:
-    """Returns the `Intent.deadlines` of any claim's stored record; empty without a record."""
+    """Returns the `Intent.deadlines` of a claim's stored record; () if there is no record."""
     intent = Intent.from_record(record)
     return intent.deadlines if intent is not None else ()

@@ -1,4 +1,4 @@
-"""Records finished and failed reconciles in csi-provisioner's metrics (L-095) and csi-fleet's."""
+"""Records finished and failed reconciles in csi-provisioner's (L-095) and csi-fleet's metrics."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def waited_seconds(work: ClaimWork, claim: JsonObject) -> float | None:
 def creation(stamp: str, noticed: float) -> float:
     """Estimates an object's creation time from its timestamp and the time at which it was noticed.
 
-    The timestamp has whole seconds, so it is half a second early on average. That is ten times as
-    long as it takes to provision a claim.
+    The timestamp is cut to whole seconds, so it is half a second early on average. That is ten
+    times as long as it takes to provision a claim.
 
     Raises:
         ValueError: the timestamp is missing.

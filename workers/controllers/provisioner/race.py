@@ -47,7 +47,7 @@ class Wait:
 
     @classmethod
     def read(cls, memo: str) -> Self:
-        """Read a memo; any other text means a first attempt."""
+        """Parse a memo; a text that is no such memo counts as a first attempt."""
         try:
             record = msgspec.json.decode(memo)
             due = record["owner_due"]
@@ -78,7 +78,7 @@ def become_owner(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) 
 
 
 def _own(work: ClaimWork, claim: JsonObject, after_conflict: Wait) -> Outcome:
-    """Write the node's name (P-054 step 4); a conflict starts a new, longer wait (C-133)."""
+    """Write this node's name (P-054 step 4); a conflict starts a new, longer wait (C-133)."""
     node_name = work.driver.settings.node.node_name
     annotations = dict(claim["metadata"].get("annotations") or {})
     annotations[k.ANN_SELECTED_NODE] = node_name
@@ -115,7 +115,7 @@ def has_room(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> b
 def _available_bytes(
     work: ClaimWork, claim: JsonObject, storage_class: JsonObject
 ) -> Iterator[int]:
-    """Yield the capacity of each requisite topology; without topology, of the whole driver.
+    """Yield the capacity of each requisite topology, or of the whole driver if there is none.
 
     Writes nothing to the API server (D-011).
     """

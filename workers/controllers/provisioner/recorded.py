@@ -1,7 +1,8 @@
 """Records an attempt before its call, for CSI drivers and plug-ins alike (M-010, P-401).
 
-It prepares the request, records the intent, makes the call and records the volume. If the worker
-dies in between, another worker finishes the attempt. A subclass builds and sends the request.
+An attempt prepares the request, records the intent, makes the call and records the volume. If the
+worker dies in between, another worker finishes the attempt. A subclass builds and sends the
+request.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
     Attributes:
         claim: the live claim, or the intent's copy of a claim that is gone.
         storage_class: the original class, in-tree or not.
-        intent: the intent of an earlier attempt, or None if this attempt is the first; later the
-            intent of this attempt.
+        intent: the intent of an earlier attempt, or None if there was none; once this attempt
+            has been recorded, the intent of this attempt.
         was_sent: whether the call has begun.
     """
 
@@ -45,7 +46,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         """Returns the complete PV, which is already recorded in Redis.
 
         Raises:
-            AttemptError: its state decides what happens next.
+            AttemptError: the attempt failed; the error's state decides what happens next.
             IgnoredError: the claim is not for this driver or node.
         """
         work = self.work
@@ -122,7 +123,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         self.intent = self.work.record = intent
 
     def keep_copy(self, *, for_others: bool = False) -> None:
-        """Copies the intent to a ConfigMap: the call is slow or its outcome is unknown."""
+        """Copies the intent to a ConfigMap, because the call is slow or its outcome is unknown."""
         self.work.keep_copy(for_others=for_others)
         self.intent = self.work.record
 

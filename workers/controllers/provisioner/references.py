@@ -36,7 +36,8 @@ def needed_references(
         except_uid: the uid of a claim that does not count.
 
     Raises:
-        ApiError, AttemptError, QueueUnavailable: the sources are unknown; remove no protection.
+        ApiError, AttemptError, QueueUnavailable: the needed sources are unknown, so the caller
+        must not remove any protection.
     """
     crosses = driver.settings.gates.cross_namespace_volume_data_source
     claims = [
@@ -52,11 +53,11 @@ def needed_references(
 def references_under_way(
     runtime: Runtime, driver: Driver, *, except_uid: str = ""
 ) -> set[Reference]:
-    """Return the sources of attempts, on any node, that may still run in the driver's storage.
+    """Return the sources of the driver's attempts, on any node, that may still be running.
 
     Raises:
-        AttemptError: a record has no readable source; remove no protection.
-        QueueUnavailable: Redis does not answer; remove no protection.
+        AttemptError: a record has no readable source, so the caller must not remove any protection.
+        QueueUnavailable: Redis does not answer, so the caller must not remove any protection.
     """
     found: set[Reference] = set()
     for record in own(runtime).intents.all_of(driver.name).values():

@@ -79,14 +79,15 @@ def rehearse(
 
     Args:
         client: the API client.
-        catalog: the nodes and classes as the workers know them.
+        catalog: the shared cache, with the nodes and classes that the workers see.
         settings: the settings of this process; the driver's own settings come from its record.
         record: the driver's registration.
         claim: a live claim, or a draft without a UID.
         storage_class: the claim's class.
 
     Raises:
-        AttemptError: its message is the one that the claim's event would have.
+        AttemptError: the request cannot be built; the message is the text that an event on the
+            claim would have.
         IgnoredError: the claim is not for this driver.
     """
     from workers.kube.resources import KubeResources  # noqa: PLC0415 - typed as the real one below
@@ -136,7 +137,7 @@ def as_asked(claim: JsonObject, driver_name: str) -> JsonObject:
 
 
 def driver_from(record: Mapping[str, Any], settings: Settings) -> Driver:
-    """Builds the driver as its workers know it, without a connection."""
+    """Builds the same Driver object that the driver's workers use, but without a connection."""
     known = {field.name for field in fields(ProvisionSettings)}
     rules = {name: value for name, value in (record.get("rules") or {}).items() if name in known}
     return Driver(

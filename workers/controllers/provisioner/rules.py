@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 class ProvisionerRules:
-    """The table of undecided objects.
+    """Tracks the claims and volumes that are still undecided.
 
-    Returns no claim key until the classes are listed, because the class decides between late and
-    immediate binding. When that list ends, the keys that were held back are returned.
+    No claim key is returned until the classes have been listed, because the class decides between
+    late and immediate binding. When that listing ends, the keys that were held back are returned.
     """
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class ProvisionerRules:
     def _see_claim(self, claim: Claim, *, is_listed: bool = False) -> list[Key]:
         """Process a claim that was added, changed or listed.
 
-        The keys of an undecided claim are returned at each event, as csi-provisioner does; for a
+        As in csi-provisioner, the keys of an undecided claim are returned at each event. For a
         listed claim they are returned only if the claim has changed since it was last seen.
         """
         uid = claim.metadata.uid

@@ -77,11 +77,12 @@ class Safekeeping:
         self._intents.begin(lease.domain, intent.record(), lease)
 
     def copy(self, lease: Lease, intent: Intent) -> Intent:
-        """Copies the intent to a ConfigMap and returns it with what is known of the copy.
+        """Copies the intent to a ConfigMap; returns the intent with the state of the copy.
 
-        Never raises an ApiError, because it is called during the driver's call: a refusal is logged
-        and only leaves the intent without a copy. A write without an answer may have created a
-        copy: the intent is therefore written again, and the copy is removed later.
+        Never raises an ApiError, because it is called during the driver's call. If the API server
+        refuses the copy, the refusal is logged and the intent is left without a copy. If a write
+        gets no response, a copy may exist. In that case the intent in Redis says so, and the copy
+        is removed later.
         """
         kept, domain, volume = intent.copied(), lease.domain, intent.volume
         try:
@@ -189,7 +190,7 @@ class Safekeeping:
             self._intents.put(lease.domain, kept.record(), lease)
 
     def storage_class(self, name: str, state: CatalogState | None) -> JsonObject | None:
-        """Returns the class from the shared cache or, as the cache may lag, live.
+        """Returns the class from the shared cache or, if it is not there yet, from the API server.
 
         Returns None if the class does not exist.
         """

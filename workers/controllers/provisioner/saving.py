@@ -1,7 +1,8 @@
 """Saves a provisioned volume as a PV and retries until it succeeds (M-011, L-080, L-084).
 
 The full PV is stored in Redis before the first try, so a crash does not cause a second
-CreateVolume. A refusal by the API server alone never deletes the volume from the storage system.
+CreateVolume. A refusal by the API server is never by itself a reason to delete the volume from the
+storage system.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> O
 
 
 def unwanted(work: ClaimWork, volume: JsonObject) -> Outcome:
-    """Deletes a volume that no claim uses and whose deletion no PV will cause."""
+    """Deletes a volume that no claim uses, because no PV will ever cause its deletion."""
     if (seconds := work.overtaken_seconds()) > 0:
         return wait(seconds, "the call of a dead process may make it once more")
     try:
@@ -218,7 +219,7 @@ def unwanted(work: ClaimWork, volume: JsonObject) -> Outcome:
 
 
 def _finished(work: ClaimWork, reason: str) -> Outcome:
-    """Drops the key's record, after the copy: a copy that remains would be restored."""
+    """Drops the copy and then the key's record, because a copy that remains would be restored."""
     record, keeping = work.record, work.own.safekeeping
     if record is not None and record.has_copy and not keeping.drop_copy(work.lease):
         # The attempt is marked as saved: if the PV is deleted before the copy is removed, it must

@@ -77,8 +77,9 @@ class Drivers:
     """All known drivers.
 
     Attributes:
-        by_name: provisioner name -> the driver's views, one per node in node deployment.
-        owners: every name that a volume may carry (L-071), in-tree names included -> driver name.
+        by_name: maps a provisioner name to the driver's views, one per node in node deployment.
+        owners: maps every name that a volume may carry (L-071), including in-tree names, to the
+            name of the driver.
     """
 
     by_name: Mapping[str, tuple[DriverView, ...]] = field(default_factory=dict)
@@ -108,6 +109,6 @@ class Drivers:
         return [view for group in self.by_name.values() for view in group]
 
     def first(self, name: str) -> DriverView | None:
-        """Return the driver's view (the first node's in node deployment); None if it is unknown."""
+        """Return the driver's view (in node deployment, the first node's); None if unknown."""
         views = self.by_name.get(name)
         return views[0] if views else None

@@ -1,7 +1,8 @@
 """Removes orphaned source finalizers from VolumeSnapshots (P-240 to P-243, SN-002 to SN-005).
 
 A finalizer is orphaned if no unbound claim and no open attempt needs the snapshot. Every read must
-succeed before a finalizer is removed, and every update carries the resourceVersion from the list.
+succeed before a finalizer is removed, and every update is conditional on the resourceVersion from
+the list.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
     `--timeout`, by the queue's clock, because its claim may not have been listed yet (SN-005).
 
     Raises:
-        ApiError: a LIST request failed; no finalizer was removed because of it (SN-004, D-016).
-        QueueUnavailable: the open attempts are unknown, so no finalizer was removed.
+        ApiError: a LIST request failed; no finalizer was removed on incomplete data (SN-004,
+            D-016).
+        QueueUnavailable: the open attempts are unknown, so no further finalizer was removed.
     """
     del key
     kube = runtime.kube
@@ -92,17 +94,17 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
 
 
 class _Young:
-    """csi-fleet's own finalizers that were found orphaned a short time ago.
+    """Tracks csi-fleet's own finalizers that were found orphaned only a short time ago.
 
-    They are stored as the key's mark.
+    The finalizers are stored in the key's mark.
 
     Args:
         lease: the lease of the sweep.
         seconds: how long a finalizer counts as young.
 
     Attributes:
-        known: maps a snapshot's uid and a timestamp to the time until which the finalizer counts as
-            young, as the last sweep stored it.
+        known: maps a snapshot's uid and a timestamp to the time until which the finalizer
+            counts as young, as the last sweep stored it.
         found: the same mapping, as this sweep will store it.
     """
 
@@ -125,7 +127,7 @@ class _Young:
         name = f"{snapshot['metadata'].get('uid')} {stamp}"
         session = self._lease.session
         until = Deadline.read(self.known.get(name)) or session.later(self._seconds)
-        # If the mark is full, the next sweep treats the finalizer as found for the first time.
+        # If the mark has no room left, the next sweep treats the finalizer as newly found.
         if name not in self.found and len(self.found) < _MOST_YOUNG:
             self.found[name] = until.data()
         return session.seconds_left(until) > 0
@@ -143,7 +145,7 @@ def _added_at(snapshot: Mapping[str, Any]) -> str | None:
 
 
 def _is_foreign(runtime: Runtime, driver: Driver, snapshot: JsonObject) -> bool:
-    """Return True if another driver took the snapshot; that driver's sweep knows its attempts."""
+    """Return True if another driver took the snapshot; that driver's own sweep checks it."""
     name = text(snapshot, "status", "boundVolumeSnapshotContentName")
     try:
         content = runtime.kube.get_snapshot_content(name) if name else {}

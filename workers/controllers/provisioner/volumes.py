@@ -80,8 +80,8 @@ class VolumePass(Work):
     def is_wanted(self, volume: JsonObject) -> bool:
         """True if a PV that is being deleted may still be bound to the claim that it names.
 
-        The PV binder then sets the PV to Bound, and to Released once the claim is gone. Both
-        changes are events, which add the key again.
+        If so, the PV binder sets the PV to Bound, and to Released once the claim is gone. Both
+        changes are events that add the key again.
         """
         claim = volume["spec"].get("claimRef") or {}
         if (volume.get("status") or {}).get("phase") == "Released" or not claim.get("uid"):
@@ -167,5 +167,5 @@ class VolumePass(Work):
             self.runtime.effects.reach(Step.RELEASE_OBJECT, self.lease)
             with contextlib.suppress(NotFoundError, ConflictError):
                 left = kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME, uid=uid)
-        # `known`: the events that these writes cause need no further reconcile.
+        # `known` says that the events that these writes cause need no further reconcile.
         return done("deleted", known=version_of(left))

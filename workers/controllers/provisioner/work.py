@@ -88,7 +88,7 @@ class ClaimWork(Work):
         return self.recorded_name or self.lease.volume
 
     def overtaken_seconds(self) -> float:
-        """Returns for how many more seconds a dead worker's call may be in flight."""
+        """Returns how many more seconds a dead worker's call may be in flight."""
         if self.record is None:
             return 0.0
         return self.lease.session.seconds_left(self.record.overtaken)
@@ -138,7 +138,7 @@ class ClaimWork(Work):
             self.record = self.tried = self.own.safekeeping.copy(self.lease, record)
 
     def forget_intent(self) -> None:
-        """Drops the intent and its copy: the storage system holds no volume of this claim."""
+        """Drops the intent and its copy, because the attempt is over."""
         if self.record is not None:
             self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
             self.own.safekeeping.forget(self.lease, self.record)
@@ -155,7 +155,7 @@ class ClaimAttempt(Protocol):
         """Returns the complete PV, which is already recorded in Redis.
 
         Raises:
-            AttemptError: its state decides what happens next.
+            AttemptError: the attempt failed; the error's state decides what happens next.
             IgnoredError: the claim is not for this driver or node.
         """
 
@@ -202,6 +202,7 @@ class Backend(Protocol):
         """Deletes the volume from its storage system; succeeds if the volume is already gone.
 
         Raises:
-            AttemptError: recorded as an event on the PV and retried.
+            AttemptError: the deletion failed; the error is recorded as an event on the PV, and
+                the deletion is retried.
             IgnoredError: this backend must not delete the volume.
         """
