@@ -79,12 +79,12 @@ class DataSourceValidator:
         return done("warned", known=text(claim, "metadata", "resourceVersion"))
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Return nothing: events and the resync queue all the work."""
+        """Return nothing, because events and the resync queue all the work."""
         del context, driver
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """Return False: the validator works without a driver."""
+        """Return False, because the validator works without a driver."""
         del driver
         return False
 

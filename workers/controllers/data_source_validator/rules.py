@@ -1,7 +1,7 @@
 """Selects the claims that may need a warning: unbound, with a source kind from outside Kubernetes.
 
-It keeps those claims and the kind of each VolumePopulator. A claim is queued when it is first seen,
-and again when no populator names its kind any longer (DVD-002).
+The rules keep those claims and the kind of each VolumePopulator. A claim is queued when it is first
+seen, and again when the last populator that names its kind is gone (DVD-002).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DataSourceRules:
         self._tables[resource].begin_list()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Drop what was not listed; after a list of populators, queue the claims without one.
+        """Drop unlisted objects; after a list of populators, queue the claims that have none.
 
         The CRD of the populators may have been installed just before that list (DV-006).
         """
@@ -101,7 +101,7 @@ class DataSourceRules:
         return self._unpopulated(former)
 
     def _unpopulated(self, former: GroupKind | None = None) -> list[Key]:
-        """Return the keys of claims whose kind no populator names, for one kind or all kinds."""
+        """Return the keys of claims without a populator; `former` selects one source kind."""
         named = set(self._populators.values())
         return [
             key

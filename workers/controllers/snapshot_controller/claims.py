@@ -1,8 +1,8 @@
 """Keeps a claim from being deleted while snapshots are taken from it (SNC-060 to SNC-062).
 
-A finalizer on the claim does this. Each check or write of the finalizer holds a lock on the claim.
-Without the lock, as in snapshot-controller, one snapshot can find the finalizer present while
-another snapshot's reconcile removes it (SND-018).
+The claim carries a finalizer for this purpose, and a lock on the claim is held whenever the
+finalizer is checked or written. Without the lock, as in snapshot-controller, one snapshot can find
+the finalizer present while another snapshot's reconcile removes it (SND-018).
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
 def _has_begun(work: ObjectPass, snapshot: Json) -> bool:
     """True if a VolumeSnapshotContent exists for the snapshot (SNC-061).
 
-    Without one, the snapshot does not need its claim. A snapshot may never start, for example if
-    its class is missing. The content is created while the claim is locked, so no content can be
-    created during this check.
+    Without a content, the snapshot does not need its claim. A snapshot may never get a content, for
+    example if its class is missing. The content is created while the claim is locked, so no content
+    can be created during this check.
     """
     if objects.bound_content(snapshot):
         return True
@@ -133,8 +133,8 @@ def sync_source(context: Context, key: Key, lease: Lease) -> Outcome:
     """Removes the finalizer that snapshots left on a claim, if no snapshot needs it (SNQ-013).
 
     A snapshot's own reconcile can leave the finalizer behind for three reasons: two snapshots that
-    were deleted together each counted the other, a reconcile died half-way, or a late write arrived
-    after the last check.
+    were deleted together each counted the other as a user of the claim, a reconcile died half-way,
+    or a late write arrived after the last check.
     """
     work = ObjectPass(context, key, lease, paths.CLAIMS)
     return done("released" if unprotect(work, work.name) else "a snapshot needs it")

@@ -58,8 +58,8 @@ def build(
 ) -> dict[str, Any]:
     """Returns the VolumeSnapshotContent to create.
 
-    It has its finalizer from the start. snapshot-controller adds the finalizer later, and a
-    deletion before that leaves the snapshot behind in the storage system (SND-002).
+    The content has its finalizer from the start. snapshot-controller adds the finalizer later; a
+    deletion before that moment leaves the snapshot behind in the storage system (SND-002).
 
     Args:
         snapshot: the dynamic snapshot.
@@ -94,7 +94,7 @@ def build(
         "deletionPolicy": text(snapshot_class, "deletionPolicy"),
         "driver": text(snapshot_class, "driver"),
     }
-    # Sent as null if the mode is not recorded, as snapshot-controller does.
+    # If the mode is not recorded, null is sent, as snapshot-controller does.
     spec["sourceVolumeMode"] = optional_text(volume, "spec", "volumeMode") if keeps_mode else None
     return {
         "apiVersion": f"{k.GROUP_SNAPSHOT}/v1",

@@ -39,7 +39,7 @@ class SnapshotController:
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """Returns no locks: a reconcile takes its locks once it knows what to do."""
+        """Returns no locks, because a reconcile takes its locks once it has decided what to do."""
         del key, driver
         return ()
 
@@ -49,7 +49,7 @@ class SnapshotController:
         return _PASSES[key.kind](context, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Returns nothing: events and retries start every reconcile."""
+        """Returns nothing, because every reconcile is started by an event or a retry."""
         del context, driver
         return ()
 

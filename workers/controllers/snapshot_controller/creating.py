@@ -51,7 +51,12 @@ def _volume_of(work: ObjectPass, claim: Json) -> JsonObject:
 
 
 def bound_volume(work: ObjectPass, claim: Json, wanted: str) -> JsonObject:
-    """Returns the volume of a claim; an error text names `wanted`, such as "a snapshot".
+    """Returns the volume of a claim.
+
+    Args:
+        work: the current reconcile.
+        claim: the claim.
+        wanted: the name of the object to create, for an error text; "a snapshot", for example.
 
     Raises:
         AttemptError: the claim is not bound, or the volume names another claim.

@@ -1,4 +1,4 @@
-"""Deletes a snapshot: its content, its claim's finalizer, then its own finalizers (section 2.6)."""
+"""Deletes a snapshot's content, releases its claim and removes its finalizers (section 2.6)."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def delete_content(work: BindingPass, content: JsonObject, words: Words | None =
 
 
 def hold(work: ObjectPass, words: str, refusal: RefusedError | None) -> Outcome:
-    """Delays the deletion while a volume is being restored, or may be, from the snapshot."""
+    """Delays the deletion while a restore from the snapshot is or may be in progress."""
     work.event("Warning", "SnapshotDeletePending", words)
     if refusal is not None:
         trail.tell_refused(_log, refusal)
@@ -139,7 +139,7 @@ def was_gone(error: RefusedError, name: str) -> bool:
 
 
 def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: bool) -> Outcome:
-    """Removes the finalizers; keeps the bound one until the content is gone (SNC-058 row 7)."""
+    """Removes the finalizers; the bound one is kept until the content is gone (SNC-058 row 7)."""
 
     def patch(item: JsonObject) -> JsonObject | None:
         known = text_list(item, "metadata", "finalizers")
@@ -156,11 +156,11 @@ def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: b
 
 
 class Pending(NamedTuple):
-    """A snapshot from which a volume is being restored, or may be.
+    """A snapshot from which a restore is or may be in progress.
 
     Attributes:
         name: the snapshot's name.
-        refusal: why it is unknown whether a volume is being restored; None if it is known.
+        refusal: why it is unknown whether a restore is in progress; None if this is known.
     """
 
     name: str

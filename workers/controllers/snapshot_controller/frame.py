@@ -251,7 +251,7 @@ class BindingPass(ObjectPass, ABC):
     # Content.
 
     def find_expected(self, name: str) -> JsonObject | None:
-        """Reads the content that the object should have, by its name in the spec or computed name.
+        """Reads the content with the expected name, which the spec gives or csi-fleet computes.
 
         Raises:
             Refusal: the name in the spec is empty; the status is left unchanged (SNC-020 row 4).
@@ -281,8 +281,8 @@ class BindingPass(ObjectPass, ABC):
         """Checks that the content belongs to this object (SNC-051, SNC-052).
 
         Raises:
-            Refusal: its reason is `words.subject` followed by `ContentMismatch` or
-                `ContentMisbound`.
+            Refusal: the content does not belong to this object. The reason is `words.subject`
+                followed by `ContentMismatch` or `ContentMisbound`.
         """
         words, kind = self.words, self.words.contents.kind
         name, is_named = objects.name_of(content), self.named_content is not None
@@ -356,7 +356,8 @@ class BindingPass(ObjectPass, ABC):
     def check_binding(self, content: JsonObject | None) -> Outcome:
         """Checks that a ready object's content belongs to the object (SNC-055).
 
-        If the content does not, reports the problem and has the object reconciled again.
+        If the content is missing or belongs to another object, reports the problem and has this
+        object reconciled again.
         """
         words = self.words
         if content is None:

@@ -1,4 +1,4 @@
-"""Deletes a group snapshot: its content, then its members, then its finalizer (SNG-004)."""
+"""Deletes a group snapshot's content and members, then removes its finalizer (SNG-004)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _members(work: ObjectPass) -> list[JsonObject]:
 def _delete_loose_contents(
     work: BindingPass, group_content: JsonObject, members: list[JsonObject]
 ) -> bool:
-    """Deletes the contents of members without a snapshot; returns False if refused (SND-043)."""
+    """Deletes members' contents that have no snapshot; returns False if one is kept (SND-043)."""
     linked = {objects.bound_content(one) for one in members}
     for entry in object_list(group_content, "status", "volumeSnapshotInfoList"):
         digest = objects.member_digest(objects.uid_of(work.item), text(entry, "volumeHandle"))

@@ -30,7 +30,7 @@ def named_content(group: Json) -> str | None:
 
 
 def selector_of(group: Json) -> Json | None:
-    """Returns the label selector that a dynamic group snapshot has for its claims."""
+    """Returns the label selector by which a dynamic group snapshot selects its claims."""
     return optional_mapping(group, "spec", "source", "selector")
 
 

@@ -25,7 +25,7 @@ OWNER_KIND = "VolumeGroupSnapshot"
 def owner_of(work: ObjectPass, content: Json) -> str:
     """Returns the name of the group snapshot that has the content's group handle (SNC-070).
 
-    Returns "" if the content has no such handle.
+    Returns "" if the content has no group handle.
 
     Raises:
         AttemptError: no group snapshot content has the handle.
@@ -57,7 +57,7 @@ def owner_reference(group: Json) -> JsonObject:
 
 
 def own(work: ObjectPass) -> bool:
-    """Makes the group the owner of an unowned member; returns True if it wrote this (SNC-055)."""
+    """Makes the group the owner of an unowned member; returns True if this was done (SNC-055)."""
     name = objects.group_name(work.item)
     if not name or not work.settings.groups or objects.is_group_member(work.item):
         return False
@@ -78,8 +78,8 @@ def own(work: ObjectPass) -> bool:
 def living_group(work: ObjectPass) -> str:
     """Returns the name of the live group that keeps a member from being deleted alone.
 
-    Returns "" if there is none. A recreated group of the same name does not count, because it never
-    deletes the old group's members.
+    Returns "" if no such group exists. A recreated group of the same name does not count, because
+    it never deletes the old group's members.
     """
     name = objects.holding_group(work.item)
     group = _find(work, name)

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class GroupRules:
-    """The group snapshots, by name, and their group snapshot contents."""
+    """Tracks group snapshots, by name, and their group snapshot contents."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()  # contents that need a reconcile
-        # Maps every group snapshot content to its group, because a list does not show whose content
-        # is missing.
+        # Maps every group snapshot content to its group, because a list of contents does not show
+        # which group has lost its content.
         self._bound: dict[str, tuple[str, str]] = {}
         self._listed: dict[Resource, set[Any]] = {}
 

@@ -105,7 +105,7 @@ class GroupPass(BindingPass):
             self.add_finalizers("add-finalizers", [k.FINALIZER_GROUP_BOUND])
 
     def find_or_make(self, content: JsonObject | None) -> JsonObject:
-        """Creates the content or, if it exists, the members that it lists."""
+        """Creates the content or, if the content exists, the members that the content lists."""
         if content is None:
             return self.create_content()
         create_members(self, content, self.chosen_class)
@@ -123,8 +123,8 @@ class GroupPass(BindingPass):
         """
         try:
             body = self.content_body()
-            # The finalizer is added before the content is created: otherwise a group that is
-            # deleted in between would leave its content behind (SND-042).
+            # If the finalizer were added only after the content is created, a group that is deleted
+            # in between would leave its content behind (SND-042).
             self.add_finalizers("add-finalizers", [k.FINALIZER_GROUP_BOUND])
             content = self.post(body)
         except AttemptError as error:

@@ -65,7 +65,7 @@ class _Open:
 
 
 def _open_of(item: Snapshot) -> _Open | None:
-    """Returns the entry of a snapshot that waits for another object; None if it is settled."""
+    """Return the entry of a snapshot that waits for another object; None if it is settled."""
     meta, spec, status = item.metadata, item.spec, item.status
     is_deleting = meta.deletion_timestamp is not None
     is_ready = bool(status and status.ready_to_use)
@@ -96,21 +96,21 @@ def _open_of(item: Snapshot) -> _Open | None:
 
 
 def _lacks_owner(item: Snapshot) -> bool:
-    """True if the snapshot is a member of a group that does not own it yet (SNC-055)."""
+    """Return True if the snapshot is a member of a group that does not own it yet (SNC-055)."""
     status, owners = item.status, item.metadata.owner_references or ()
     in_group = status is not None and bool(status.volume_group_snapshot_name)
     return in_group and not any(owner.kind == _KIND_GROUP for owner in owners)
 
 
 class SnapshotControllerRules:
-    """The waiting snapshots of the cluster, whatever their driver."""
+    """Tracks the cluster's waiting snapshots, whatever their driver."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
         # Maps the full name of a source claim to the names of its open snapshots.
         self._of_claim: dict[str, set[str]] = {}
-        # The snapshot contents of open snapshots as last seen, and the snapshot contents that need
-        # a reconcile of their own.
+        # `_contents` holds the snapshot contents of open snapshots as last seen. `_bindings` holds
+        # the names of the snapshot contents that need a reconcile of their own.
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()
         # The claims that have csi-fleet's finalizer; the value is True if the claim is being
@@ -119,7 +119,8 @@ class SnapshotControllerRules:
         self._groups = GroupRules()
         self._listed: dict[Resource, set[str]] = {}
         # Maps every snapshot content to its snapshot, even if the snapshot is settled, because a
-        # list does not show whose content is missing. An entry takes about 240 bytes.
+        # list of contents does not show which snapshot has lost its content. An entry takes about
+        # 240 bytes.
         self._bound: dict[str, str] = {}
         # Settled snapshots and their contents, until both kinds have been listed once.
         self._settled: dict[str, str] | None = {}
@@ -320,7 +321,7 @@ class SnapshotControllerRules:
         ]
 
     def _misbound(self) -> Iterable[Told]:
-        """Return the keys of ready snapshots that have no content in the first lists (SNC-055)."""
+        """Return the keys of ready snapshots without a content in the first lists (SNC-055)."""
         settled, self._settled = self._settled or {}, None
         return [
             _bound_key(name)
@@ -330,7 +331,7 @@ class SnapshotControllerRules:
 
 
 def _needs_binding_pass(item: SnapshotContent) -> bool:
-    """True if the content is invalid or lacks its finalizer or deletion annotation (SNC-073)."""
+    """Return True if the content is invalid or lacks its finalizer or annotation (SNC-073)."""
     meta, spec = item.metadata, item.spec
     if (spec.source.volume_handle is None) == (spec.source.snapshot_handle is None):
         return True
@@ -342,7 +343,7 @@ def _needs_binding_pass(item: SnapshotContent) -> bool:
 
 
 def _compared(item: SnapshotContent) -> tuple[Any, ...]:
-    """Returns the fields of a snapshot content on which its snapshot depends."""
+    """Return the fields of a snapshot content on which its snapshot depends."""
     status, spec = item.status, item.spec
     error = status.error if status else None
     return (

@@ -107,9 +107,10 @@ class SnapshotPass(BindingPass):
         self.add_finalizers("add-finalizers", rules.missing_finalizers(self.item, content))
 
     def finish_binding(self, content: JsonObject) -> None:
-        """Adds the finalizers, except to a member; releases the claim of a ready snapshot.
+        """Adds the finalizers and releases the claim of a ready snapshot.
 
-        A member's content does not have the computed name.
+        No finalizers are added to a member of a group, because its content does not have the
+        computed name.
         """
         if not objects.is_group_member(self.item):
             self.complete_finalizers(content)

@@ -2,8 +2,8 @@
 
 If a deletion began before the API server accepted csi-fleet's finalizer, the object still vanishes
 (kubernetes/kubernetes#77988), and no event leads to the content that was created in the meantime.
-If the object already had a finalizer when the reconcile began, it was removed by force, and its
-content is kept.
+If the object already had a finalizer when the reconcile began, the object must have been removed by
+force, and its content is kept.
 """
 
 from __future__ import annotations

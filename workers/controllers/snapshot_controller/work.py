@@ -1,7 +1,7 @@
-"""One reconcile of a snapshot, a group snapshot or one of their contents, on the pass kit.
+"""One reconcile of a snapshot, a group snapshot or one of their contents, on `LivePass`.
 
-A write patches single fields and carries the resourceVersion that was read. So it never overwrites
-another program's write and never writes back a stale object (SND-003, SND-015).
+A write patches single fields and is conditional on the resourceVersion that was read. So it never
+overwrites another program's write and never writes back a stale object (SND-003, SND-015).
 """
 
 from __future__ import annotations
