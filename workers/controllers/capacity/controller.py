@@ -39,12 +39,12 @@ class CapacityController:
         return sync_capacity(context, driver, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Returns nothing: `tick` starts the periodic work."""
+        """Returns nothing, because `tick` starts the periodic work."""
         del context, driver
         return ()
 
     def build(self, means: Means, parts: Mapping[str, Any]) -> Publishing:
-        """Builds this process's publishing, which uses the provisioner's view of the cluster."""
+        """Builds this process's `Publishing`, which uses the provisioner's view of the cluster."""
         publishing = Publishing(
             means.settings,
             kube=means.kube,
@@ -59,7 +59,7 @@ class CapacityController:
         return publishing
 
     def tick(self, context: Context, drivers: Sequence[Driver], *, is_first: bool) -> None:
-        """Adds the keys that are due; which ones depends on the shared cache (see `publishing`)."""
+        """Adds the keys that are due, which depend on the shared cache (see `publishing`)."""
         publishing = publishing_of(context)
         if publishing is None:
             return

@@ -40,7 +40,8 @@ class Publisher:
         driver_name: the name of the CSI driver.
         namespace: the objects' namespace, from the environment variable NAMESPACE.
         managed_by: the value of the managed-by label, `managed_by(node)` in node deployment.
-        owner: the controlling owner reference of every object; None if they have none (CAP-060).
+        owner: the controlling owner reference of every object; None if the objects have no
+            owner (CAP-060).
         api_version: v1, or v1beta1 if v1 is not served (CAP-002).
     """
 

@@ -1,4 +1,4 @@
-"""Finds the owner of the capacity objects, with which they are garbage-collected (CAP-060)."""
+"""Finds the owner with which the capacity objects are garbage-collected (CAP-060)."""
 
 from __future__ import annotations
 

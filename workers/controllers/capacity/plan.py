@@ -26,12 +26,12 @@ class Plan:
     """What to do with one driver's objects.
 
     Attributes:
-        missing: the wanted items without an object; the objects are created after GetCapacity, in
-            the order of the items.
-        assigned: item -> its object, kept or adopted; the object is updated if GetCapacity returns
-            different sizes.
-        obsolete: the publisher's unwanted and duplicate objects, sorted by name. The caller deletes
-            each with its uid as the precondition; NotFound counts as success (CAP-042).
+        missing: the wanted items without an object; the objects are created after GetCapacity,
+            in the order of the items.
+        assigned: maps an item to its object, which is kept or adopted; the object is updated if
+            GetCapacity returns different sizes.
+        obsolete: the publisher's unwanted and duplicate objects, sorted by name. The caller
+            deletes each with its uid as the precondition; NotFound counts as success (CAP-042).
     """
 
     missing: tuple[Item, ...]

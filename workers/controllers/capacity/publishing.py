@@ -54,14 +54,14 @@ PLAN: Final = "plan"
 REFRESH_SECONDS: Final = 1.0
 # How many changes are kept between two ticks; the poll covers the rest.
 _MAX_CHANGES: Final = 10_000
-# The values that client-go uses for a rate or burst of 0.
+# The values that client-go uses if a rate or burst is set to 0.
 _DEFAULT_QPS: Final = 5.0
 _DEFAULT_BURST: Final = 10
 _FATAL: Final = 255
 
 
 class Publishing:
-    """Capacity publishing of one worker process; thread-safe.
+    """Publishes capacity for one worker process; thread-safe.
 
     Args:
         settings: the settings of the process.
@@ -190,7 +190,7 @@ class Publishing:
     def wait_for_turn(self, driver: Driver) -> None:
         """Wait until `--kube-api-capacity-qps` allows the next write (CAP-071).
 
-        The rate applies to the driver across all processes: more workers do not write faster.
+        The rate applies to the driver across all processes, so more workers do not write faster.
 
         Raises:
             QueueUnavailable: Redis does not answer.

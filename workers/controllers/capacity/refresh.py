@@ -25,13 +25,13 @@ def after_provision(
     Args:
         wanted: the driver's items.
         storage_class: the claim's class; for an unknown class nothing is refreshed.
-        outcome: the new PersistentVolume, or the state of a failed attempt. For an ignored claim
-            the state is FINISHED, or NO_CHANGE in node deployment (ND-003).
+        outcome: the new PersistentVolume, or the state of a failed attempt. For an ignored
+            claim the state is FINISHED, or NO_CHANGE in node deployment (ND-003).
 
     Returns:
-        After success, the items of every class for the volume's segments, or all items of its class
-        if the volume has no affinity. After a failure, all items of the class, because the storage
-        system may be full. No items for NO_CHANGE.
+        After success, the items of every class for the volume's segments. If the volume has no
+        affinity, all items of the claim's class instead. After a failure, all items of the
+        claim's class, because the storage system may be full. No items for NO_CHANGE.
     """
     if isinstance(outcome, State):
         return [] if outcome is State.NO_CHANGE else wanted.of_class(storage_class)

@@ -1,8 +1,8 @@
 """Returns a key when a capacity object is deleted or loses its labels (CAP-030, C-098).
 
-There is one watch per namespace and managed-by label, only for objects with that label. The worker
-ignores a key `gone:<uid>` for an object that it deleted itself. The next poll finds objects that
-were changed in place.
+There is one watch for each namespace and managed-by label, which covers only the objects with that
+label. The worker ignores a key `gone:<uid>` for an object that it deleted itself. The next poll
+finds objects that were changed in place.
 """
 
 from __future__ import annotations

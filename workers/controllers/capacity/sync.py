@@ -1,9 +1,9 @@
 """Reconciles one capacity key: an item, an obsolete object, a deleted object or the plan (CAP-040).
 
 A key is `capacity|<queue name>|<text>|`. The text is that of an `Item` or an `Obsolete`, or it is
-`poll`, `plan` or `gone:<uid>`. A reconcile may run twice or stop at any point: all workers use the
-same names, deletions carry the uid, updates carry the resourceVersion, and the next plan lists the
-real objects.
+`poll`, `plan` or `gone:<uid>`. A reconcile may safely run twice or stop at any point, because all
+workers use the same names, deletions are conditional on the uid, updates are conditional on the
+resourceVersion, and the next plan lists the real objects.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class CapacityPass:
         noticed = self.store.noticed(self.queue_name) or {}
         known_uids = noticed.get("classes") or {}
         record = {"digest": digest_of(wanted, uids), "classes": known_uids}
-        # The digest is stored before the objects are listed, so that a later change causes another
-        # plan.
+        # The digest is stored before the objects are listed, so that a later change leads to
+        # another plan.
         self.store.notice(self.queue_name, record)
         before = self.store.all(self.queue_name)
         plan = make_plan(wanted, self.list_objects(), self.publisher)
@@ -181,7 +181,7 @@ class CapacityPass:
         return self.create(item, sizes)
 
     def failed(self, *, is_published: bool) -> Outcome:
-        """Return the back-off (CAP-033); without an object it starts at half the interval.
+        """Return the back-off, which starts at half the interval if no object exists (CAP-033).
 
         csi-provisioner starts several chains of retries for a new item (CAP-032), so it publishes
         the first value sooner than a single chain of full intervals would.
@@ -235,7 +235,7 @@ class CapacityPass:
         return retry("conflict")
 
     def is_adoptable(self, found: JsonObject, item: Item) -> bool:
-        """True if the object belongs to the item and is not being deleted."""
+        """Return True if the object belongs to the item and is not being deleted."""
         is_going = bool(found["metadata"].get("deletionTimestamp"))
         return self.publisher.can_adopt(found, item) and not is_going
 
@@ -249,7 +249,7 @@ class CapacityPass:
             return None
 
     def keep(self, item: Item, written: JsonObject) -> None:
-        """Store the object that the API server returned as the item's known object (CAP-041)."""
+        """Store the object returned by the API server as the item's known object (CAP-041)."""
         self.store.put(self.queue_name, {item.text: slim(written)})
 
     def turn(self) -> None:

@@ -28,7 +28,7 @@ class ResizerController:
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """Return no lock: `sync` takes the locks once the claim has given it the volume's name."""
+        """Return no lock: `sync` takes the locks after it has read the claim's volume name."""
         del key, driver
         return ()
 
@@ -47,15 +47,16 @@ class ResizerController:
         ).run()
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Return nothing: no work is periodic."""
+        """Return nothing, because the resizer has no periodic work."""
         del context, driver
         return ()
 
     def serves(self, driver: Driver) -> bool:
         """Return True if the driver can expand or modify volumes (R-003).
 
-        It may be able to expand them on the controller or on the node. A driver that can only
-        modify volumes counts even if the gate is off: its worker then has nothing to do (R-004).
+        Expansion on the controller and expansion on the node both count. A driver that can only
+        modify volumes counts even if the gate is off, although its worker then has nothing to do
+        (R-004).
         """
         is_modifier = "MODIFY_VOLUME" in driver.controller_capabilities
         return resizer_of(driver) is not Resizer.NONE or is_modifier

@@ -1,7 +1,7 @@
 """Decides whether a claim's volume is expanded, and to which size (R-020 to R-034, R-090).
 
-The functions have no I/O: from the live claim and volume, the reconcile state and the time they
-return what to do. While a call for one size may be in flight in the driver, no other size is
+The functions do no I/O. They decide on the basis of the live claim and volume, the reconcile state
+and the current time. While a call for one size may be in flight in the driver, no other size is
 requested (I-2).
 """
 
@@ -36,9 +36,11 @@ class Policy:
         resizer: how volumes are expanded (R-003).
         recovers: whether the gate RecoverVolumeExpansionFailure is on; off means legacy mode
             (R-090).
-        slow_seconds: `--retry-interval-max`, also the pause after an infeasible size (R-034).
-        exhausted_seconds: the time without a call after which a size may be reduced if the driver
-            has refused it three times with RESOURCE_EXHAUSTED; None means never (MR-031).
+        slow_seconds: the value of `--retry-interval-max`, which is also the pause after an
+            infeasible size (R-034).
+        exhausted_seconds: the time without a call after which a size may be reduced if the
+            driver has refused it three times with RESOURCE_EXHAUSTED; None means never
+            (MR-031).
     """
 
     resizer: Resizer = Resizer.REAL
@@ -94,9 +96,9 @@ def is_ours(claim: ClaimView, volume: VolumeView, driver_name: str) -> bool:
 
 
 def drops_pre_resize(claim: ClaimView, volume: VolumeView) -> bool:
-    """Return True if the node has expanded, so that the annotation can be removed (R-020/4).
+    """Return True if the node has expanded the volume, so the annotation can be removed (R-020/4).
 
-    The annotation records the size that the volume had before.
+    The annotation records the size that the volume had before the expansion.
     """
     return volume.pre_resize is not None and claim.actual.size_bytes >= volume.capacity.size_bytes
 
@@ -175,7 +177,7 @@ def _target(
 def _is_exhausted(claim: ClaimView, marks: Marks, policy: Policy, now: float) -> bool:
     """Return True if RESOURCE_EXHAUSTED answers allow a smaller size (MR-031).
 
-    There must be enough such answers, and no call can be in flight any more.
+    There must be enough such answers, and no call may still be in flight.
     """
     if policy.exhausted_seconds is None or claim.allocated is None:
         return False

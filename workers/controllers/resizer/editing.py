@@ -81,7 +81,8 @@ class ClaimEdit:
             kind: the type of the condition.
             message: the text for users.
             reason: the reason in CamelCase, or "".
-            probed: also set lastProbeTime, which the conditions of a modification have (R-112).
+            probed: whether to set lastProbeTime too, which the conditions of a modification
+                have (R-112).
         """
         wanted: JsonObject = {"type": str(kind), "status": "True"}
         if reason:

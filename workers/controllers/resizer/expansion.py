@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from workers.controllers.resizer.editing import ClaimEdit
     from workers.kube.objects import JsonObject
 
-# How often a waiting claim checks whether its volume is in use: no event reports the end of a pod
-# without an attachment.
+# How often a waiting claim checks whether its volume is in use. The check is repeated because no
+# event reports the end of a pod that has no attachment.
 IN_USE_SECONDS: Final = 15.0
 
 
@@ -61,7 +61,7 @@ class ExpandStep:
         editing.mark_resizing(edit, self.plan, self.part)
 
     def prepare(self) -> Outcome | None:
-        """Do everything before the call; a returned outcome ends the step (R-036, R-040)."""
+        """Prepare the call; return an outcome if no call is to be made (R-036, R-040)."""
         work = self.work
         if work.settings.handles_in_use and work.marks.in_use:
             claim = work.claim
@@ -217,7 +217,7 @@ class ExpandStep:
     # After success.
 
     def _succeeded(self, size_bytes: int, *, node_part: bool) -> Outcome:
-        """Save the volume, then the claim, so a crash repeats the call (R-060, MR-042)."""
+        """Save the volume, then the claim; a crash in between repeats the call (R-060, MR-042)."""
         work = self.work
         size = canonical(size_bytes)
         try:

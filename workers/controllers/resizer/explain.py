@@ -1,4 +1,4 @@
-"""Explains why a claim has not reached its size or class, for `csi-fleet explain pvc`."""
+"""Explains why a claim lacks its requested size or class, for `csi-fleet explain pvc`."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class ChangeFacts:
         volume: the claim's PV; None if it is missing.
         driver_name: the name of the volume's driver; "" if it is unknown.
         driver: the driver's registration; None if no worker runs the resizer for the driver.
-        served: the drivers whose workers run the resizer, and those whose workers do not.
+        served: the drivers, divided by whether their workers run the resizer.
         attributes_class: the requested VolumeAttributesClass; None if it is missing.
-        state: the state of the claim's key; None if the queue does not know the key.
+        state: the state of the claim's key; None if the key is not in the queue.
     """
 
     namespace: str

@@ -37,10 +37,11 @@ class Call:
     Attributes:
         target: the size in bytes as text, or the name of the class.
         result: the result of the call.
-        at: the time at which the result was recorded, in seconds of the queue's clock.
+        at: the time at which the result was recorded, in seconds, by the queue's clock.
         exhausted: the number of consecutive RESOURCE_EXHAUSTED answers (MR-031).
         parameters: the parameters of the class, kept while the call may be in flight (DR-027).
-        deadline: the time by which the call must end; set while its outcome is unknown (MR-010).
+        deadline: the time by which the call must end; set while the call's outcome is unknown
+            (MR-010).
         overtaken: the time by which dead workers' earlier calls for the same target must end.
         digest: a checksum of the parameters, which may be too large to store; 0 if unknown.
     """
@@ -105,7 +106,7 @@ class Marks:
     Attributes:
         expand, modify: the last call of each kind.
         in_use: whether the driver refused an expansion because the volume was published (R-080).
-        said: the digests of the events of a failing claim, each with its time.
+        said: the digests of a failing claim's events, each with the time of the event.
     """
 
     expand: Call | None = None

@@ -76,8 +76,8 @@ class ModifyStep:
         if self.plan.is_again:
             return
         if self._is_hopeless:
-            # The class is treated as if the driver had answered INVALID_ARGUMENT: Kubernetes' own
-            # tests expect this for a class of another driver.
+            # The class is treated as if the driver had answered INVALID_ARGUMENT, because
+            # Kubernetes' own tests expect this for a class of another driver.
             editing.mark_modify_failed(
                 edit,
                 self.plan.class_name,
@@ -92,7 +92,7 @@ class ModifyStep:
             editing.mark_modifying(edit, self.plan.class_name)
 
     def prepare(self) -> Outcome | None:
-        """Do everything before the call; a returned outcome ends the step."""
+        """Prepare the call; return an outcome if no call is to be made."""
         work = self.work
         if self._refusal:
             work.complain(words.REASON_MODIFY_FAILED, self._refusal)

@@ -1,8 +1,9 @@
 """Decides whether a different class is applied to a claim's volume (R-100 to R-115).
 
-The functions have no I/O: from the live claim, the reconcile state and the time they return what to
-do. No other class is requested while the driver may still be applying one (I-2). That includes a
-dead worker's call, which may still be in flight after a later call has ended (MR-010).
+The functions do no I/O. They decide on the basis of the live claim, the reconcile state and the
+current time. No other class is requested while the driver may still be applying one (I-2). The
+driver may also be executing a call of a dead worker, which can still be in flight after a later
+call has ended (MR-010).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Modify:
     """The decision to apply `class_name`.
 
     Attributes:
-        is_again: whether the class is the one in `modifyVolumeStatus`; its modification may be in
-            progress, so nothing is written before the call (R-103).
+        is_again: whether the class is the one in `modifyVolumeStatus`. If so, its modification
+            may be in progress, and nothing is written before the call (R-103).
     """
 
     class_name: str

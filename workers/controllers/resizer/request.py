@@ -45,7 +45,10 @@ def expand_secret(volume: Json) -> SecretRef | None:
 
 
 def modify_secret(volume: Json) -> SecretRef | None:
-    """Return the ControllerModifyVolume secret: from both annotations, else the expand secret."""
+    """Return the annotated secret for ControllerModifyVolume, else the expand secret.
+
+    The annotated secret counts only if the annotations give both its name and its namespace.
+    """
     found = annotations_of(volume)
     name, namespace = found.get(ANN_MODIFY_SECRET_NAME), found.get(ANN_MODIFY_SECRET_NAMESPACE)
     return SecretRef(name, namespace) if name and namespace else expand_secret(volume)

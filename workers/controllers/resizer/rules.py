@@ -1,9 +1,10 @@
 """Turns events into keys of claims that may need a reconcile (R-010, R-013, MR-002).
 
-It keeps the claims that are not finished, and the driver of each volume of a registered driver.
-Events that only echo the resizer's own writes (states, conditions, allocated size) queue nothing
-(DR-008). Unlike in csi-resizer (R-011), a claim is also queued by events of the objects for which
-it may be waiting: its volume, its class, or the end of an attachment (DR-011, DR-018, DR-019).
+The rules keep the claims that are not finished, and the driver of each volume of a registered
+driver. Events that only echo the resizer's own writes (states, conditions, allocated size) queue
+nothing (DR-008). Unlike in csi-resizer (R-011), a claim is also queued by events of the objects for
+which it may be waiting: its volume, its class, or the end of an attachment (DR-011, DR-018,
+DR-019).
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A claim that is not finished, and its content apart from the resizer's own writes.
+    """A claim that is not finished, without the resizer's own writes.
 
-    `states`: whether the claim shows the state of an expansion, and of a modification.
+    `states`: two flags, which say whether the claim shows an expansion state and a modification
+    state.
     """
 
     uid: str
@@ -187,7 +189,7 @@ class ResizerRules:
         return [Forget(key) for key in self._keys(waiting)] if waiting is not None else []
 
     def _driver(self, waiting: Waiting) -> str | None:
-        """Return the claim's driver; without a CSI source, the driver in its annotation (R-021)."""
+        """Return the volume's CSI driver, else the driver in the claim's annotation (R-021)."""
         found = self._volumes.get(waiting.volume)
         return found or (waiting.resizer if waiting.resizer in self._drivers else None)
 
@@ -197,7 +199,7 @@ class ResizerRules:
             return []
         return [Key(KIND, self._drivers[name].queue_name, waiting.path, waiting.uid)]
 
-    # The objects for which claims wait.
+    # The objects that claims are waiting for.
 
     def _see_volume(self, item: Volume, *, is_listed: bool) -> list[Told]:
         name, csi = item.metadata.name, item.spec.csi
@@ -246,7 +248,7 @@ class ResizerRules:
         return self._wake("class", name)
 
     def _detached(self, item: Attachment) -> list[Told]:
-        """Queue the volume's claims: the driver may have refused an attached volume (DR-011)."""
+        """Queue the volume's claims, as the driver may have refused an attached volume (DR-011)."""
         return self._wake("volume", item.spec.source.persistent_volume_name or "")
 
     def _wake(self, word: str, name: str) -> list[Told]:

@@ -89,7 +89,7 @@ class Reconcile:
         )
 
     def run(self) -> Outcome:
-        """Decide and act; raises only if the API server, Redis or the driver is unavailable."""
+        """Decide and act; raise only if the API server, Redis or the driver is unavailable."""
         for _ in range(WRITE_TRIES):
             try:
                 return self._run()
@@ -212,7 +212,7 @@ class Reconcile:
         return steps
 
     def _nothing(self, work: Work, plans: Sequence[Expansion | Modification]) -> Outcome:
-        """End without a step: check again after the shortest delay, or wait for an event."""
+        """End without a step: recheck after the shortest delay, or wait for an event."""
         skips = [plan for plan in plans if isinstance(plan, Skip)]
         reason = "; ".join(plan.reason for plan in skips)
         delays = _delays(work, skips)
@@ -295,7 +295,7 @@ class Reconcile:
         return retry("not marked")
 
     def _answers(self, work: Work, steps: Sequence[Step]) -> Iterator[tuple[Step, Any]]:
-        """Yield each step with its answer as it arrives; each call is recorded first (MR-010).
+        """Record each step's call, then make it; yield a step when its answer arrives (MR-010).
 
         Two calls run in parallel, because some drivers merge them into one change that is followed
         by a long cool-down (MR-011).

@@ -73,12 +73,12 @@ class Work:
 
     @property
     def now(self) -> float:
-        """The current time, in seconds of the queue's clock."""
+        """The current time in seconds, by the queue's clock."""
         return self.lease.session.now()
 
     @property
     def overtaken_seconds(self) -> float:
-        """For how long a dead worker's modification may be in flight after a later call ended."""
+        """How long a dead worker's modification may stay in flight after a later call ended."""
         return self.lease.session.seconds_left(self.marks.overtaken())
 
     def say(self, reason: str, message: str, *, is_warning: bool = False) -> None:
@@ -107,7 +107,8 @@ class Work:
     def keep(self, step: str = KEEP_MARK) -> None:
         """Store the state if it has changed.
 
-        The last call in a reconcile also stores the events of a failing claim, or drops them.
+        The last `keep` of a reconcile also stores the events if the claim is failing, and otherwise
+        drops all stored events.
         """
         if step == KEEP_MARK:
             marks = self.marks if self._is_failing else replace(self.marks, said=())

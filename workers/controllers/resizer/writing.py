@@ -1,7 +1,7 @@
 """Writes results only to the object state to which they belong (MR-040, MR-041).
 
-Every write names the uid and the resourceVersion. After a conflict the object is read again and the
-write is checked again, without a driver call and without a back-off.
+Every write is conditional on the uid and the resourceVersion. After a conflict the object is read
+again and the write is checked again, without a driver call and without a back-off.
 """
 
 from __future__ import annotations
