@@ -90,10 +90,11 @@ class AttachmentPass(DriverPass):
     for convenience, in the key's mark (`Memory`).
 
     Attributes:
-        is_forced: whether the call is repeated although the status says that it has been made.
+        is_forced: whether the call is made again although, according to the status, it was made
+            before.
         is_unsaved: whether a publish was sent whose outcome is not yet in the status.
-        is_unheard: whether the outcome of that publish is unknown, so that the call may be in
-            flight.
+        is_unheard: whether the outcome of that publish is unknown, so that the publish may be
+            in flight.
         volume: the PV as it was last read or written.
     """
 
@@ -141,7 +142,8 @@ class AttachmentPass(DriverPass):
     def is_gone(self) -> bool:
         """Return True if the attachment with this uid is gone; retry during a short outage.
 
-        Only this pass knows about the publish, so it must notice if no detach will follow.
+        No other reconcile knows about the publish, so this one must notice if no detach will
+        follow.
         """
         for seconds in GONE_PAUSES_SECONDS:
             try:
@@ -255,8 +257,8 @@ class AttachmentPass(DriverPass):
         """Patch the status.
 
         Raises:
-            Gone: the attachment is gone; a late worker never changes a newer attachment of its
-                name.
+            Gone: the attachment is gone; a late worker never changes a newer attachment of the
+                same name.
         """
         self.write(step, lambda _: {"status": status}, status=True, is_exact=False)
         self.is_unsaved = False
@@ -323,8 +325,8 @@ def error_content(
 ) -> JsonObject | None:
     """Return the new `attachError` or `detachError`; None if the same error was written recently.
 
-    Only the code in the driver's own answer is written: Kubernetes takes 8 (RESOURCE_EXHAUSTED) to
-    mean that the node is full.
+    Only a code from the driver's own answer is written, because Kubernetes takes 8
+    (RESOURCE_EXHAUSTED) to mean that the node is full.
     """
     code = error.code if with_code and field == "attachError" else None
     content: JsonObject = {"message": cut(error.message), "errorCode": code}
@@ -362,7 +364,8 @@ def attach(work: AttachmentPass) -> Outcome:
     except AttemptError as error:
         return work.failed("attach", error)
     work.save_attached(context)  # a failed write is not recorded: the publish is repeated
-    # The status implies that the call has ended, so an ordinary reconcile writes nothing to Redis.
+    # The status implies that the call has ended. Redis is written only if the key is forced or
+    # earlier failures were counted.
     memory = work.memory
     if work.is_forced or memory.aborted or memory.timeouts:
         work.keep("end-call", memory.succeeded().mark())
@@ -456,12 +459,12 @@ def is_detach_due(work: AttachmentPass, name: str) -> bool:
 
 
 def record_publish(work: AttachmentPass, source: Source, node_id: str) -> None:
-    """Record, before the call, what a detach needs: on the attachment and in the key's mark."""
+    """Before the call, record what a detach needs on the attachment and in the key's mark."""
     memory, wanted = work.memory, volumes.record(source, work.driver.name, node_id)
     earlier = volumes.annotated_id(work.item) if work.has_finalizer else ""
     if earlier and earlier != node_id:
-        # The earlier id is recorded before the annotation is overwritten, because that node may
-        # have the volume.
+        # The earlier id is recorded before the annotation is overwritten, because the volume may
+        # still be published to that node.
         memory = replace(memory, nodes=tuple(dict.fromkeys((*memory.nodes, earlier))))
         work.keep("note-node", memory.mark())
     annotation = work.settings.record_annotation

@@ -150,7 +150,7 @@ def refuse(work: DriverPass, found: int, total: int) -> None:
 
 
 class Objects:
-    """The PVs or CSINodes of one comparison, read one by one or with a single list."""
+    """The PVs or CSINodes of one comparison, read one by one or with a single LIST request."""
 
     def __init__(self, context: Context, resource: Resource, *, is_many: bool) -> None:
         self._kube, self._resource, self._is_complete = context.kube, resource, is_many
@@ -210,7 +210,7 @@ def count(
 def finding(
     volumes: Objects, nodes: Objects, driver: str, attachment: JsonObject, truth: Published
 ) -> Finding:
-    """Compare one attachment with the driver's list; skip it if it cannot be identified there."""
+    """Compare one attachment with the driver's list; skip an attachment that cannot be matched."""
     name = attachment["metadata"]["name"]
     try:
         source = find_source(volumes, attachment)
@@ -287,18 +287,18 @@ def force(work: DriverPass, attachments: list[JsonObject]) -> None:
         work.context.queue.add(keys)
 
 
-# The driver's list, and when it is trusted. Pure functions.
+# Pure functions that read the driver's list and decide whether it is trusted.
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The content of all pages: the node ids of each volume, and the volumes without a status."""
+    """The content of the driver's list: each volume's node ids, and volumes without a status."""
 
     nodes: Mapping[str, frozenset[str]]
     unknown: frozenset[str]
 
     def says(self, handle: str, node_id: str) -> bool | None:
-        """Return True if the volume is on the node; None if the driver reported no status."""
+        """Return True if the volume is on the node; None if the driver gave no status for it."""
         if handle in self.unknown:
             return None
         return node_id in self.nodes.get(handle, frozenset())

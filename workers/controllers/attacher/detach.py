@@ -1,9 +1,9 @@
 """Detaches a volume: unpublish, remove the finalizer, update the status (A-060 to A-069).
 
-Because of this order, a crash between the last two steps repeats nothing. The handle and the secret
-are read from the PV or, if the PV is gone, from the record that the publish left. csi-fleet's
-finalizer on a PV keeps the PV as long as an attachment may need it; `release_volume` removes the
-finalizer.
+Because of this order, no step is repeated after a crash between the last two steps. The handle and
+the secret are read from the PV or, if the PV is gone, from the record that the publish left.
+csi-fleet's finalizer on a PV keeps the PV as long as an attachment may need it; `release_volume`
+removes the finalizer.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ ABANDON_TRIES: Final = 5
 MOST_PAUSE_SECONDS: Final = 1.0
 """The longest pause before the second try; each later pause is about twice as long: 26 s in all."""
 ABANDON_SECONDS: Final = 120.0
-"""No try starts later, so that timeouts cannot extend a reconcile beyond `longest_pass`."""
+"""No try starts later than this, so that timeouts cannot extend a reconcile beyond `longest_pass`.
+"""
 
 
 def detach(work: AttachmentPass) -> Outcome:
     """Unpublish the volume (A-060).
 
-    If csi-fleet's finalizer is absent, this is done only for a forced key.
+    If csi-fleet's finalizer is absent, the volume is unpublished only if the key is a forced key
+    (see `names.forced_key`).
     """
     if not work.has_finalizer and not work.is_forced:
         return done("detached already")
@@ -120,7 +122,7 @@ def recorded_target(
     """Return the volume that the record of the publish names, because the volume's PV is gone.
 
     If a PV with a different handle has replaced the original PV, a record counts only if the
-    attachment's name proves the record: the other volume may be in use on the same node.
+    attachment's name proves the record, because the other volume may be in use on the same node.
 
     Raises:
         AttachError: `problem`; no usable record names the volume.
@@ -189,9 +191,9 @@ def abandon(work: AttachmentPass) -> Outcome:
     """Unpublish a volume whose attachment disappeared without a detach (DA-033).
 
     If the API server began a deletion before it stored csi-fleet's finalizer, the deletion still
-    removes the attachment (kubernetes/kubernetes#77988). Only this reconcile knows about the
-    publish: without an attachment that confirms it, the state in Redis is not trusted, and the
-    watcher drops it. A publish whose outcome is unknown is first given time to end.
+    removes the attachment (kubernetes/kubernetes#77988). No other reconcile will know about the
+    publish. Without an attachment that confirms the publish, the state in Redis is not trusted, and
+    the watcher drops that state. A publish whose outcome is unknown is first given time to end.
     """
     memory = work.memory
     if not work.is_unheard:
@@ -217,13 +219,14 @@ def abandon(work: AttachmentPass) -> Outcome:
     message = f"the attachment is gone, but the volume may still be attached to its node: {problem}"
     _log.error("could not detach the volume of a deleted attachment", err=message)
     work.warn("DetachFailed", message)
-    # The state is deleted again: the watcher may have deleted it before this reconcile wrote it.
+    # The state is deleted again, because the watcher may have deleted it before this reconcile
+    # wrote it.
     _note(work, "forget", {})
     return done("attachment went meanwhile, and the volume may still be on its node")
 
 
 def take_back(work: AttachmentPass) -> Outcome:
-    """Unpublish a volume that was published after its attachment was deleted, if there is one.
+    """Unpublish a volume that may have been published after its attachment was deleted.
 
     A worker that was frozen just before the call sends the call when it wakes, whatever has
     happened in the meantime. The queue then restores the worker's record, and the next reconcile
@@ -311,9 +314,9 @@ def pretend(work: AttachmentPass) -> Outcome:
 def release_volume(work: DriverPass) -> Outcome:
     """Remove csi-fleet's finalizer from a PV that is being deleted or no longer migrated (A-067).
 
-    The key holds the lock on the PV's name, so no attach can be between reading the PV and
-    publishing its volume. No other code removes the finalizer; it is kept if the driver has been
-    uninstalled.
+    The key holds the lock on the PV's name, so no attach can be in progress that has read the PV
+    and not yet published its volume. No other code removes the finalizer; it is kept if the driver
+    has been uninstalled.
     """
     ours = finalizer(work.driver.name)
 

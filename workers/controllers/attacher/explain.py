@@ -1,4 +1,4 @@
-"""Gathers facts about an attachment for `csi-fleet explain va NAME`; returns the first cause."""
+"""Finds the first cause that applies to an attachment, for `csi-fleet explain va NAME`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class AttachmentFacts:
     Attributes:
         attachment: the attachment, read live; None if it does not exist.
         driver: the driver's registration; None if no worker runs the attacher for the driver.
-        served: the drivers whose workers run the attacher, and those whose workers do not.
-        state: the state of the attachment's key; None if the queue does not know the key.
+        served: the drivers, divided by whether their workers run the attacher.
+        state: the state of the attachment's key; None if the key is not in the queue.
         watchers: the number of running watchers.
         workers: the number of running worker processes.
     """

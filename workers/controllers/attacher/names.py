@@ -15,7 +15,8 @@ NODE_ID: Final = "csi.alpha.kubernetes.io/node-id"
 """The annotation of an attachment that holds the node id of its last publish (A-021)."""
 
 EARLIER_IDS: Final = "csi-fleet.io/earlier-node-ids"
-"""csi-fleet's own annotation: a JSON list of the node ids that publishes before the last one used.
+"""csi-fleet's own annotation: a JSON list of the node ids of the publishes before the last one.
+
 It is written only if there are such ids (MA-032).
 """
 
@@ -42,8 +43,8 @@ def finalizer(driver_name: str) -> str:
     """Return the finalizer for an attachment and its PV while a publish may exist (A-020, A-023).
 
     `csi/test` -> `external-attacher/csi-test`, `a.b.` -> `external-attacher/a-b-X`. Two drivers can
-    share one name (DA-019); csi-attacher derives the name in the same way, and both programs must
-    agree.
+    therefore share one finalizer name (DA-019). csi-attacher derives the name in the same way, and
+    both programs must agree.
     """
     return f"external-attacher/{sanitize_name(driver_name)}"
 

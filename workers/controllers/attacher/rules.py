@@ -1,6 +1,6 @@
 """Turns events into keys of attachments and finalizers that need work (A-031).
 
-Unlike csi-attacher, it ignores events that only echo csi-fleet's own writes (DA-009): the
+Unlike csi-attacher, the rules ignore events that only echo csi-fleet's own writes (DA-009): the
 comparison leaves out the finalizer, the node id and the errors. A settled attachment (attached with
 the finalizer, or being deleted without it) is forgotten, so a resync queues only the other
 attachments. A failed attachment is queued again when its driver is new on the node, or when its PV
@@ -49,7 +49,7 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """An attachment that needs work: the parts of its key, and the facts that may wake it.
+    """An attachment that needs work: the parts of its key, and the facts that may queue it again.
 
     `fingerprint`: a hash of the attachment without csi-fleet's own writes. `is_marked`: whether the
     attachment has the finalizer and a node id.
@@ -173,7 +173,7 @@ class AttacherRules:
         held = self._held.get(item.spec.source.persistent_volume_name or "")
         return [*told, held] if held is not None else told
 
-    # The objects for which attachments wait.
+    # The objects that attachments are waiting for.
 
     def _see_node(self, item: CsiNode) -> list[Told]:
         """Queue the attachments of drivers that are new on the node."""

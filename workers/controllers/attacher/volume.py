@@ -37,7 +37,7 @@ class AttachError(AttemptError):
     """An attach or detach failed; the message is written to the attachment's status.
 
     Args:
-        message: csi-attacher's literal text where csi-attacher has one.
+        message: the error text, which is csi-attacher's literal text if csi-attacher has one.
         reason: what the attachment is waiting for.
         code: the gRPC status number of the driver's answer; None if the driver was not called.
     """
@@ -110,7 +110,7 @@ def volume_name(attachment: JsonObject) -> str:
 
 
 def inline_source(attachment: JsonObject) -> Source:
-    """Return the source of the volume that the attachment itself contains."""
+    """Return the volume source that is specified inline in the attachment."""
     return Source(attachment["spec"]["source"]["inlineVolumeSpec"], is_migrated=True)
 
 
@@ -234,7 +234,7 @@ def unpublish_request(
 
 
 class Target(NamedTuple):
-    """The volume to unpublish, as the driver knows it."""
+    """The volume to unpublish, as the driver identifies it."""
 
     handle: str
     secret: SecretRef | None
@@ -278,7 +278,7 @@ def confirmed_record(found: object, attachment: JsonObject) -> Record | None:
     """Return a record from Redis if the attachment's name proves it, else None.
 
     The attach/detach controller derives an attachment's name from the hash of handle, driver and
-    node. So nobody who can write to Redis can direct a detach to another volume.
+    node. So write access to Redis is not enough to direct a detach to another volume.
     """
     return found if is_record(found) and proves(attachment, str(found["handle"])) else None
 
@@ -337,7 +337,7 @@ class Memory:
 
     Attributes:
         record: the record of the last publish.
-        nodes: the earlier node ids that a publish used.
+        nodes: the node ids that earlier publishes used.
         calls: the publishes that may still be running.
         aborted: the number of consecutive ABORTED answers.
         timeouts: the number of consecutive calls without an answer.
@@ -361,7 +361,7 @@ class Memory:
         )
 
     def succeeded(self) -> Self:
-        """Return the state after a successful publish: no failure counts, and no open call."""
+        """Return the state after a successful publish, with no failures and no open call."""
         return replace(self, calls=self.calls.answered(), aborted=0, timeouts=0)
 
     def mark(self) -> dict[str, Any]:
