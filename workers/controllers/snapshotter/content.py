@@ -1,4 +1,4 @@
-"""The pass over a snapshot content, on the pass kit: class, annotations, finalizer and errors.
+"""One reconcile of a snapshot content, on `DriverPass`: class, annotations, finalizer and errors.
 
 Snapshot contents and group snapshot contents differ only in `Names`. Only single fields are
 patched, so that other programs' writes are kept (SND-003).
@@ -100,7 +100,7 @@ class LiveContent(DriverPass):
         return self.names.being_created in annotations_of(self.item)
 
     def is_wanted_gone(self) -> bool:
-        """True if the object is being deleted and has the annotation that allows its deletion."""
+        """True if the object is being deleted and has the annotation that allows the deletion."""
         return is_deleting(self.item) and self.names.being_deleted in annotations_of(self.item)
 
     def read_class(self, name: str | None) -> JsonObject | None:
@@ -134,7 +134,7 @@ class LiveContent(DriverPass):
 
         Raises:
             Gone: the object no longer exists.
-            ConflictError: the object has changed, so the whole reconcile must decide again.
+            ConflictError: the object has changed, so the whole reconcile must be repeated.
         """
 
         def patch(item: JsonObject) -> JsonObject | None:

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from workers.translate.secrets import SecretRef
 
 CREATES: Final = frozenset({Action.CREATE, Action.REPEAT, Action.LAST_CALL})
-# CSI: after these codes the request itself is wrong, so an early retry is useless (SND-033).
+# According to CSI, these codes mean that the request itself is wrong, so an early retry is useless
+# (SND-033).
 _SLOW_CODES: Final = frozenset({errors.INVALID_ARGUMENT, errors.UNIMPLEMENTED})
 
 
@@ -52,13 +53,13 @@ class Creation:
 
     Args:
         work: the reconcile.
-        action: CREATE while the content has no status, which decides the text of an error
-            (SNS-023). LAST_CALL for the last call before the object is released: no annotation is
-            written, and the snapshot that the call returns is deleted.
+        action: CREATE while the content has no status; whether it has one decides the text of
+            an error (SNS-023). LAST_CALL for the last call before the object is released: no
+            annotation is written, and the snapshot that the call returns is deleted.
     """
 
     calls: ClassVar[orphans.Calls] = orphans.SNAPSHOTS
-    # The reason and the text of an error: first for the first call, then for later calls.
+    # Two pairs of the reason and the text of an error: one for the first call, one for later calls.
     words: ClassVar[tuple[tuple[str, str], tuple[str, str]]] = (
         ("SnapshotCreationFailed", "Failed to create snapshot"),
         ("SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"),

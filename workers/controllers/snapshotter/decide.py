@@ -135,8 +135,8 @@ def decide(
 def is_nameless(content: Json) -> bool:
     """True if the snapshot exists but its status has no handle, because the answer had no id.
 
-    CreateSnapshot is then repeated with the same name to get the id, and this also happens before a
-    deletion.
+    CreateSnapshot is then repeated with the same name to get the id, even if the object is being
+    deleted.
     """
     return (
         objects.volume_handle(content) is not None
@@ -160,7 +160,8 @@ def _first_create(content: Json, *, is_open: bool) -> Action:
     return Action.REPEAT if objects.has_status(content) else Action.CREATE
 
 
-# CSI: after these codes the driver may still be creating the snapshot (SNS-021).
+# According to CSI, the driver may still be creating the snapshot after one of these codes
+# (SNS-021).
 _OPEN_CODES: Final = frozenset(
     {
         errors.CANCELLED,
@@ -188,7 +189,10 @@ def may_have_made(error: CsiError) -> bool:
 
 
 def made_nothing(error: CsiError) -> bool:
-    """True if the pool was full: not final by SNS-021, but the call created nothing (SND-032)."""
+    """True if the call failed because the pool was full, so that it created nothing (SND-032).
+
+    SNS-021 does not treat this error as final.
+    """
     return error.code == errors.RESOURCE_EXHAUSTED and not error.from_transport
 
 

@@ -45,7 +45,7 @@ def release(work: ContentPass, *, has_strays: bool = False) -> Outcome:
         pass
     except ConflictError:  # its deletion policy may have changed
         return retry("it changed meanwhile")
-    # `known`: the events that these writes cause need no further reconcile.
+    # `known` says that the events that these writes cause need no further reconcile.
     return done("released", known=version_of(work.item))
 
 
@@ -121,8 +121,8 @@ def refused(work: ContentPass, error: CsiError, reason: str, words: str) -> Outc
 
     with suppress(Gone):
         work.write_status("write-error", change)
-    # CSI: a member can be deleted only with its group, so an early retry of this request is
-    # useless.
+    # According to CSI, a member can be deleted only with its group, so an early retry of this
+    # request is useless.
     is_slow = error.code == errors.INVALID_ARGUMENT
     seconds = work.settings.retry_interval_max_seconds if is_slow else 0.0
     return retry(error.code_name, not_before_seconds=seconds)

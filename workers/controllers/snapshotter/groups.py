@@ -197,7 +197,7 @@ def group_status(
 ) -> JsonObject | None:
     """Returns the status after a successful call; None if it is unchanged.
 
-    The first list of members is kept.
+    A list of members that the status already has is kept.
     """
     new: JsonObject = dict(old or {})
     if not new.get("volumeGroupSnapshotHandle"):

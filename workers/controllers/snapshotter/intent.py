@@ -173,7 +173,7 @@ class Intent:
         return replace(self, deadline=NONE)
 
     def as_full(self) -> Self:
-        """Returns this intent marked as ended: the call found the pool full and created nothing."""
+        """Returns this intent marked as ended: the pool was full, so nothing was created."""
         return replace(self.as_ended(), is_open=False)
 
     def as_failed(self) -> Self:
@@ -239,7 +239,7 @@ def _copy_of(queue: Proof, namespace: str, key: Key, intent: Intent) -> JsonObje
 
 
 def read_copy(kube: KubeReader, queue: Proof, namespace: str, key: Key) -> Intent | None:
-    """Reads the copied intent of the object's last attempt; None if it cannot be trusted."""
+    """Reads the copied intent of the object's last attempt; None if the copy cannot be trusted."""
     try:
         found = kube.get(paths.CONFIG_MAPS, copy_name(key), namespace=namespace)
     except NotFoundError:

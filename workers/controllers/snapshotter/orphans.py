@@ -51,8 +51,8 @@ class Calls:
 
 def finish(work: ContentPass, calls: Calls) -> Outcome:
     """Finishes the attempt of an object that is gone, if the attempt is still open."""
-    # The intent is unset during the check, so that no copy is written: a copy would prove that a
-    # call is open.
+    # A copy would count as proof that a call is open. The intent is therefore unset during the
+    # check, so that no copy is written.
     known, work.intent = work.intent, None
     if known is not None and (doubt := _doubt(work, known)):
         if doubt == ENDED:
@@ -189,7 +189,7 @@ def secrets_of(work: ContentPass, known: Intent | None) -> dict[str, str]:
 def is_volume_without_snapshots(work: ContentPass) -> bool:
     """True if the driver's list has no snapshots of the content's volume (SND-032).
 
-    False if the driver cannot list snapshots.
+    If the driver cannot list snapshots, the result is False.
     """
     if not work.driver.supports("LIST_SNAPSHOTS"):
         return False

@@ -47,8 +47,8 @@ class View:
         is_ready: whether the status says that the content is ready.
         has_error: whether the status holds an error.
         is_unbound: whether the content is pre-provisioned and no snapshot is bound to it.
-        is_cut: whether a call for this content alone creates its snapshot. A call may be in flight,
-            and an intent may exist, although the object does not show it.
+        is_cut: whether the snapshot is created by a call for this content alone. Such a call
+            may be in flight, and an intent may exist, although the object does not show it.
         being_created, being_deleted: whether the content has the annotation of that name.
         foreign: the fields that only other programs change; a change means that a reconcile is
             needed.
@@ -67,7 +67,7 @@ class View:
 
     @property
     def is_undecided(self) -> bool:
-        """True if a reconcile may be needed (SNS-010, SNS-011)."""
+        """Return True if a reconcile may be needed (SNS-010, SNS-011)."""
         if self.is_deleting:
             is_wanted = self.being_deleted or self.being_created or self.is_unbound
             return is_wanted or not self.is_ready
@@ -87,7 +87,7 @@ def _foreign(meta: Meta, created: str, finalizer: str, class_name: str) -> tuple
 
 
 def view_of_content(item: SnapshotContent) -> View:
-    """Returns the view of a VolumeSnapshotContent."""
+    """Return the view of a VolumeSnapshotContent."""
     meta, spec, status = item.metadata, item.spec, item.status
     class_name = spec.volume_snapshot_class_name or ""
     is_dynamic = spec.source.volume_handle is not None
@@ -106,7 +106,7 @@ def view_of_content(item: SnapshotContent) -> View:
 
 
 def view_of_group_content(item: GroupSnapshotContent) -> View:
-    """Returns the view of a VolumeGroupSnapshotContent."""
+    """Return the view of a VolumeGroupSnapshotContent."""
     meta, spec, status = item.metadata, item.spec, item.status
     class_name = spec.volume_group_snapshot_class_name or ""
     has_handles = spec.source.group_snapshot_handles is not None
@@ -172,7 +172,7 @@ class _Contents:
 
 
 class SnapshotterRules:
-    """The undecided snapshot contents of all registered drivers."""
+    """Tracks the undecided snapshot contents of all registered drivers."""
 
     def __init__(self) -> None:
         self._queues: dict[str, dict[str | None, str]] = {}
@@ -212,7 +212,7 @@ class SnapshotterRules:
             self._contents[resource].open.begin_list()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Return the keys of unlisted snapshot contents; a reconcile finds what they left."""
+        """Return the keys of unlisted snapshot contents; their reconcile cleans up after them."""
         contents = self._contents.get(resource)
         return [one.key for one in contents.open.end_list()] if contents is not None else ()
 

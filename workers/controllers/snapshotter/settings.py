@@ -81,13 +81,13 @@ class SnapshotterSettings:
         timeout_seconds: the timeout of every call.
         worker_threads: the number of concurrent reconciles per kind of content.
         retry_interval_start_seconds, retry_interval_max_seconds: the back-off for a snapshot
-        content whose reconcile fails.
+            content whose reconcile fails.
         snapshot_name, group_name: how snapshots and groups are named at the driver.
         extra_metadata: whether CreateSnapshot's parameters include the names of snapshot and
             content.
         groups: whether group snapshots are served.
-        deletes_unread: whether deleting a pre-provisioned snapshot content with policy Delete also
-            deletes its snapshot if the status never got a handle (SND-021).
+        deletes_unread: whether deleting a pre-provisioned snapshot content with policy Delete
+            also deletes its snapshot if the status never got a handle (SND-021).
     """
 
     timeout_seconds: float = setting("timeout", FLAGS)

@@ -76,7 +76,7 @@ def lease_name(driver: str) -> str:
 
 
 def _has_new_queue(before: Records, now: Records) -> bool:
-    """True if a driver or a driver's node is new: only a new list shows its snapshot contents."""
+    """True if a driver or its node is new, because only a new list shows its snapshot contents."""
     return not {one["queue_name"] for one in now} <= {one["queue_name"] for one in before}
 
 

@@ -37,10 +37,12 @@ class ContentPass(LiveContent):
     Attributes:
         intent: the intent of the content's attempt.
         polls: how often a snapshot that is not ready has been polled.
-        asked: the request that each poll repeats: a poll is a CreateSnapshot with the same name.
+        asked: the request that each poll repeats, because a poll is a CreateSnapshot with the
+            same name.
         overtaken: the deadline of earlier calls whose outcome is unknown, such as those of dead
             workers.
-        looking: the deadline of this reconcile's CreateSnapshot if it only polls and has no intent.
+        looking: the deadline of this reconcile's CreateSnapshot if the call only polls and has
+            no intent.
         has_stale_copy: whether the copy of a finished attempt may still exist.
     """
 
@@ -64,7 +66,7 @@ class ContentPass(LiveContent):
         return self.intent is not None or self.asked is not None
 
     def is_of_our_node(self) -> bool:
-        """True if this node may reconcile the content; its label may have changed (SNS-001).
+        """True if this node may reconcile the content, whose label may have changed (SNS-001).
 
         A node always finishes an attempt that it began, because no other node has the intent.
         """
@@ -74,7 +76,10 @@ class ContentPass(LiveContent):
         return node_of(self.item) == node.node_name
 
     def run(self, decide: Callable[[Self], Outcome]) -> Outcome:
-        """Runs `decide`, then copies an open intent to a ConfigMap; Redis may lose it (M-010)."""
+        """Runs `decide`, then copies an open intent to a ConfigMap (M-010).
+
+        Redis may lose the intent.
+        """
         try:
             outcome = decide(self)
         except Exception:
@@ -85,10 +90,10 @@ class ContentPass(LiveContent):
         return outcome
 
     def keep_copy(self) -> None:
-        """Copies an open intent, unless another worker has the lease and may have finished it.
+        """Copies an open intent, unless another worker has the lease.
 
-        A copy proves that a call is open, so no copy is written for an object that has its
-        snapshot.
+        That worker may have finished the attempt. A copy proves that a call is open, so no copy is
+        written for an object that has its snapshot.
         """
         known = self.intent
         if known is None or not known.is_open or not self.lease.is_held():
@@ -154,7 +159,7 @@ class ContentPass(LiveContent):
     def ask(
         self, method: str, request: Message, answer_type: type[AnswerT], **options: Any
     ) -> AnswerT:
-        """Calls the driver; records that the call has ended if the driver answered.
+        """Calls the driver; if the driver answers, records that the call has ended.
 
         Raises:
             CsiError: the driver returned an error or did not answer.
@@ -177,7 +182,7 @@ class ContentPass(LiveContent):
             self.intent = self.intent.as_ended()
 
     def overtaken_seconds(self) -> float:
-        """Returns for how long a call without an intent may still recreate the snapshot."""
+        """Returns how long a call without an intent may still recreate the snapshot."""
         return self.lease.session.seconds_left(self.overtaken, self.looking)
 
     def overtake(self, deadline: Deadline) -> None:
@@ -185,7 +190,7 @@ class ContentPass(LiveContent):
         self.overtaken = self.lease.session.latest(self.overtaken, deadline)
 
     def hold_seconds(self) -> float:
-        """Returns for how long any call may be in flight, including the intent's own call."""
+        """Returns how long any call may be in flight, including the intent's own call."""
         known = self.intent.deadline if self.intent is not None else NONE
         return self.lease.session.seconds_left(known, self.overtaken, self.looking)
 
@@ -214,7 +219,10 @@ class ContentPass(LiveContent):
                 self.remember(copied, polls=self.polls)
 
     def close(self) -> None:
-        """Marks the intent as failed and drops its copy: the call ended; a snapshot may exist."""
+        """Marks the intent as failed and drops its copy, because the call has ended.
+
+        The call may have left a snapshot, so the intent itself is kept.
+        """
         assert self.intent is not None  # the intent of the call that ended
         self.forget(kept=self.intent.as_failed())
 
@@ -252,7 +260,7 @@ class ContentPass(LiveContent):
     def settle(self, outcome: Outcome) -> Outcome:
         """Returns the outcome, or an immediate reconcile if the object can now be deleted.
 
-        The object's deletion event arrived during a call, and no further event follows (SND-006).
+        If the object's deletion event arrived during a call, no further event follows (SND-006).
         """
         is_over = outcome.action in {Action.DONE, Action.WAIT} and self.intent is None
         if not is_over or not self.item:
