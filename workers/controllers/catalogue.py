@@ -1,6 +1,7 @@
 """The only list of the controllers; everything else is derived from it.
 
-Importing this module is cheap: only `workers.engine.controller.load` imports the controllers' code.
+Importing this module is cheap, because only `workers.engine.controller.load` imports the
+controllers' code.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Does the work of csi-attacher: publishes and unpublishes volumes as VolumeAttachments request."""
+"""Publishes and unpublishes volumes for VolumeAttachments, as csi-attacher does."""

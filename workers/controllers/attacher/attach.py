@@ -90,8 +90,7 @@ class AttachmentPass(DriverPass):
     for convenience, in the key's mark (`Memory`).
 
     Attributes:
-        is_forced: whether the call is made again although, according to the status, it was made
-            before.
+        is_forced: whether the call is made even though the status says that it was already made.
         is_unsaved: whether a publish was sent whose outcome is not yet in the status.
         is_unheard: whether the outcome of that publish is unknown, so that the publish may be
             in flight.
@@ -159,7 +158,7 @@ class AttachmentPass(DriverPass):
         return self.volume
 
     def registered_id(self) -> str:
-        """Read the node id that the driver registered, live: the node may have been recreated."""
+        """Read the driver's registered node id live, because the node may have been recreated."""
         csi_node = self.find(paths.CSI_NODES, self.node)
         return volumes.registered_id(self.node, csi_node, self.driver.name)
 

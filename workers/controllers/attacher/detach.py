@@ -51,8 +51,8 @@ ABANDON_SECONDS: Final = 120.0
 def detach(work: AttachmentPass) -> Outcome:
     """Unpublish the volume (A-060).
 
-    If csi-fleet's finalizer is absent, the volume is unpublished only if the key is a forced key
-    (see `names.forced_key`).
+    Without csi-fleet's finalizer, the volume is unpublished only for a forced key (see
+    `names.forced_key`).
     """
     if not work.has_finalizer and not work.is_forced:
         return done("detached already")
@@ -219,8 +219,8 @@ def abandon(work: AttachmentPass) -> Outcome:
     message = f"the attachment is gone, but the volume may still be attached to its node: {problem}"
     _log.error("could not detach the volume of a deleted attachment", err=message)
     work.warn("DetachFailed", message)
-    # The state is deleted again, because the watcher may have deleted it before this reconcile
-    # wrote it.
+    # The state is deleted again. This reconcile may have written it after the watcher had deleted
+    # it.
     _note(work, "forget", {})
     return done("attachment went meanwhile, and the volume may still be on its node")
 

@@ -1,4 +1,4 @@
-"""Names on csi-attacher's objects, byte-identical so that either program can take over (MA-050).
+"""The names that csi-attacher uses, so that both programs can replace each other (MA-050).
 
 Source: kubernetes-csi/external-attacher, pkg/controller/util.go.
 """
@@ -74,7 +74,8 @@ def detachment_key(queue_name: str, node: str, name: str, uid: str) -> Key:
 def forced_key(queue_name: str, node: str, name: str, uid: str) -> Key:
     """Return the key of an attachment whose publication differs from its status (A-095).
 
-    The key itself requests the call: it is kept until a call succeeds or the attachment is gone.
+    The key itself is the request for a call, so it is kept until a call succeeds or the attachment
+    is gone.
     """
     return Key(FORCED, queue_name, f"{node}/{name}", uid)
 

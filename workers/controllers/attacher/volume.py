@@ -163,8 +163,8 @@ def registered_id(node: str, csi_node: Mapping[str, Any] | None, driver: str) ->
     """Return the node id that the driver registered.
 
     Raises:
-        AttachError: there is no CSINode, or it does not list the driver with an id. An unpublish
-            with an empty node id would detach the volume from all nodes.
+        AttachError: there is no CSINode, or the CSINode does not list the driver with an id. An
+            unpublish with an empty node id would detach the volume from all nodes.
     """
     if csi_node is None:
         message = f'csinode.storage.k8s.io "{node}" not found'
@@ -304,7 +304,7 @@ def is_sendable(value: object) -> bool:
 
 
 def proves(attachment: JsonObject, handle: str) -> bool:
-    """Return True if the attachment's name is the hash of this volume, its driver and its node."""
+    """Return True if the attachment's name is the hash of `handle`, the driver and the node."""
     spec = attachment["spec"]
     text = f"{handle}{spec['attacher']}{spec['nodeName']}"
     name = f"csi-{hashlib.sha256(text.encode()).hexdigest()}"

@@ -1,7 +1,7 @@
 """Builds CSIStorageCapacity objects and decides when an existing object must be written.
 
-Selectors are compared by meaning: an absent `matchLabels` equals an empty one (CAP-051). The API
-forbids changes to an object's class and selector; its sizes and its owner do change.
+Selectors are compared by meaning, so an absent `matchLabels` equals an empty one (CAP-051). The API
+forbids changes to an object's class and selector, but the object's sizes and owner can change.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class CapacityRules:
         *,
         is_listed: bool,  # noqa: ARG002
     ) -> Iterable[Key]:
-        """Do nothing: the poll handles existing objects."""
+        """Do nothing, because the poll handles existing objects."""
         return ()
 
     def gone(self, resource: Resource, item: AnyObject) -> Iterable[Key]:  # noqa: ARG002
@@ -63,7 +63,7 @@ class CapacityRules:
         return ()
 
     def all_keys(self) -> Iterable[Key]:
-        """Return nothing: the next poll finds the missing objects."""
+        """Return nothing, because the next poll finds the missing objects."""
         return ()
 
 

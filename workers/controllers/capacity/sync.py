@@ -288,6 +288,6 @@ class CapacityPass:
 
 
 def slim(one: Mapping[str, Any]) -> JsonObject:
-    """Return the object without managedFields; a PUT without them leaves them unchanged."""
+    """Return the object without managedFields, which a PUT then leaves unchanged."""
     metadata = {name: value for name, value in one["metadata"].items() if name != "managedFields"}
     return {**one, "metadata": metadata}

@@ -379,7 +379,8 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     def unusable(self, prepared: Prepared, error: UnusableAnswerError) -> AttemptError:
         """Returns the error for an answer that cannot be used, and deletes its volume (D-002).
 
-        Without a volume id nothing can be deleted: the intent is kept and the call is repeated.
+        If the answer has no volume id, nothing can be deleted; the intent is kept and the call is
+        repeated.
         """
         self.remember(self.current.answered())
         if not error.made.strip():

@@ -124,8 +124,8 @@ class ClaimPass(ClaimWork):
         if unsaved is not None and saving.claim_uid(unsaved) != self.key.uid:
             unsaved = None
         if intent is not None and intent.volume not in {"", self.lease.volume}:
-            # The recorded call used a different volume name: the flags have changed since, or the
-            # worker that made the call has different flags.
+            # The recorded call used a different volume name, because the flags have changed since
+            # that call or the worker that made the call has different flags.
             self.recorded_name = intent.volume
             busy = self.runtime.queue.acquire(self.lease, Lock(self.volume))
             if busy is not None:

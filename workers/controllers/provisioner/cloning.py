@@ -29,7 +29,7 @@ _HOLDING = frozenset({"Pending"})
 
 
 def sync_cloning(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
-    """Reconciles one source claim: removes its finalizer once no clone needs the source."""
+    """Removes the finalizer of one source claim once no clone needs the claim."""
     namespace, _, name = key.object.partition("/")
     kube = runtime.kube
     try:

@@ -323,7 +323,10 @@ class Intent:
         }
 
     def with_earlier(self) -> Self | None:
-        """Returns this intent with the earlier call as its open call; None without such a call."""
+        """Returns this intent with the earlier call as its open call.
+
+        Returns None if there was no earlier call.
+        """
         known = self.earlier
         if known is None:
             return None
@@ -357,11 +360,11 @@ class Intent:
         return replace(self, stage=STAGE_BACKGROUND, is_copied=False)
 
     def saved(self) -> Self:
-        """Returns this intent marked as saved: its PV exists, but another call may be in flight."""
+        """Returns this intent marked as saved: the PV exists, but another call may be in flight."""
         return replace(self, stage=STAGE_SAVED)
 
     def stranded(self, problem: str) -> Self:
-        """Returns this intent marked as stranded: only an operator can solve its `problem`."""
+        """Returns this intent marked as stranded, as only an operator can solve the `problem`."""
         return replace(self, stage=STAGE_STRANDED, problem=problem, is_copied=False)
 
 

@@ -1,7 +1,7 @@
 """Finds the sources that pending claims and open attempts still need (CL-006, P-242, D-015).
 
 A claim that was deleted during its attempt is no longer listed, but the storage system may still be
-copying for it (D-016). The intents still name its source.
+copying data for that claim (D-016). The claim's intent still names the source.
 """
 
 from __future__ import annotations

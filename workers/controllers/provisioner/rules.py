@@ -248,7 +248,7 @@ class ProvisionerRules:
     # Attachments.
 
     def _detached(self, volume: str) -> list[Key]:
-        """Return the volume's keys if its last attachment is gone and it is undecided (C-080)."""
+        """Return an undecided volume's keys if its last attachment is gone (C-080)."""
         entry = self._volumes.get(volume)
         if entry is None or volume in self._attached.values():
             return []
@@ -328,7 +328,7 @@ def _need_attachments(records: Records) -> bool:
 
 
 def _never(before: Records, now: Records) -> bool:  # noqa: ARG001 - the watch's form
-    """Return False: the table already holds the objects of drivers that are not yet known."""
+    """Return False: the table already holds the objects of drivers that are not registered yet."""
     return False
 
 

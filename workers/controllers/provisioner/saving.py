@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # server.
 SAVE_BASE_SECONDS: Final = 0.1
 SAVE_CAP_SECONDS: Final = 1000.0
-# After a call that took this long the claim may be gone, so it is read again before its event is
-# recorded.
+# After a call that took this long the claim may be gone, so the claim is read again before an event
+# on it is recorded.
 STALE_AFTER_SECONDS: Final = 1.0
 # The API server's status for a failing webhook and for an object that is too large for etcd. It
 # concerns this PV, whereas the other 5xx statuses concern the server (D-040).
@@ -128,8 +128,8 @@ def exists(work: ClaimWork, claim: JsonObject, *, by_any_name: bool = False) -> 
     Args:
         work: the current reconcile.
         claim: the claim, as far as it is known.
-        by_any_name: search all PVs if no PV has the name that the flags give, because a worker with
-            different flags may have saved the PV under another name.
+        by_any_name: whether to search all PVs if no PV has the name that the flags give; a
+            worker with different flags may have saved the PV under another name.
     """
     uid = claim["metadata"].get("uid")
     try:
@@ -195,7 +195,7 @@ def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> O
     """Drops a PV that the API server never accepts, so that the driver is called again (L-083).
 
     The next call uses the same name. If the claim is gone and the policy is Delete, the volume is
-    deleted instead: nothing needs it, and no PV will ever cause its deletion.
+    deleted instead, because nothing needs the volume and no PV will ever cause its deletion.
     """
     policy = volume["spec"].get("persistentVolumeReclaimPolicy")
     if live is None and policy in (None, "", "Delete"):
@@ -222,8 +222,8 @@ def _finished(work: ClaimWork, reason: str) -> Outcome:
     """Drops the copy and then the key's record, because a copy that remains would be restored."""
     record, keeping = work.record, work.own.safekeeping
     if record is not None and record.has_copy and not keeping.drop_copy(work.lease):
-        # The attempt is marked as saved: if the PV is deleted before the copy is removed, it must
-        # not be saved again.
+        # Marking the attempt as saved keeps the PV from being saved again if the PV is deleted
+        # before the copy is removed.
         work.record = keeping.keep_saved(work.lease, record)
         return later("copy of the intent stays")
     return done(reason, finish_intent=True)

@@ -61,8 +61,8 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
     if not can_sweep(driver) or not kube.is_served(paths.SNAPSHOTS):
         return done("no snapshots here")
     try:
-        # The snapshots are listed first: a finalizer in this list was added for a claim that
-        # already existed, so the claims that are listed afterwards include that claim.
+        # The snapshots are listed before the claims. A finalizer in the list of snapshots was added
+        # for a claim that already existed, so the later list of claims includes that claim.
         protected = [
             one for one in kube.list_snapshots() if has_finalizer(one, FINALIZER_SNAPSHOT_SOURCE)
         ]

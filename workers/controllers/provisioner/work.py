@@ -127,8 +127,9 @@ class ClaimWork(Work):
         A volume may exist long before its PV does, and Redis may lose the intent.
 
         Args:
-            for_others: copy the intent even if another worker has taken over the key; that worker
-                may have finished the attempt before this worker's call returned.
+            for_others: whether to copy the intent even if another worker has taken over the
+                key; that worker may have finished the attempt before this worker's call
+                returned.
         """
         record = self.record
         if record is None or not record.is_open or record.is_copied or record is self.tried:
@@ -172,7 +173,7 @@ class Backend(Protocol):
 
     @property
     def add_finalizer(self) -> bool:
-        """True if PVs get the deletion finalizer: the library's AddFinalizer (L-002, L-072)."""
+        """True if PVs get the deletion finalizer (the library's AddFinalizer; L-002, L-072)."""
 
     def threshold(self, kind: str) -> int:
         """Returns the retry limit for keys of that kind; 0 means no limit (L-016)."""

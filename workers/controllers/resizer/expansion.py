@@ -77,7 +77,7 @@ class ExpandStep:
         return None
 
     def record_call(self) -> None:
-        """Clear the recorded result before the call: a call may now be in flight (MR-010).
+        """Clear the recorded result before the call, as a call may then be in flight (MR-010).
 
         The absence of a recorded result means that a call may be in flight; the claim stores the
         size. The number of RESOURCE_EXHAUSTED answers is cleared too, because it proves nothing

@@ -1,8 +1,8 @@
 """Chooses the locks that a reconcile holds while it changes a volume (MR-011).
 
-The lock on the volume's name prevents the volume's creation and deletion. It is shared, unless the
-expansion must not overlap with a publication: the driver can expand only offline, or it refused
-because the volume was published. In that case the lock is exclusive. One key covers both the
+The lock on the volume's name prevents the volume's creation and deletion. The lock is exclusive if
+the expansion must not overlap with a publication, that is, if the driver can expand only offline or
+has refused because the volume was published. Otherwise the lock is shared. One key covers both the
 expansion and the modification of a claim, so the two never conflict. If two static volumes share a
 handle, a further lock of the resizer keeps the changes of their claims apart.
 """

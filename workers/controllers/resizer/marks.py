@@ -1,10 +1,11 @@
 """The reconcile state of a claim: what Redis stores between two reconciles (MR-020).
 
-It holds only what the claim itself cannot (MR-010). If no result is recorded, a call for the size
-in `allocatedResources` or the class in `modifyVolumeStatus` may be in flight, as csi-resizer
-assumes after a restart (MR-021). So an expansion first clears the last result, and a successful
-expansion usually writes no state. A modification writes its state before the call and keeps it
-until the call ends: the claim names the class, but not the parameters of the class (DR-027).
+The state holds only what the claim itself cannot hold (MR-010). If no result is recorded, a call
+for the size in `allocatedResources` or the class in `modifyVolumeStatus` may be in flight, as
+csi-resizer assumes after a restart (MR-021). So an expansion first clears the last result, and a
+successful expansion usually writes no state. A modification writes its state before the call and
+keeps it until the call ends, because the claim names the class, but not the parameters of the class
+(DR-027).
 """
 
 from __future__ import annotations

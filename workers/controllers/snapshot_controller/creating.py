@@ -146,7 +146,7 @@ def _input(
 
 
 def _post(work: BindingPass, body: JsonObject) -> JsonObject:
-    """Creates the snapshot content; an existing one must belong to the snapshot (SND-009)."""
+    """Creates the snapshot content; an existing content must belong to the snapshot (SND-009)."""
     work.reach("create-content")
     try:
         return work.context.effects.kube.create(paths.SNAPSHOT_CONTENTS, body)

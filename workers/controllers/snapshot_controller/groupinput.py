@@ -42,7 +42,7 @@ def content_name(group: Json) -> str:
 def selector_text(selector: Json) -> str:
     """Returns a label selector as text for the API, including its matchExpressions (SNG-001).
 
-    The text is sorted by key, as Go prints it, because users see it when no claim matches.
+    The text is sorted by key, as Go prints it, because users see the text when no claim matches.
     snapshot-controller ignores matchExpressions.
     """
     parts = [(key, f"{key}={value}") for key, value in text_map(selector, "matchLabels").items()]

@@ -135,7 +135,7 @@ class GroupPass(BindingPass):
         return content
 
     def content_body(self) -> JsonObject:
-        """Returns the content to create; it has its finalizer from the start (SND-002).
+        """Returns the content to create, which has its finalizer from the start (SND-002).
 
         Raises:
             AttemptError: a claim, a volume or the class is missing or does not match.
@@ -210,7 +210,7 @@ class GroupPass(BindingPass):
                 raise update_failed(key, words)
 
     def post(self, body: JsonObject) -> JsonObject:
-        """Creates the content; if it already exists, it must belong to the group."""
+        """Creates the content; an existing content must belong to the group."""
         self.reach("create-content")
         try:
             return self.context.effects.kube.create(paths.GROUP_SNAPSHOT_CONTENTS, body)

@@ -127,7 +127,7 @@ class SnapshotControllerRules:
         self._first: set[Resource] = {paths.SNAPSHOTS, paths.SNAPSHOT_CONTENTS}
 
     def set_drivers(self, drivers: Sequence[Mapping[str, Any]]) -> Iterable[Told]:
-        """Do nothing: this controller needs no driver."""
+        """Do nothing, because this controller needs no driver."""
         del drivers
         return ()
 

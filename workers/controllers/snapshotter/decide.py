@@ -1,8 +1,8 @@
 """Chooses the action for a snapshot content: the state table (SNS-003, SNS-010, SNS-011).
 
-The functions have no I/O: they receive the live snapshot content and its class. Source:
-external-snapshotter v8.6, pkg/sidecar-controller/snapshot_controller.go syncContent, shouldDelete,
-isDriverMatch.
+The functions do no I/O; they receive the live snapshot content and its class.
+Source: external-snapshotter v8.6, pkg/sidecar-controller/snapshot_controller.go syncContent,
+shouldDelete, isDriverMatch.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def is_group_member(content: Json) -> bool:
 
 
 def should_delete(content: Json) -> bool:
-    """True if the object's deletion may proceed: no CreateSnapshot is in flight (SNS-011)."""
+    """True if the object may be deleted, because no CreateSnapshot is in flight (SNS-011)."""
     if not is_deleting(content):
         return False
     if objects.source_handle(content) is not None and not objects.ref_uid(content):

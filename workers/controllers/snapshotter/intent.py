@@ -1,11 +1,11 @@
 """The intent: the write-ahead record of a CreateSnapshot call that may have left a snapshot.
 
-The annotation being-created on the object is the intent's public half (SNQ-005): it survives a loss
-of csi-fleet's data, and together with the finalizer it keeps the object until the call's outcome is
-known. The intent is needed if the object is removed by force in the meantime: the call is then
-repeated from the intent, and its snapshot is deleted. The intent is part of the key's reconcile
-state. If a call is slow or its outcome is unknown, a ConfigMap in csi-fleet's namespace holds a
-copy, in case Redis loses its data.
+The annotation being-created on the object is the intent's public half (SNQ-005). The annotation
+survives a loss of csi-fleet's data and, together with the finalizer, keeps the object until the
+call's outcome is known. The intent is needed if the object is removed by force in the meantime. In
+that case the call is repeated from the intent, and the snapshot that it returns is deleted. The
+intent is part of the key's reconcile state. If a call is slow or its outcome is unknown, a
+ConfigMap in csi-fleet's namespace holds a copy, in case Redis loses its data.
 """
 
 from __future__ import annotations
@@ -158,7 +158,10 @@ class Intent:
         return self.parameters, self.secret
 
     def with_earlier(self) -> Self | None:
-        """Returns this intent with the earlier request as its open call; None if it has none."""
+        """Returns this intent with the earlier request as its open call.
+
+        Returns None if there was no earlier request.
+        """
         if self.earlier is None:
             return None
         parameters, secret = self.earlier

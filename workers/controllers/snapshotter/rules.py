@@ -2,8 +2,8 @@
 
 The watcher remembers those fields of each undecided snapshot content that only other programs
 change. The snapshotter's own writes (annotation being-created, status, finalizer removal) do not
-change these fields, so they add no key: the reconcile that made the writes has scheduled its own
-next run.
+change these fields, so they add no key. No key is needed, because the reconcile that made the
+writes has scheduled its own next run.
 """
 
 from __future__ import annotations
