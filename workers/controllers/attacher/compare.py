@@ -131,7 +131,7 @@ def compare_once(work: DriverPass, settings: AttacherSettings) -> Outcome:
 
 
 def refuse(work: DriverPass, found: int, total: int) -> None:
-    """Report that the differences are ignored until the next list shows the same ones."""
+    """Report that the differences are ignored until the next list shows the same differences."""
     message = (
         f"ListVolumes of the driver disagrees with {found} of {total} VolumeAttachments, on "
         "several nodes. Nothing is repaired unless the next ListVolumes reports the same. If this "

@@ -22,7 +22,8 @@ It is written only if there are such ids (MA-032).
 
 
 class Reason(StrEnum):
-    """Why an attach or detach failed, for `explain`; stored with the key from pass to pass."""
+    """The reason why an attach or detach failed, for `explain`; stored with the attachment's key.
+    """
 
     VOLUME_MISSING = "volume-missing"
     DRIVER_NOT_ON_NODE = "driver-not-on-node"

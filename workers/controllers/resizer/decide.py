@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Resizer(Enum):
-    """How a volume is expanded (R-003)."""
+    """The ways in which a volume can be expanded (R-003)."""
 
     REAL = "real"  # ControllerExpandVolume
     TRIVIAL = "trivial"  # only the node expands (R-042)

@@ -55,12 +55,12 @@ FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """How a snapshot is named at the driver.
+    """The rule by which a snapshot is named at the driver.
 
     Attributes:
         prefix: the first part of the name, before a dash.
-        uid_length: how many characters of the UID are used, without dashes; -1 keeps the UID as it
-            is.
+        uid_length: how many characters of the UID are used, without dashes; -1 keeps the UID as
+            it is.
     """
 
     prefix: str

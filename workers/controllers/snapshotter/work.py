@@ -123,10 +123,11 @@ class ContentPass(LiveContent):
         self.intent, self.polls = intent, polls
 
     def begin_look(self) -> None:
-        """Prepares a CreateSnapshot that polls a snapshot without an intent.
+        """Prepares a CreateSnapshot that only polls, for a snapshot that has no intent.
 
-        Such a snapshot has already been reported. The reconcile state keeps the call's deadline,
-        because a call whose outcome is unknown might recreate the snapshot after its deletion.
+        The object's status already names such a snapshot. The reconcile state keeps the call's
+        deadline, because a call whose outcome is unknown might recreate the snapshot after its
+        deletion.
         """
         self.looking = self.deadline()
         self.forget(polls=self.polls)
