@@ -22,8 +22,7 @@ It is written only if there are such ids (MA-032).
 
 
 class Reason(StrEnum):
-    """The reason why an attach or detach failed, for `explain`; stored with the attachment's key.
-    """
+    """The reason why an attach or detach failed, for `explain`; it is stored with the key."""
 
     VOLUME_MISSING = "volume-missing"
     DRIVER_NOT_ON_NODE = "driver-not-on-node"
