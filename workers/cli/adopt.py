@@ -84,7 +84,7 @@ def run(tools: Tools) -> int:
 
 @dataclass
 class Move:
-    """One run of the command.
+    """One run of `adopt` or `release`.
 
     Attributes:
         tools: the connections and settings.
@@ -146,9 +146,9 @@ class Move:
         return code or (verification.run("", "adopt") if verification else 0)
 
     def verification(self, workload: JsonObject, plan: Plan) -> Verification | None:
-        """Prepare the claim for --verify; its problems prevent the change.
+        """Prepare the claim that --verify creates; a problem with it prevents the change.
 
-        Returns None without the flag.
+        Return None if the flag was not given.
         """
         tool = self.tools.settings.tool
         if not tool.verify:
@@ -271,7 +271,7 @@ class Move:
                 yield self._owner(pod, namespace)
 
     def _pods_of(self, namespace: str, holder: str) -> list[JsonObject]:
-        """Return the pod with the holder's name; with host networking, the pods on that node."""
+        """Return the pod named `holder`; if there is none, the host-network pods on that node."""
         try:
             return [self.tools.kube.get(paths.PODS, holder, namespace=namespace)]
         except NotFoundError:
@@ -439,7 +439,7 @@ class Move:
         yield adoptcentral.secrets_hint(around.central, self.choice.driver)
 
     def _rights(self, workload: JsonObject, pod: JsonObject, namespace: str) -> Iterator[Finding]:
-        """Check that the pod's account and the watcher have each sidecar's permissions.
+        """Check that the pod's account and the watcher's together have each sidecar's permissions.
 
         Args:
             workload: the driver's workload.
@@ -560,7 +560,7 @@ class Move:
         return 0
 
     def _is_handed_over(self, plan: Plan, *, wants_ours: bool) -> bool:
-        """Return True if the wanted side holds at least one Lease and the other side holds none."""
+        """Return True if the wanted side holds at least one Lease and the other side none."""
         held = self._holders()
         mine, others = (held.ours, held.go) if wants_ours else (held.go, held.ours)
         return bool(mine.keys() & plan.elects) and not others.keys() & plan.elects
@@ -602,7 +602,7 @@ class Move:
         return 1
 
     def say_written(self, places: list[str], what: str) -> None:
-        """Print a line for each object."""
+        """Print one line for each object that was written."""
         for one in places:
             terminal.write(f"{one} {what}")
 

@@ -6,9 +6,9 @@
     cluster                   ClusterRole and binding: the workers are allowed to serve this driver
 
 Only missing or different objects are written, so the command can be interrupted and repeated. None
-of them allows a call to the driver before its pods have a gateway. If an object of the same name
-exists that `adopt` did not create, a Secret (for example from cert-manager) is used, and any other
-object is a conflict: the command refuses to continue.
+of these objects allows a call to the driver before its pods have a gateway. If an object of the
+same name exists that `adopt` did not create, a Secret (for example from cert-manager) is used, and
+any other object is a conflict: the command refuses to continue.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _port(kube: KubeResources, namespace: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The objects of one driver.
+    """The objects that one driver needs in central mode, apart from its workload.
 
     Attributes:
         kube: the API server, accessed with the user's permissions.
@@ -196,8 +196,8 @@ class Surroundings:
         }
         known = find(self.kube, SERVICES, self.name, self.namespace)
         if is_one_replica and (known is None or known["spec"].get("clusterIP") == "None"):
-            # A Service without an address of its own resolves to its pods. An existing address is
-            # kept.
+            # A Service without a cluster IP resolves to the addresses of its pods. An existing
+            # Service keeps its cluster IP.
             spec["clusterIP"] = "None"
         return self._object(SERVICES, self.name, {"spec": spec})
 
@@ -555,7 +555,10 @@ def _all_but(port: int) -> list[JsonObject]:
 
 
 def _change(found: Any, wanted: Any) -> Any:
-    """Return a merge patch that makes `found` contain `wanted`; label maps are replaced whole."""
+    """Return a merge patch that makes `found` contain `wanted`.
+
+    A map of labels is replaced as a whole.
+    """
     if not isinstance(wanted, dict) or not isinstance(found, dict):
         return wanted
     gone = found.keys() - wanted.keys() if _is_labels(wanted) else ()

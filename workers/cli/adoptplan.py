@@ -1,14 +1,14 @@
 """Plans what adopting or releasing a driver changes in its workload.
 
 This module is pure: it takes objects, and returns a merge patch and findings. The patch also
-stores, in an annotation of the workload, a record of what it removes, so a single request writes
-both or neither. A user who can forge the record can also change the containers. All state is in the
-workload, and each step is planned from the workload's current content, so any step can be
-interrupted and repeated.
+stores, in an annotation of the workload, a record of what it removes, so a single request makes the
+change and stores the record, or does neither. A user who can forge the record could also change the
+containers directly. All state is in the workload, and each step is planned from the workload's
+current content, so any step can be interrupted and repeated.
 
     Go sidecars ---adopt---> worker + record ---release---> Go sidecars + mark ---> Go sidecars
 
-Both sides never work at the same time. If every sidecar has --leader-election, the Lease ensures
+The two sides never work at the same time. If every sidecar has --leader-election, the Lease ensures
 this. If not, the Deployment's pods are replaced with the Recreate strategy, and `settle` restores
 the original strategy once the new pods run.
 
@@ -51,7 +51,7 @@ _LISTS: Final = ("containers", "initContainers")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user requested."""
+    """The options that the user gave to `adopt` or `release`."""
 
     driver: str
     one_replica: bool = False
@@ -619,7 +619,10 @@ def _template(
 
 
 def _removed(spec: JsonObject, names: set[str]) -> list[JsonObject]:
-    """Return the containers to remove, each with its index in its list, not counting the worker."""
+    """Return the containers to remove, each with the name of its list and its index there.
+
+    An index is the one that the container has when the worker is left out of the list.
+    """
     return [
         {"list": one, "index": index, "container": copy.deepcopy(container)}
         for one in _LISTS

@@ -231,7 +231,10 @@ class Verification:
         ]
 
     def _earlier(self, volume: JsonObject) -> _EarlierVolumeError:
-        """Return the error that reports what was done about a volume not created for the claim."""
+        """Return the error for a volume that was not created for the claim.
+
+        The message says what was done about the volume.
+        """
         name = volume["metadata"]["name"]
         bound = (
             f"the claim {self.place} was bound to PersistentVolume {name}, which was not created "
@@ -300,7 +303,7 @@ class Verification:
         return ""
 
     def _cause(self, asked_in: str) -> str:
-        """Return the cause that `explain` reports; if it cannot run, the claim's newest warning."""
+        """Return the cause that `explain` reports; if that cannot run, the claim's last warning."""
         report: JsonObject = {}
         if asked_in:
             words = ("explain", "pvc", self.place, "-o", "json")

@@ -1,4 +1,4 @@
-"""`csi-fleet audit`: finds leaked volumes and snapshots, and objects that have lost theirs.
+"""`csi-fleet audit`: finds leaked volumes and snapshots, and objects without their volume.
 
 Nothing is deleted without a confirmation.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words for a kind of thing in the storage backend, and for its object in the cluster."""
+    """The words for volumes or snapshots, and for their objects in the cluster, in messages."""
 
     thing: str
     owner: str
@@ -145,7 +145,7 @@ def connect(tools: Tools) -> tuple[CsiClient, str]:
 def audit(
     tools: Tools, client: CsiClient, driver: str, *, has_snapshots: bool
 ) -> tuple[Report, Report]:
-    """Compare volumes and snapshots in two passes that are the grace time apart."""
+    """Compare volumes and snapshots in two passes, with the grace time between them."""
     looks: list[Callable[[Tools, CsiClient, str], Look]] = [look]
     if has_snapshots:
         looks.append(snapshotaudit.look)
@@ -172,7 +172,7 @@ def audit(
 
 
 def look(tools: Tools, client: CsiClient, driver: str) -> Look:
-    """Make one pass; the order in which the data is read makes the comparison safe."""
+    """Make one pass over volumes; the order of the reads makes comparing two passes safe."""
     at = time.time()
     listed = {
         entry.volume.volume_id: entry.volume.capacity_bytes

@@ -31,8 +31,8 @@ def run(settings: Settings) -> int:
     mark_ready(settings, "beat.ready")
     ask_redis(settings)
     beat: Any = app.Beat(loglevel="WARNING", redirect_stdouts=False, quiet=True, pidfile=None)
-    # Celery's signal handler would write the schedule first, and would wait while Redis is
-    # unavailable.
+    # Before it stops beat, Celery's signal handler would write the schedule, and would wait while
+    # Redis is unavailable.
     beat.install_sync_handler = lambda _: None
     try:
         beat.run()
@@ -69,7 +69,7 @@ def without_scripts(sender: Any = None, **_: Any) -> None:
 
 
 def extend(keys: Any, args: Any, client: Any) -> int:
-    """Extend our lock as redbeat's script does, but with WATCH instead of atomically."""
+    """Extend our lock as redbeat's script does, but use WATCH, because commands are not atomic."""
     return _if_ours(client, keys[0], args[0], "pexpire", int(args[1]))
 
 

@@ -1,7 +1,8 @@
 """Creates and renews an authority and certificates for the drivers' mutual TLS.
 
-All certificates are valid for ten years, but a signed certificate for no longer than its authority.
-An authority is renewed with its own key, so certificates that it signed before remain valid.
+Certificates are valid for ten years, but no signed certificate is valid for longer than its
+authority. An authority is renewed with its own key, so certificates that it signed before remain
+valid.
 """
 
 from __future__ import annotations
@@ -106,10 +107,10 @@ def is_fresh(certificate: bytes) -> bool:
 
 
 def lasting(pem: bytes, *, is_bundle: bool = False) -> tuple[bool, str]:
-    """Return whether the certificate is valid, and its end if that is near or has passed.
+    """Return whether the certificate is valid, and when it ends if its end is near or past.
 
-    In a chain, the first certificate counts, which is the owner's; in a bundle of authorities, the
-    certificate that expires last. Text that cannot be parsed counts as valid.
+    In a chain, the first certificate counts, because it is the owner's. In a bundle of authorities,
+    the certificate that expires last counts. Text that cannot be parsed counts as valid.
     """
     try:
         ends = [one.not_valid_after_utc for one in x509.load_pem_x509_certificates(pem)]

@@ -40,7 +40,8 @@ ASK_SECONDS: Final = 1
 HELD_SECONDS: Final = 0.1
 """How long one request waits while a list is held back.
 
-The next message of that list must not wait a second once the list is read again.
+This is short, so that the list's next message does not wait for a second once the list is read
+again.
 """
 MOST_TRIES: Final = 100
 
@@ -49,7 +50,7 @@ class ThreadsConsumer(Consumer):
     """Celery's consumer, made safe for threads that begin and end tasks while it closes."""
 
     def on_close(self) -> None:
-        """Retry, because Celery iterates here over sets that other threads change."""
+        """Close; retry if other threads change the sets over which Celery iterates meanwhile."""
         for _ in range(MOST_TRIES):
             try:
                 super().on_close()
@@ -103,7 +104,7 @@ class CeleryConsumers:
         self._ask()
 
     def hold(self, queue_name: str, is_full: bool) -> None:
-        """Fetch no messages from this driver's lists while all its slots are in use."""
+        """Stop fetching the driver's messages if all its slots are in use; else resume."""
         with self._lock:
             names = self._queues(queue_name)
             self._held = self._held | names if is_full else self._held - names
@@ -140,8 +141,8 @@ class CeleryConsumers:
     def shown(self, task: str, key: Key) -> Iterator[Callable[[Outcome], None]]:
         """Show a reconcile as a Celery task while a client such as Flower has enabled task events.
 
-        A reconcile that recorded an error is a FAILURE, whatever happens to its key. A reconcile
-        without an error whose key is retried is a RETRY.
+        If the reconcile recorded an error, the task is shown as a FAILURE, whatever happens to the
+        key. If it recorded no error but the key is retried, the task is shown as a RETRY.
         """
         events = getattr(self._consumer, "event_dispatcher", None)
         if events is None or (events.groups and "task" not in events.groups):
@@ -201,7 +202,7 @@ class CeleryConsumers:
             consumer.call_soon(self._arrange)
 
     def _arrange(self) -> None:
-        """Add and cancel queues until Celery reads exactly the wanted queues, in the event loop."""
+        """In the event loop, add and cancel queues until Celery reads exactly the wanted queues."""
         consumer = self._consumer
         task_consumer = getattr(consumer, "task_consumer", None)
         if task_consumer is None:  # connecting; `connected` follows

@@ -1,7 +1,7 @@
 """Serves the metrics and probes of a whole `csi-fleet run`; other processes serve their own.
 
-The supervisor serves the metrics of all its children, and reads the driver queues from Redis at
-each scrape. See `workers.process` for the other processes.
+The supervisor serves the metrics of all its child processes, and reads the driver queues from Redis
+at each scrape. See `workers.process` for the other processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def serve_run(
     live: Callable[[], str],
     ready: Callable[[], str],
 ) -> DiagnosticsServer:
-    """Serve the endpoint of `csi-fleet run`: the sum of its children's metrics.
+    """Serve the probes of `csi-fleet run`, and the summed metrics of its child processes.
 
     Raises:
         ConfigError: the process cannot listen on the address.
@@ -42,7 +42,7 @@ def serve_run(
 
 
 def shared_metrics(directory: Path) -> SharedMetrics:
-    """Prepare the folder through which the children of a run export metrics."""
+    """Prepare the folder through which the child processes of a run export their metrics."""
     shared = SharedMetrics(directory / METRICS_FOLDER)
     shared.prepare()
     return shared

@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 
 
 def discovered_gates(settings: Settings, kube: KubeResources) -> FeatureGates:
-    """Turn VolumeAttributesClass off if the API server does not serve that resource (P-703)."""
+    """Return the gates, with VolumeAttributesClass off if the cluster does not serve it (P-703)."""
     try:
         served: bool | None = kube.is_served(paths.ATTRIBUTES_CLASSES)
     except ApiError as error:

@@ -58,7 +58,7 @@ Check: TypeAlias = "Callable[[Tools], Iterator[Finding]]"
 
 
 def run(tools: Tools) -> int:
-    """Run the command; return 1 if a check fails that csi-fleet cannot work without."""
+    """Run the command; return 1 if something that csi-fleet cannot work without is missing."""
     return show(tools, "doctor", list(findings(tools)))
 
 

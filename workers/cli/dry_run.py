@@ -86,7 +86,7 @@ def _from_file(name: str, documents: list[JsonObject]) -> JsonObject:
 
 
 def _class_of_file(documents: list[JsonObject], claim: JsonObject) -> JsonObject | None:
-    """Return the claim's class from the same file; it need not exist in the cluster yet."""
+    """Return the claim's class if the file defines it; the cluster need not have the class yet."""
     for one in documents:
         is_class = one.get("kind") == "StorageClass"
         if is_class and (one.get("metadata") or {}).get("name") == claim_class_name(claim):

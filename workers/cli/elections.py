@@ -41,8 +41,8 @@ class Elections:
         settings: the settings of the process.
         specs: the controllers that this process runs.
         fleet: the drivers.
-        consumers: the Celery queues; a driver's queue is left while this process must not work
-            on its keys.
+        consumers: the Celery queues; a driver's queue is not read while this process must not
+            work on the driver's keys.
         queue: the work queue; a driver's keys are paused while another installation holds a Lease.
         redis: the connection to the queue's Redis.
         metrics: the metrics that contain the gauges.
@@ -106,7 +106,7 @@ class Elections:
         self.leadership.start(self._candidates)
 
     def check(self) -> str:
-        """Return which of our Leases is overdue, or "" if none is (F-022)."""
+        """Return which of our Leases is overdue for renewal, or "" if none is (F-022)."""
         return self.leadership.check()
 
     def stop(self) -> None:

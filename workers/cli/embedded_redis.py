@@ -38,9 +38,9 @@ BROKER_COMMANDS: Final = (
     "ping hello client|setname select multi exec lpush brpop llen expire publish subscribe "
     "psubscribe unsubscribe punsubscribe"
 )
-# Lists of replies, named after the client that asked: no key of csi-fleet has such a name. Celery
-# also reads the length of the lists behind its channels. Redis allows a subscription by pattern
-# only if the ACL contains the same pattern, so the database number is fixed.
+# Lists of replies. They are named after the client that asked, and no key of csi-fleet has such a
+# name. Celery also reads the length of the lists behind its channels. Redis allows a subscription
+# by pattern only if the ACL contains the same pattern, so the database number is fixed.
 REMOTE: Final = (
     "%R~*.celery.pidbox %R~celeryev.* ~????????-????-????-????-????????????.reply.celery.pidbox "
     "&/0.celery.pidbox &/0.celeryev/*"
@@ -168,7 +168,10 @@ def log_text(directory: Path) -> str:
 
 
 def stop(process: subprocess.Popen[bytes], directory: Path) -> None:
-    """Stop Redis. It has nothing to save, and handles signals only ten times a second."""
+    """Stop Redis with a command, because it handles signals only ten times a second.
+
+    Redis has nothing to save.
+    """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(1.0)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from workers.explain.nouns import Noun
     from workers.explain.timeline import Entry
 
-# Causes without a known reason, possibly because no process saw the object. `uploading` is left
-# out, because the driver is polled during an upload.
+# Causes that do not say why the object waits, possibly because no process saw the object.
+# `uploading` is left out, because the driver is polled during an upload.
 _UNSEEN: Final = (NO_REASON - {"uploading"}) | {
     "not-queued",
     "change-unseen",
@@ -36,7 +36,7 @@ class Answer:
     """The explanation of an object.
 
     Attributes:
-        found: the answer of the controller that knows most.
+        found: the most informative answer of a controller.
         cause: the cause, including anything that keeps watchers and workers from seeing the object.
         problem: why Redis did not answer; "" if it did.
     """
@@ -84,7 +84,7 @@ def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer
 
 
 def unseen(tools: Tools, cause: Cause) -> Cause:
-    """Add what keeps watchers and workers from seeing the object if its cause gives no reason."""
+    """If the cause gives no reason, add what keeps watchers and workers from seeing the object."""
     if cause.code not in _UNSEEN:
         return cause
     troubles = tools.presence.troubles()

@@ -2,7 +2,8 @@
 
 The page shows what `status`, `pending` and `explain` print, and calls their code. All visitors
 share one read of the data, which is at most a few seconds old. Flower's own page `/broker` is given
-the lengths of the drivers' queues. Flower has no plug-ins, so its list of handlers is extended.
+the lengths of the drivers' queues. Flower cannot load plug-ins, so its list of handlers is
+extended.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _HEADERS: Final = {
 
 
 class NoAccount:
-    """Replaces the API server's client if Flower has no account: it refuses all requests."""
+    """Takes the place of the API client if Flower has no API account, and refuses all requests."""
 
     def get(self, path: str, query: Any = None, **_: Any) -> Any:
         """Refuse the request."""
@@ -126,9 +127,10 @@ class Fleet:
         )
 
     async def queues(self, _: object) -> list[dict[str, Any]]:
-        """Return the rows of Flower's page `/broker`; called like Flower's own broker client.
+        """Return the rows of Flower's page `/broker`.
 
-        A Celery list contains at most one message, so its length would mean nothing.
+        This method has the interface of Flower's own broker client. A Celery list contains at most
+        one message, so its length would mean nothing.
         """
         return await IOLoop.current().run_in_executor(_READERS, self.lists)
 
@@ -198,7 +200,7 @@ class _OfFleet(BaseHandler):  # type: ignore[misc]  # Flower has no types
 
 
 class _Handler(_OfFleet):
-    """A page computed off the event loop, with headers that forbid content from elsewhere."""
+    """A page that is computed outside the event loop; its headers forbid external content."""
 
     @property
     def root(self) -> str:
@@ -217,7 +219,7 @@ class _Handler(_OfFleet):
         self.answer(code, page)
 
     def answer(self, code: int, page: str) -> None:
-        """Send a page that loads nothing from elsewhere."""
+        """Send a page whose headers forbid content from other servers."""
         for name, value in _HEADERS.items():
             self.set_header(name, value)
         self.set_status(code)

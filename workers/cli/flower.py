@@ -60,7 +60,7 @@ def arguments(settings: Settings) -> list[str]:
 def tls_options(url: str) -> dict[str, object] | None:
     """Return options for Flower's own Redis client, which ignores the TLS files in a Redis URL.
 
-    Returns None for a connection without TLS. Celery's connections use the URL unchanged.
+    Return None for a connection without TLS. Celery's connections use the URL unchanged.
     """
     parts = urlsplit(url)
     if parts.scheme != "rediss":
@@ -91,7 +91,7 @@ class Restarter:
 
     def step(self) -> float:
         """Check the files once; return the number of seconds until the next check."""
-        # A missing file is assumed to be in the middle of a replacement.
+        # If a file is missing, assume that it is just being replaced.
         if any(
             found not in (None, known)
             for found, known in zip(self._contents(), self._known, strict=True)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# These are only names: the supervisor itself does not use the modules.
+# The supervisor only passes on these names; it does not use the modules itself.
 WATCHER: Final = "watcher.__main__"
 WORKERS: Final = ("workers.cli.worker", "workers.cli.beat")
 POLL_SECONDS: Final = 0.02
@@ -40,7 +40,7 @@ def preload(*names: str) -> None:
 
 
 def is_possible() -> bool:
-    """Return True if a fork would copy the whole process: it has only one thread."""
+    """Return True if this process has only one thread, so that a fork copies all of it."""
     return hasattr(os, "fork") and threading.active_count() == 1
 
 

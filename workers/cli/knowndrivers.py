@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 
 def served(tools: Tools, driver: str) -> dict[str, dict[str, object]]:
-    """Return a driver's registrations by queue name (several with one per node); {} if unserved.
+    """Return a driver's registrations by queue name; {} if no worker serves the driver.
 
     Raises:
         ConfigError: no worker, queue or storage class names such a driver.
+
+    A driver that runs on each node has one queue per node.
     """
     records = tools.registry.alive()
     found = {name: one for name, one in sorted(records.items()) if one.get("name") == driver}
@@ -39,7 +41,10 @@ def shown(names: dict[str, dict[str, object]]) -> str:
 
 
 def _provisioners(tools: Tools) -> set[str]:
-    """Return the classes' provisioners; none if the API server fails, so pausing still works."""
+    """Return the provisioners of all classes, or none if the API server fails.
+
+    A failure is not raised, so that drivers can still be paused.
+    """
     try:
         return {str(one.get("provisioner")) for one in tools.kube.list(paths.STORAGE_CLASSES)}
     except (ApiError, ConfigError):

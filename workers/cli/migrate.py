@@ -134,7 +134,7 @@ def holders(tools: Tools, driver: str) -> Holders:
 
 
 def looked_at(tools: Tools, pod: str, holding: list[str]) -> tuple[list[Sidecar], list[Finding]]:
-    """Return the sidecars of the named pod, or else of the pods with Leases; and what failed."""
+    """Return the sidecars of the named pod, or else of the Lease holders, and what failed."""
     found: list[Sidecar] = []
     problems: list[Finding] = []
     for place in [pod] if pod else holding:
@@ -234,12 +234,13 @@ def of_pod(
 
 
 def of_rights(tools: Tools, sidecar: Sidecar, watcher: str = "") -> Iterator[Finding]:
-    """Check which of the controller's permissions the pod's service account does not have.
+    """Check which of the controller's permissions the pod's service account lacks.
 
     Args:
         tools: the connections and settings.
         sidecar: the container, in a pod with that account.
-        watcher: the account of a watcher that does its share of the controller's work.
+        watcher: the account of the watcher, which may have the permissions to list and watch
+            instead; "" for none.
     """
     namespace = sidecar.pod["metadata"]["namespace"]
     name = sidecar.pod["spec"].get("serviceAccountName") or "default"

@@ -268,7 +268,7 @@ def _arguments(given: Sequence[Given], result: OneContainer) -> list[str]:
 def socket(given: Sequence[Given], result: OneContainer) -> list[str]:
     """Return the address of the socket as the first container sees it.
 
-    In all containers, the address must be that of the same file.
+    The addresses in all containers must refer to the same file.
     """
     addresses = [one.value("csi-address") for one in given]
     if any(len(one) != 1 for one in addresses):
@@ -374,7 +374,7 @@ def _common(given: Sequence[Given], result: OneContainer) -> list[str]:
 def _first(
     name: str, texts: Sequence[str], given: Sequence[Given], result: OneContainer
 ) -> list[str]:
-    """Return the first value of a flag that a process has once; a note lists dropped values."""
+    """Return the first of the values given for a flag of the process; a note lists the others."""
     whole = [text for text in texts if text]
     if not whole:
         return []
@@ -550,7 +550,7 @@ def _volumes(
 ) -> list[JsonObject]:
     """Return the volumes that the worker needs.
 
-    Only our container mounts the Secret, so the container's user is allowed to read it.
+    The container's user is allowed to read the Secret, because no other container mounts it.
     """
     of_pod = pod_spec.get("securityContext") or {}
     user = security.get("runAsUser", of_pod.get("runAsUser"))
@@ -561,10 +561,10 @@ def _volumes(
 
 
 def security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) -> JsonObject:
-    """Return a security context with the user that could reach the socket.
+    """Return a security context whose user can open the driver's socket.
 
-    The context has no more privileges than before. The Go sidecars' images run as root by default;
-    csi-fleet's image does not.
+    The context grants no more privileges than the sidecar had. The Go sidecars' images run as root
+    by default; csi-fleet's image does not.
     """
     found: JsonObject = copy.deepcopy(container.get("securityContext") or {})
     of_pod = pod_spec.get("securityContext") or {}

@@ -56,7 +56,8 @@ def run(tools: Tools) -> int:
     _mirror(tools, _record(tools, kind, name, _end_ms(tools))[1])
     if kind == CLASS:
         if has_redis:
-            # By then every worker has read the pause, so no worker starts a claim after that.
+            # After this pause, every worker has read the class's pause, so no worker starts another
+            # claim.
             time.sleep(CLASS_CACHE_SECONDS)
         terminal.write(f"storage class {name} is paused; attempts in progress will finish")
         return 0
@@ -116,7 +117,7 @@ def drain(tools: Tools, names: list[str]) -> int:
 
 
 def queue_names_of(tools: Tools, driver: str) -> list[str]:
-    """Return a driver's queue names (several with one per node).
+    """Return a driver's queue names: one per node if it runs on each node, else one.
 
     The driver need not have workers: a driver without workers can be paused too.
 

@@ -98,7 +98,7 @@ class Group:
 
 
 class ReadOnce:
-    """Replaces `Tools`, with connections that read each answer only once."""
+    """A stand-in for `Tools` whose connections read everything only once."""
 
     def __init__(self, tools: Tools, namespace: str) -> None:
         self.settings = tools.settings
@@ -149,7 +149,7 @@ class ClassPauses(Answers):
 
 
 def run(tools: Tools) -> int:
-    """Run the command; return 0 if the objects could be read: this is a list, not a check."""
+    """Run the command; return 0 if the objects could be read, even if some of them wait."""
     tool = tools.settings.tool
     if tool.namespace and tool.all_namespaces:
         raise ConfigError("-n NAMESPACE and -A cannot be combined. Use one of the two flags")
@@ -263,7 +263,7 @@ def _is_in(once: Any, item: JsonObject, namespace: str) -> bool:
 def _known_to_redis_alone(
     tools: Tools, seen: set[tuple[str, str]], namespace: str
 ) -> Iterator[Waiting]:
-    """Yield failing work on objects that were not listed: deleted objects, or no object at all."""
+    """Yield failing work whose object was not listed: it is gone, or the work has no object."""
     for one in failed_keys(tools.redis):
         kind = catalogue.kinds().get(one.key.kind)
         word = (kind.noun if kind is not None else "") or one.key.kind
@@ -282,7 +282,7 @@ def _known_to_redis_alone(
 
 
 def grouped(found: Iterable[Waiting]) -> list[Group]:
-    """Group the objects by cause: problems before states that resolve themselves, then by size."""
+    """Group the objects by cause; problems come first, and large groups before small ones."""
     groups: dict[tuple[str, ...], Group] = {}
     for one in found:
         code = _CODE.search(one.cause.text)

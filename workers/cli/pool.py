@@ -1,7 +1,7 @@
 """Celery's pool of threads, which also reports that a task has ended.
 
-Celery's event loop fetches the next message when it runs a round and finds a free thread. Nothing
-starts a round when a thread becomes free, so that thread would be idle for up to a second.
+Celery's event loop fetches the next message when it runs a round and finds a free thread. A thread
+that becomes free does not start a round, so without the report it would be idle for up to a second.
 """
 
 from __future__ import annotations

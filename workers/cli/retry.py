@@ -66,7 +66,7 @@ def _told_queued(kind: str, name: str) -> int:
 
 
 def _retry_known(tools: Tools, kind: str, namespace: str, name: str) -> int:
-    """Queue all of an object's keys that wait, fail or have a history, for any controller."""
+    """Queue an object's keys of all controllers, if they wait, fail or have a history."""
     shown = f"{namespace}/{name}" if namespace else name
     try:
         keys = _known(tools, kind, namespace, name)
@@ -88,7 +88,10 @@ def _known(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
 
 
 def _others(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
-    """Queue and return other controllers' keys for a claim or volume, such as a resize."""
+    """Queue and return the keys that other controllers have for a claim or volume.
+
+    An example is the key of a resize.
+    """
     known, own = _known(tools, kind, namespace, name), {KIND_CLAIMS, KIND_VOLUMES}
     found = [key for key in known if key.kind not in own]
     for key in found:

@@ -109,8 +109,8 @@ class Supervisor:
         env["KUBECONFIG"] = self.settings.kube.kubeconfig
         if self.settings.http.endpoint:
             env[MULTIPROCESS_VARIABLE] = self.serve(url)
-        # Beat keeps its schedule in Redis, and the watcher deletes unread replies from it. Both use
-        # the connection that sends their messages.
+        # Beat keeps its schedule in Redis, and the watcher deletes unread replies from Redis. For
+        # both, they use the connection that sends their messages.
         with_broker = env | ({BROKER_VARIABLE: embedded_redis.BROKER} if self.redis else {})
         self.add("watcher", Command.WATCHER, ["watcher"], env)
         for index in range(self.settings.process.workers):
@@ -133,7 +133,7 @@ class Supervisor:
             forking.preload(*names)
 
     def begin(self, child: Child) -> None:
-        """Fork the first start of a part if possible; later starts get new interpreters."""
+        """Start a part for the first time, by forking if possible; a restart never forks."""
         if self.http is None and not child.failures and forking.is_possible():
             child.fork()
         else:
@@ -216,7 +216,7 @@ class Supervisor:
             process.kill()  # do not wait: a frozen process cannot die now
 
     def look_after(self, child: Child) -> int | None:
-        """Start or restart one part; an exit code, if returned, ends the whole program."""
+        """Start or restart one part if it is due; return an exit code if the program must end."""
         if child.process is None:
             if time.monotonic() >= child.next_start and self.may_start(child):
                 self.begin(child)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 LABEL: Final = "csi-fleet.io/secret-roles"
 _RBAC: Final = "rbac.authorization.k8s.io"
-# The kind of class, the field that names its driver, and the objects that use the class. Templates
-# are resolved in the namespaces of these objects.
+# Each entry: a kind of class, the field that names the class's driver, and the kind of object that
+# uses the class. Templates are resolved in the namespaces of these objects.
 _CLASSES: Final = (
     (paths.STORAGE_CLASSES, "provisioner", paths.CLAIMS, "storageClassName"),
     (paths.SNAPSHOT_CLASSES, "driver", paths.SNAPSHOTS, "volumeSnapshotClassName"),

@@ -113,7 +113,7 @@ def _as_fields(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _what(record: dict[str, Any]) -> str:
-    """Return the expected change that the sidecar has not made yet."""
+    """Describe the expected change that the sidecar has not made yet."""
     if record["wanted"] is None:
         return "not deleted yet"
     return "not created yet" if record["base"] is None else "not changed yet"

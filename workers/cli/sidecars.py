@@ -73,17 +73,17 @@ class Sidecar:
         return [str(one) for one in words]
 
     def arguments(self) -> list[str]:
-        """The arguments as the process receives them, without those with unknown variables."""
+        """The arguments as the process receives them, except those with an unknown variable."""
         return self._divided()[0]
 
     def unknown(self) -> list[str]:
-        """The arguments with unknown variables, for example from a ConfigMap."""
+        """The arguments with a variable whose value is unknown, such as one from a ConfigMap."""
         return self._divided()[1]
 
     def _divided(self) -> tuple[list[str], list[str]]:
         """Return the known and the unknown arguments.
 
-        If the next word is the value of a flag, the flag and the word are kept together.
+        A flag whose value is a separate word is kept together with that word.
         """
         environment, known, unknown = self.environment(), list[str](), list[str]()
         for word in self.given():

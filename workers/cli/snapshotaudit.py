@@ -1,4 +1,4 @@
-"""The snapshots' half of `csi-fleet audit`: the driver's list, open attempts, snapshot contents.
+"""Compares a driver's snapshots with the snapshot contents, for `csi-fleet audit`.
 
 It makes the same two passes as the audit of volumes, with snapshot contents instead of PVs. It
 recognizes an open attempt by the content's annotation being-created, by the state of the content's
@@ -54,7 +54,7 @@ def obstacle(tools: Tools, client: CsiClient) -> str:
 
 
 def look(tools: Tools, client: CsiClient, driver: str) -> Look:
-    """Make one pass; the driver's list is read first, as in the audit of volumes."""
+    """Make one pass; the driver's snapshots are listed first, as in the audit of volumes."""
     at = time.time()
     listed = {
         entry.snapshot.snapshot_id: entry.snapshot.size_bytes

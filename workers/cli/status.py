@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 WATCH_SECONDS: Final = 2.0
 # The number of processes named in a line; `--wide` names all of them.
 _SHOWN_PROCESSES: Final = 3
-# Watchers and workers report every 5 s, so by this time after a loss of data Redis knows them
-# again.
+# Watchers and workers report every 5 s. So this long after a loss of its data, Redis knows all of
+# them again.
 _BACK_SECONDS: Final = 15
 _HEAD: Final = ("DRIVER", "STATE", "READY", "RUNNING", "FAILING", "OLDEST")
 _WIDE_HEAD: Final = (
@@ -73,7 +73,7 @@ def run(tools: Tools) -> int:
 
 
 def gather(tools: Tools, only: str = "") -> dict[str, Any]:
-    """Return everything that `status` shows, also for `-o json`; ages are in seconds.
+    """Return everything that `status` shows, including with `-o json`; ages are in seconds.
 
     Args:
         tools: the connections.
@@ -204,7 +204,7 @@ def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
 
 
 def _held(report: dict[str, Any]) -> Iterator[str]:
-    """Yield what an operator or a Lease pauses, one line each; a driver's nodes share a line."""
+    """Yield one line for each driver (with all its nodes) and each class that is paused."""
     lines: dict[tuple[str, str], int] = {}
     for name, driver in report["drivers"].items():
         if driver["state"].startswith(("paused", "lease elsewhere")):

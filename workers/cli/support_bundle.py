@@ -165,7 +165,7 @@ def _checked(tools: Tools) -> list[dict[str, str]]:
 
 
 def _explained(tools: Tools, groups: list[Group]) -> Iterable[dict[str, Any]]:
-    """Yield the longest waiting object of each cause, explained with its history."""
+    """Yield the object that has waited longest for each cause, explained with its history."""
     for group in groups[:EXPLAINED]:
         one = group.oldest
         if one.word not in nouns.nouns():

@@ -1,7 +1,7 @@
 """Finds who would undo a change to a workload, from the workload's metadata.
 
-This module is pure. Some owners restore their version at once, others when a user applies their
-version again.
+This module is pure. Some owners restore their own version at once; others do so only when a user
+applies it again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Undoer:
 _RENDERED: Final = "add the printed patch to its kustomization"
 _POSTED: Final = "pass the printed kustomization to `helm upgrade` with --post-renderer"
 
-# A label or annotation, its required value ("" for any), the owner, whether it acts at once, and
-# the remedy.
+# Each entry: a label or annotation, the value that it must have ("" for any), its owner, whether
+# the owner undoes a change without a user's action, and the remedy.
 _SIGNS: Final = (
     ("argocd.argoproj.io/instance", "", "Argo CD application", True, _RENDERED),
     ("argocd.argoproj.io/tracking-id", "", "Argo CD application", True, _RENDERED),
@@ -61,7 +61,7 @@ _SIGNS: Final = (
         "apply the printed kustomization instead of the manifest",
     ),
 )
-# Field managers that reconcile, even if they are configured to set no label.
+# Field managers that undo changes; they are recognized even if they are configured to set no label.
 _MANAGERS: Final = {
     "argocd-controller": ("Argo CD", _RENDERED),
     "kustomize-controller": ("Flux", _RENDERED),

@@ -26,7 +26,7 @@ class SignalWaker:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 
     def attach(self, hub: Any) -> None:
-        """Let this event loop wait for the socket too; it is safe to call this again."""
+        """Let this event loop wait for the socket too; calling this more than once does no harm."""
         hub.add_reader(self._reader, self._drain)
 
     def wait(self) -> None:

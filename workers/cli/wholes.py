@@ -1,8 +1,8 @@
-"""`csi-fleet explain driver|class|namespace NAME`: explains what blocks it, and what waits.
+"""`csi-fleet explain driver|class|namespace NAME`: explains what blocks all its work.
 
-The cause is one that blocks all of it (no worker serves the driver, the class is paused), or else
-the cause for which most of its objects wait. All its waiting objects follow, grouped as in
-`pending`.
+The command shows a cause that blocks the whole driver, class or namespace, for example that no
+worker serves the driver. If there is no such cause, it shows the cause for which most of the
+objects wait. All waiting objects follow, grouped as in `pending`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Whole:
     """The state of a driver, a class or a namespace.
 
     Attributes:
-        held: the cause that blocks all of it; None if there is none.
-        facts: what it is, one sentence for each fact.
-        groups: all its waiting objects.
+        held: the cause that blocks all work for it; None if there is none.
+        facts: sentences that describe it.
+        groups: all objects that wait for it, grouped by cause.
         missed: the kinds that could not be listed, with the reason.
         is_there: False if there is no such object.
     """
@@ -188,7 +188,10 @@ def of_namespace(tools: Tools, name: str) -> Whole:
 
 
 def _no_namespace(tools: Tools, name: str, groups: list[Group]) -> Cause | None:
-    """Return the cause for a missing namespace; None if it left work, which has its own causes."""
+    """Return the cause for a missing namespace; None if some of its objects still wait.
+
+    The waiting objects have causes of their own.
+    """
     if groups:
         return None
     try:
@@ -243,7 +246,8 @@ def _held(tools: Tools, driver: str, controller: str = "") -> Cause | None:
     ]
     states = read_keys(tools.redis, [Key(kind.name, place, "") for kind, place in kinds])
     held = [queueing.paused(state) for state in states]
-    # If another program does one part of the work, the driver still works with the others.
+    # If only some of the work is paused, because another program does it, the driver still does the
+    # rest.
     return held[0] if held and all(held) else None
 
 

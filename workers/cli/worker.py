@@ -280,7 +280,7 @@ class WorkerProcess:
     def loops(self) -> list[Loop]:
         """The background loops of every worker."""
         found = [
-            # The times of this loop if Redis's host drops packets: 21 s for the sweep
+            # How long the steps of this loop take if Redis's host drops packets: 21 s for the sweep
             # (`workers.queue.connection`), 31 s for sending messages (`workers.app.TRANSPORT`: a
             # timeout, then three connections) and 21 s for a stuck reconcile. Dead sentinels add
             # about 3 s for each connection.
@@ -386,7 +386,7 @@ class WorkerProcess:
         return int(worker.exitcode or 0)
 
     def consumer_lives(self) -> None:
-        """Record that the consumer is alive: it fetches messages, or cannot for lack of Redis."""
+        """Record that the consumer is alive, even if it cannot fetch for lack of Redis."""
         if self.consumer_heart is not None:
             self.consumer_heart.beat()
 
@@ -420,15 +420,15 @@ class WorkerProcess:
 
 
 def has_only_sockets(settings: Settings) -> bool:
-    """Return True if all calls end with the process: its drivers are on local Unix sockets."""
+    """Return True if all drivers use local Unix sockets, so that all calls end with the process."""
     driver = settings.driver
     return bool(driver.csi_addresses) and not driver.drivers_file and not driver.provisioners
 
 
 def run(settings: Settings) -> int:
     """Run the command; return the exit code."""
-    # These warn about pickles that root runs and about late acknowledgement; csi-fleet uses
-    # neither.
+    # These warnings are about pickles that root loads and about late acknowledgement; csi-fleet
+    # uses neither.
     for one in (SecurityWarning, CPendingDeprecationWarning):
         warnings.filterwarnings("ignore", category=one)
     process = WorkerProcess(settings)
