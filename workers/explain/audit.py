@@ -5,8 +5,8 @@ This module is pure. Snapshots and their contents are compared in the same way.
 Each pass reads the driver's list first, then the intents, then the PVs. A volume that is created or
 deleted during a pass therefore appears in one of the later reads. Only findings of both passes,
 which are a grace time apart, are reported. While an attempt that began before the first pass is
-open, no volume is reported as an orphan: not every driver's volume names show which attempt created
-the volume.
+open, no volume is reported as an orphan, because the volume names of some drivers do not show which
+attempt created the volume.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What existed at one moment.
+    """What one pass found in the storage backend, in Redis and in the cluster.
 
     Attributes:
         at: the Unix time at which the pass began.

@@ -24,7 +24,7 @@ _ADVICE: Final = (
 
 
 class WithoutQueue:
-    """Replaces `Tools` and never queries Redis; it knows no driver, worker or pause."""
+    """A stand-in for `Tools` that never queries Redis; it reports no driver, worker or pause."""
 
     def __init__(self, tools: Tools) -> None:
         self.kube = tools.kube
@@ -43,10 +43,10 @@ class WithoutQueue:
 
 
 def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained:
-    """Explain an object from the API server's objects; the state of the queue is unknown.
+    """Explain an object from the API server alone; the state of the queue is unknown.
 
     Raises:
-        ApiError: the API server does not answer either, or refuses to show an object.
+        ApiError: the API server does not answer, or refuses to show an object.
     """
     without: Any = WithoutQueue(tools)
     if noun.word == "pvc":

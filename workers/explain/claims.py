@@ -1,4 +1,4 @@
-"""Finds the first cause that keeps a claim from being bound, from facts alone.
+"""Finds, from facts alone, the first cause that keeps a claim from being bound.
 
 The causes are checked in the order of the work: first what must exist before the driver is called,
 then what delays the claim in the queue, then the responses of the driver and the API server.
@@ -110,7 +110,7 @@ def _bound(facts: ClaimFacts) -> Cause | None:
 
 
 def _of_another(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> Cause | None:
-    """Return the cause if the volume is bound to another claim, even to one of the same name."""
+    """Return the cause if the volume is bound to a different claim, even one of the same name."""
     owner, metadata = (volume.get("spec") or {}).get("claimRef") or {}, claim["metadata"]
     names = [(one.get("namespace"), one.get("name")) for one in (owner, metadata)]
     is_other = bool(owner) and names[0] != names[1]

@@ -21,7 +21,7 @@ _ATTACHER: Final = "external-attacher/"
 
 
 def held(item: Json) -> Cause | None:
-    """Return the cause if only other controllers' finalizers keep an object being deleted."""
+    """Return the cause if only finalizers of other controllers delay the object's deletion."""
     names = text_list(item, "metadata", "finalizers")
     if not is_deleting(item) or not names:
         return None

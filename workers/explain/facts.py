@@ -75,11 +75,12 @@ class ClaimFacts:
         names_class: whether the claim sets a class name (an empty name means no class).
         driver: the registration of the claim's driver; None if no worker serves the driver.
         driver_name: the CSI driver of the class's provisioner.
-        served: which drivers' workers run the provisioner, and which drivers' workers do not.
+        served: the drivers whose workers run the provisioner, and separately the other drivers.
         csi_driver_exists: whether the driver's CSIDriver object exists; None if unknown.
         state: the state of the claim's key; None if no queue name is known.
         volume: the claim's PV; None if there is none.
-        pods: the names of pods that use the claim; `pod_problem`: why the first is not scheduled.
+        pods: the names of pods that use the claim; `pod_problem`: why the first of these pods
+            is not scheduled.
         last_error: our newest warning event about the claim: (message, Unix time).
         source: `KIND.GROUP NAME` from which a populator must fill the claim; "" for none.
         populator: the VolumePopulator of that kind; "" for none, None if unreadable.
@@ -149,8 +150,8 @@ class Cause:
         code: one word, stable for scripts.
         text: the problem, in one sentence.
         advice: the remedy; "" if there is nothing to do.
-        until: the Unix time at which the wait ends without help; 0 if it does not end, or if
-            unknown.
+        until: the Unix time at which the wait ends without help; 0 if it does not end without
+            help, or if the time is unknown.
         is_problem: False for a state that needs no action.
     """
 

@@ -1,7 +1,7 @@
 """Reads the facts for `explain` from the API server and Redis, with at most a dozen requests.
 
-If the caller does not have a permission, only the facts that need it are missing. If the API server
-does not answer, reading fails.
+If the caller lacks a permission, only the facts that require this permission are missing. If the
+API server does not answer, reading fails.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Gatherer:
     def _source(self, claim: JsonObject) -> dict[str, Any]:
         """Return the source that must fill the claim, with its populator.
 
-        If the source does not exist, only that fact is returned.
+        If the source does not exist, the result says only that.
         """
         kind = wanted_kind(claim)
         if kind is None:
@@ -282,7 +282,7 @@ class Gatherer:
         }
 
     def _last_error(self, namespace: str, uid: str) -> tuple[str, float] | None:
-        """Return the newest warning event that does not come from Kubernetes itself."""
+        """Return the newest warning event that was not written by Kubernetes itself."""
         nothing: list[JsonObject] = []
         events = _quietly(lambda: list(self._kube.list_warnings(namespace, uid)), nothing)
         found = [

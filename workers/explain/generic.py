@@ -44,12 +44,13 @@ QUEUE_FIRST = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One controller's answer.
+    """One controller's explanation of an object.
 
     Attributes:
         cause: why the object waits, or that it does not wait.
         state: the state of the object's key; None if the queue does not know the key.
-        claim: the claim in question; used for the history, like `volume`, the PV.
+        claim: the claim whose history is shown; None if there is none.
+        volume: the PV whose history is shown; None if there is none.
     """
 
     cause: Cause

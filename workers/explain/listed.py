@@ -1,4 +1,4 @@
-"""Reads each object from the API server only once, for questions about thousands of objects.
+"""Reads each object from the API server only once, so that thousands of objects can be explained.
 
 Once a kind has been listed, its objects are looked up in that list. Objects of other kinds (a Node,
 a Secret) are read on first use and cached.

@@ -24,8 +24,8 @@ class Noun:
     """One kind of object that commands accept.
 
     Attributes:
-        word: its name in the output of `explain`.
-        resource: its resource in the API.
+        word: the kind's name in the output of `explain`.
+        resource: the kind's resource in the API.
         kinds: the kinds of key for such an object, with their controllers.
     """
 

@@ -147,7 +147,7 @@ def _call_of(kind: str) -> str:
 
 
 def queued(state: KeyState) -> Cause | None:
-    """Return the cause if the key waits for its turn, a worker or another key of its volume."""
+    """Return the cause if the key waits for its turn, for a worker or for another key's work."""
     if state.blocked_by:
         return Cause(
             "volume-busy",
@@ -207,7 +207,7 @@ def memo_of(state: KeyState | None) -> Mapping[str, Any]:
 
 
 def last_error(state: KeyState | None, event: tuple[str, float] | None) -> tuple[str, float] | None:
-    """Return the newest error: from the history if that is newer, else from the events."""
+    """Return the newer error: the last unresolved one in the history, or that of the event."""
     note = _standing_error(state.trail if state else ())
     if note is not None and (event is None or note.at >= event[1] - 1):
         return note.detail, note.at
@@ -234,7 +234,7 @@ def _standing_error(trail: Iterable[Note]) -> Note | None:
 
 
 def defect(state: KeyState, message: str, again: str) -> Cause | None:
-    """Return the cause if neither user nor driver caused it: a bug or a missing permission."""
+    """Return the cause if a bug or a missing permission made the work fail, else None."""
     if message.startswith(REFUSED):
         return Cause(
             "refused",

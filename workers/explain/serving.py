@@ -19,8 +19,8 @@ PROVISIONER: Final = "provisioner"
 class Records(dict[str, "Mapping[str, Any]"]):
     """The registrations of drivers at one moment, which are never modified.
 
-    Questions about thousands of objects need the same derived values for each object, so these are
-    cached in `known`.
+    Explaining thousands of objects requires the same derived values for each object, so these
+    values are cached in `known`.
     """
 
     def __init__(self, records: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,7 +1,8 @@
 """Finds the attempts that only an operator can finish.
 
-Their claim is gone, and so is something that the driver's request needs, such as a secret. A volume
-may exist in the storage backend, so the intent is kept until an operator retries or drops it.
+The claim of such an attempt is gone, and so is something that the driver's request needs, such as a
+secret. A volume may exist in the storage backend, so the intent is kept until an operator retries
+or drops it.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def as_json(
 
 
 def folded(entries: list[Entry]) -> list[Entry]:
-    """Return the history without the middle of many attempts that failed with the same error."""
+    """Return the history; of many attempts with the same error, the middle ones are left out."""
     starts = [at for at, entry in enumerate(entries) if entry.text.startswith("taken by worker")]
     parts = [entries[a:b] for a, b in pairwise([*starts, len(entries)])]
     kinds = [tuple(one.text for one in part if one.text.startswith("error: ")) for part in parts]

@@ -1,4 +1,4 @@
-"""Finds the first reason why a volume waits, from facts alone."""
+"""Finds, from facts alone, the first reason why a volume waits."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _WAITS: Final[dict[str, Callable[[Json], bool]]] = {
     "va": _attachment,
     **dict.fromkeys(("snapshot", "content", "group-snapshot", "group-content"), _snapshot),
 }
-# An object of another noun explains these, so they are never selected.
+# Objects with these nouns are explained under a different noun, so they are never selected.
 _TWINS: Final = frozenset({"binding", "group-binding"})
 
 
