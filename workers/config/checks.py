@@ -34,7 +34,7 @@ _REDIS_COMMANDS: Final = {Command.WATCHER, Command.WORKER, Command.BEAT, Command
 # client-go, leaderelection.go: jitter may lengthen the delay before a retry by this factor.
 _JITTER_FACTOR: Final = 1.2
 
-# The minimum number of characters of a signing key.
+# The minimum length of a signing key, in characters.
 _SHORTEST_KEY: Final = 32
 # The value of --flower-oidc-provider -> Flower's login handler for it.
 OIDC_PROVIDERS: Final = {

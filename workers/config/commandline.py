@@ -40,7 +40,7 @@ class CommandLine:
         flags: all known flags.
         values: the value of every known flag by name, with the defaults filled in.
         explicit: the names of the given flags.
-        texts: the texts that were given for each of these flags, in order.
+        texts: for each given flag, the texts that were given for it, in order.
         arguments: the arguments that are neither a flag nor a value.
         warnings: one line for each flag that was accepted and has no effect.
     """
@@ -61,7 +61,8 @@ def read_arguments(
     """Read the arguments after the subcommand, or after the sidecar's name.
 
     Raises:
-        ConfigError: exit code 2: unknown flag, missing or bad value; the message is pflag's.
+        ConfigError: a flag is unknown, or a value is missing or bad. The exit code is 2, and
+            the message is pflag's.
         HelpRequested: `-h` or `--help` was given.
     """
     line = CommandLine(command, program or command, flags, values=flags.defaults())

@@ -149,7 +149,8 @@ EXITS = {
 }
 """The meaning of exit code 1, by command.
 
-For all other commands: the object is missing or a server is unavailable.
+For a command that is not listed here, it means that the object is missing or a server is
+unavailable.
 """
 
 TOOLS = frozenset(
@@ -247,7 +248,7 @@ NOT_NEGATIVE: Final = Bound(lambda value: value >= 0, "not be negative")
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag.
+    """One command-line flag.
 
     Args:
         name: the name without dashes.
@@ -313,7 +314,7 @@ class Flag:
         return value
 
     def default_value(self) -> Any:
-        """Return the value of a flag that is not given; a new map each time."""
+        """Return the value of a flag that is not given; for a map, a new one on each call."""
         if self.kind in {Kind.LABELS, Kind.GATES}:
             return {}
         return self.parse(self.default)

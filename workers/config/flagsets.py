@@ -1,9 +1,9 @@
 """The flags of a process that runs given controllers.
 
 A flag that only one of the controllers has keeps its name. If several controllers have a flag of
-the same name, it is a single flag if their defaults are equal. If the defaults differ, each flag is
-prefixed with its controller's name (`--attacher-timeout`), and the bare name is refused with a
-hint. The prefixed name of every flag of a chosen controller is always accepted.
+the same name and the defaults are equal, the name stands for a single flag. If the defaults differ,
+each flag is prefixed with its controller's name (`--attacher-timeout`), and the bare name is
+refused with a hint. The prefixed name of every flag of a chosen controller is always accepted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The feature gates, and which of them are on.
 
-The value is frozen; discovery at startup returns a new value. Gates that only upstream's linked
-API-server library knows are accepted and have no effect. Spec: F-003, P-700, P-703.
+A `FeatureGates` object is immutable; discovery at startup returns a new one. Gates that come only
+from the API-server library that upstream links are accepted and have no effect. Spec: F-003, P-700,
+P-703.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ def build_gates(
         specs: the gates of all controllers that run.
 
     Raises:
-        ConfigError: exit code 255: no gate has one of the names (fatal in upstream).
+        ConfigError: one of the names is not that of a gate. The exit code is 255, because
+            upstream treats this as fatal.
     """
     values = gate_values(requested, list({s.name: s for s in (*KNOWN_GATES, *specs)}.values()))
     stages = {spec.name: spec.stage for spec in specs}

@@ -74,7 +74,8 @@ def parse(
             sidecar.
 
     Raises:
-        ConfigError: one line and the exit code of F-014.
+        ConfigError: the settings are invalid. The message is one line, and the exit code is
+            that of F-014.
         HelpRequested: `--help` was given; the text is written to stdout and the exit code is 0.
     """
     if command not in frozenset(Command):
@@ -249,8 +250,8 @@ def _kube(
     values: Mapping[str, Any], environ: Mapping[str, str], namespace: str
 ) -> settings.KubeSettings:
     found = settings.KubeSettings(
-        # As in upstream, the environment variable takes precedence, unlike for all other flags
-        # (F-002); see FLAG_FIRST.
+        # As in upstream, the environment variable takes precedence over this flag (F-002). Every
+        # other flag takes precedence over its variable; see FLAG_FIRST.
         kubeconfig=environ.get("KUBECONFIG") or values["kubeconfig"],
         namespace=namespace,
     )

@@ -4,9 +4,10 @@
 sentinel://host1:26379,host2,host3/master-name?db=0&ssl_ca_certs=/path/ca.crt
 ```
 The port defaults to 26379, the database to 0. Any `ssl_` option means TLS, both to the sentinels
-and to the Redis servers. A user and password before an `@` are those of the servers; those of the
-sentinels are the options `sentinel_username`, `sentinel_password` and `sentinel_password_file`. The
-last one names a file that contains the current password, and only csi-fleet adds it.
+and to the Redis servers. A user and password before an `@` are the credentials for the Redis
+servers. The credentials for the sentinels are given by the options `sentinel_username`,
+`sentinel_password` and `sentinel_password_file`. The last of these is an extension of csi-fleet: it
+names a file that contains the current password.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class SentinelUrl:
 
     @property
     def login(self) -> dict[str, str]:
-        """Return the servers' user and password, as far as they are given."""
+        """Return those of the servers' user and password that are given."""
         return _without_empty(username=self.username, password=self.password)
 
 
@@ -72,7 +73,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_sentinel(url: str) -> bool:
-    """Return True if the URL names sentinels, which know the master."""
+    """Return True if the URL names sentinels instead of a Redis server."""
     return url.startswith(SCHEME)
 
 
@@ -80,8 +81,8 @@ def check_place(url: str) -> None:
     """Refuse a URL that redis-py cannot read, or reads differently from Celery.
 
     Raises:
-        ValueError: one line that describes the problem, without the URL, which may contain a
-            password.
+        ValueError: the URL is unusable. The message is one line and does not contain the URL,
+            which may contain a password.
     """
     if is_sentinel(url):
         parse_sentinels(url)
@@ -108,8 +109,8 @@ def parse_sentinels(url: str) -> SentinelUrl:
     """Parse the URL.
 
     Raises:
-        ValueError: one line that describes the problem, without the URL, which may contain a
-            password.
+        ValueError: the URL is invalid. The message is one line and does not contain the URL,
+            which may contain a password.
     """
     rest, _, query = url.removeprefix(SCHEME).partition("?")
     authority, _, path = rest.partition("/")

@@ -172,7 +172,7 @@ class LeaderSettings:
     """The Lease that the Go sidecar would hold."""
 
     enabled: bool = False
-    """True if a Lease is held; always off in node deployment."""
+    """True if this process competes for a Lease; always off in node deployment."""
 
     namespace: str = "default"
     """The namespace of the Lease."""
@@ -207,7 +207,7 @@ class HttpSettings:
     """True if /debug/pprof/ is served."""
 
     leader_health: bool = False
-    """True if /healthz/leader-election exists, given leader election and an endpoint (F-022)."""
+    """True if /healthz/leader-election is served; needs leader election and an endpoint (F-022)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,8 @@ class RedisSettings:
     """The password; "" for none. It is never shown by `repr`."""
 
     broker_username: str = setting("redis-broker-username", FLAGS)
-    """The user of Celery's connection, with the same password; "" for `for_celery`'s default."""
+    """The user of Celery's connection, whose password is the same; "" for `for_celery`'s default.
+    """
 
     password_file: str = ""
     """The file that contains `password`; each new connection rereads it. "" if there is no file."""
@@ -374,7 +375,7 @@ class Settings:
     """The settings of each chosen controller, by name, as its `read_settings` returned them."""
 
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
-    """The input of `controllers`: for each controller, the values of its flags by flag name."""
+    """The input of `controllers`: for each controller, the value of each of its flags by name."""
 
     resync_period_seconds: float = setting("resync-period", FLAGS)
     """The period of the resync, which adds the keys of all objects that need work."""
