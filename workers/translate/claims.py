@@ -44,7 +44,8 @@ class Decision(Enum):
     ALREADY_BOUND = "already-bound"
     NOT_OURS = "not-ours"
     CLASS_MISSING = "class-missing"
-    """Retried with back-off and counted as a failure, without an event (L-022 row 5)."""
+    """The claim is retried with back-off and counted as a failure, without an event (L-022 row 5).
+    """
     WAITS_FOR_NODE = "waits-for-node"
 
 
@@ -61,7 +62,7 @@ def class_of(annotations: Mapping[str, str]) -> str | None:
 def claim_class_name(obj: Json) -> str:
     """Return the class of a claim or volume: the beta annotation if present, else the spec (L-023).
 
-    Returns "" for a claim with neither (D-012: csi-provisioner crashes on such a claim in node
+    Return "" for a claim with neither (D-012: csi-provisioner crashes on such a claim in node
     mode).
     """
     named = class_of(annotations_of(obj))
@@ -188,9 +189,8 @@ def claim_reference(claim: Json) -> dict[str, Any]:
     """Return the reference that ties the volume to the claim (P-190, L-040 step 2).
 
     Raises:
-        AttemptError: NoChange; the namespace, name or UID is missing, so the volume could be
-            bound to
-            another claim.
+        AttemptError: NoChange; the claim's namespace, name or UID is missing, so the volume
+            could be bound to another claim.
     """
     reference = {
         "apiVersion": "v1",

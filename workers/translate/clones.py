@@ -1,8 +1,8 @@
 """Decides whether a claim may be cloned from another claim, and returns the source's handle.
 
-Checks the rows of P-220 in order, on objects that the caller has read: first `source_volume_name`,
-then `content_source`. Rows 8 to 13 share one event text, which users and dashboards know; the exact
-cause is in `SourceError.detail`, for the log.
+Checks the rows of P-220 in order, on objects that the caller has read. The caller calls
+`source_volume_name` first, and then `content_source`. Rows 8 to 13 share one event text, which
+users and dashboards know; the exact cause is in `SourceError.detail`, for the log.
 Source: external-provisioner, pkg/controller/controller.go getPVCSource.
 """
 
@@ -142,5 +142,5 @@ def content_source(
 
 
 def needs_finalizer(source_claim: Json) -> bool:
-    """Return True if the source lacks our finalizer, which the caller then adds first (P-226)."""
+    """Return True if the source lacks our finalizer; the caller must add it first (P-226)."""
     return not has_finalizer(source_claim, FINALIZER_CLONE_SOURCE)

@@ -20,8 +20,9 @@ def create_volume_state(code: int | None, *, may_reschedule: bool) -> State:
         may_reschedule: whether topology is on and a node is selected (P-412).
 
     Returns:
-        BACKGROUND if the driver may still create the volume, RESCHEDULE if another node should be
-        tried, otherwise FINISHED; unknown status numbers are final, as in csi-provisioner.
+        BACKGROUND if the driver may still create the volume, RESCHEDULE if another node should
+        be tried, otherwise FINISHED. An unknown status number counts as FINISHED, as in
+        csi-provisioner.
     """
     if code is None or code in _MAY_BE_RUNNING:
         return State.BACKGROUND

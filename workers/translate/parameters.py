@@ -27,7 +27,8 @@ SECRET_STEMS: Final = (
     "node-expand-secret",
     "controller-modify-secret",
 )
-"""The stems of reserved secret keys; each has a `-name` and a `-namespace` key (P-126, P-132)."""
+"""The base names of reserved secret keys; each has a `-name` and a `-namespace` key (P-126, P-132).
+"""
 
 RESERVED: Final = frozenset(
     [PREFIXED_FSTYPE]

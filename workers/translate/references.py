@@ -2,8 +2,8 @@
 
 A reference is (kind, namespace, name). Two finalizers protect a snapshot: the provisioner's
 finalizer during a restore, and the snapshot controller's, which is kept while a pending claim names
-the snapshot or the provisioner's finalizer is set (SNC-058 row 2). So neither side deletes what the
-other still reads, even if one of them is a Go program.
+the snapshot or the provisioner's finalizer is set (SNC-058 row 2). So neither program deletes a
+snapshot that the other still reads, even if one of them is a Go sidecar.
 """
 
 from __future__ import annotations

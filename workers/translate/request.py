@@ -1,4 +1,4 @@
-"""Builds, records and repeats CreateVolume requests."""
+"""Builds CreateVolume requests, and converts them to and from the records in intents."""
 
 from __future__ import annotations
 

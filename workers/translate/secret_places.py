@@ -1,10 +1,10 @@
 """Collects the Secrets that workers must read, from classes and volumes, for `secret-roles`.
 
-Classes name Secrets by templates. RBAC cannot express a template, so access is widened: if a name
-depends on the claim, to all Secrets of the namespace; if a namespace depends on the claim, to the
-namespaces that have such claims now. Volumes and snapshot contents keep the names that their class
-had when they were created. Secrets that only the kubelet reads (node stage, publish, expand) are
-left out.
+Classes name Secrets by templates. RBAC cannot express a template, so the access is wider. If a
+Secret's name depends on the claim, all Secrets of the namespace are included. If its namespace
+depends on the claim, the namespaces that have such claims now are included. Volumes and snapshot
+contents keep the names that their class had when they were created. Secrets that only the kubelet
+reads (node stage, publish, expand) are left out.
 """
 
 from __future__ import annotations

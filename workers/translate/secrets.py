@@ -40,10 +40,10 @@ _VARIABLE_IN_TAIL: Final = re.compile(rf"\$(?:(?P<braced>(?!))|{_UNBRACED})")
 
 
 class SecretKind(Enum):
-    """A use of a secret.
+    """What a secret is used for.
 
-    The values are the use's name in messages, the stem of its keys, and the stem of its deprecated
-    keys.
+    Each value consists of the name that messages show, the base name of the parameter keys, and the
+    base name of the deprecated keys.
     """
 
     PROVISIONER = ("Provisioner", "provisioner-secret", "csiProvisionerSecret")
@@ -82,7 +82,7 @@ class SecretRef:
 
 @dataclass(frozen=True, slots=True)
 class VolumeSecrets:
-    """The secret references of a PV, for later calls; None where the class names no secret."""
+    """The secret references of a PV, for later calls; None for a use without a secret."""
 
     controller_publish: SecretRef | None = None
     node_stage: SecretRef | None = None
@@ -97,7 +97,7 @@ def _fail(message: str) -> AttemptError:
 
 
 def _templates(kind: SecretKind, parameters: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the name and namespace templates of one kind; None if there are none (P-133)."""
+    """Return the name and namespace templates for one use; None if there are none (P-133)."""
     title = kind.value[0]
     names = [parameters[key] for key in kind.keys("name") if key in parameters]
     namespaces = [parameters[key] for key in kind.keys("namespace") if key in parameters]
@@ -186,17 +186,17 @@ def _resolve_part(
 def resolve(
     kind: SecretKind, parameters: Mapping[str, str], volume_name: str, claim: Json
 ) -> SecretRef | None:
-    """Return the secret of one kind, by its own or the default keys; None if all are unset (P-133).
+    """Return the secret for one use, from its own or the default keys; None if unset (P-133).
 
     Args:
-        kind: the use of the secret.
+        kind: what the secret is used for.
         parameters: the parameters of the class, unstripped.
         volume_name: the value of `${pv.name}` (P-121).
         claim: the claim; for a deletion, `{"metadata": {namespace, name}}` from the claimRef.
 
     Raises:
-        AttemptError: NoChange; keys are incomplete, a variable is unknown (P-135) or the result is
-            not a valid name (P-136; the namespace is checked first).
+        AttemptError: NoChange; keys are incomplete, a variable is unknown (P-135) or the result
+            is not a valid name (P-136; the namespace is checked first).
     """
     templates = _templates_or_default(kind, parameters)
     if templates is None:

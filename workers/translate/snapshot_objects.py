@@ -136,9 +136,9 @@ def holding_group(snapshot: Json) -> str:
 
 
 def is_member_of(snapshot: Json, group: Json) -> bool:
-    """Return True if a member that names the group belongs to it, not to an older namesake.
+    """Return True if a snapshot that names the group belongs to it, not to an older namesake.
 
-    A member that no group owns yet (SNC-055) is identified by the name alone.
+    A member that no group owns yet (SNC-055) is identified by the group's name alone.
     """
     owners = owning_groups(snapshot)
     return not owners or any(text(owner, "uid") == uid_of(group) for owner in owners)
@@ -147,7 +147,8 @@ def is_member_of(snapshot: Json, group: Json) -> bool:
 def is_deletion_candidate(snapshot: Json) -> bool:
     """Return True if a snapshot is being deleted and has one of our finalizers.
 
-    The in-group finalizer alone is enough; the Go controller never removes it then (SND-022).
+    The in-group finalizer alone is enough. The Go controller never removes it in that case
+    (SND-022).
     """
     return is_deleting(snapshot) and any(
         has_finalizer(snapshot, name) for name in _DELETION_FINALIZERS

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SecretUse(Enum):
-    """A use of a secret: its name in messages, and the stem of its parameter keys."""
+    """What a secret is used for: its name in messages, and the base name of its parameter keys."""
 
     SNAPSHOT = ("Snapshotter", "snapshotter-secret")
     LIST = ("SnapshotterList", "snapshotter-list-secret")
@@ -77,7 +77,7 @@ def resolve(
     """Return the secret for one use; None if the class names none (SNA-020, SNA-023).
 
     Args:
-        use: the use of the secret, which decides which variables a template can have.
+        use: what the secret is used for; this decides which variables a template can have.
         parameters: the parameters of the class, unstripped.
         content_name: the name of the content or group content.
         name: the name of the snapshot or group snapshot; None if templates must not use it.

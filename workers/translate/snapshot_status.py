@@ -49,8 +49,8 @@ def content_status(
 
     Args:
         old: the current status; None if there is none.
-        handle: the snapshot's handle. Once known, the handle never changes, nor do the creation
-            time and the size.
+        handle: the snapshot's handle. Once the status contains a handle, the handle, the
+            creation time and the size never change.
         is_ready: whether the driver reports the snapshot as ready.
         created_nanoseconds: the creation time of the snapshot.
         size_bytes: the size of the snapshot; 0 if unknown.

@@ -1,7 +1,7 @@
 """Decides whether a claim may be restored from a VolumeSnapshot, and returns the snapshot's handle.
 
-Checks the rows of P-210 in order, on objects that the caller has read live: first `content_name`,
-then `content_source`.
+Checks the rows of P-210 in order, on objects that the caller has read live. The caller calls
+`content_name` first, and then `content_source`.
 Source: external-provisioner, pkg/controller/controller.go getSnapshotSource, validateVolumeMode.
 """
 
@@ -166,5 +166,5 @@ def content_source(
 
 
 def needs_finalizer(snapshot: Json) -> bool:
-    """Return True if the source lacks our finalizer, which the caller then adds first (P-217)."""
+    """Return True if the source lacks our finalizer; the caller must add it first (P-217)."""
     return not has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)

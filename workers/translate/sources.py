@@ -41,7 +41,7 @@ class DataSource:
 
     @property
     def is_claim(self) -> bool:
-        """Whether it is a core PersistentVolumeClaim, not a custom resource of that kind (D-019).
+        """Whether the source is a core PersistentVolumeClaim, not a custom resource (D-019).
 
         Groups of custom resources contain a dot. Groups without a dot (`v1`, `core`) are user
         mistakes that csi-provisioner accepts as clones, so they are accepted here too.
@@ -76,7 +76,7 @@ class PopulatorSourceError(IgnoredError):
 
 
 class SourceError(AttemptError):
-    """The source cannot be used now: NoChange. `detail` contains the cause, only for the log."""
+    """The source cannot be used now (NoChange). `detail` contains the cause, for the log only."""
 
     def __init__(self, source: DataSource, message: str, *, detail: str = "") -> None:
         super().__init__(
@@ -133,7 +133,7 @@ def grants_read_failed(source: DataSource, error: object) -> AttemptError:
 
 
 def _allows(grant: Json, source: DataSource) -> bool:
-    """Return True if one of the grant's `from` entries and one of its `to` entries match."""
+    """Return True if a `from` entry and a `to` entry of the grant match the use."""
     if text(grant, "metadata", "namespace") != source.namespace:
         return False
     is_from = any(

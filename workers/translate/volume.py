@@ -1,7 +1,8 @@
 """Checks the driver's response to CreateVolume, and builds the PersistentVolume.
 
 There are two steps, as in csi-provisioner: `build_volume` builds the PV, and `complete_volume` adds
-the claim and the class. For a migrated class, the PV is translated back in between (P-606).
+the claim and the class. For a migrated class, the caller translates the PV back between the two
+steps (P-606).
 Source: external-provisioner, pkg/controller/controller.go Provision; sig-storage-lib, controller.go
 provisionClaimOperation.
 """
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A created volume that cannot be used: delete the volume (P-430), then raise `error`."""
+    """The reason why a created volume is unusable: delete it (P-430), then raise `error`."""
 
     volume_id: str
     volume_name: str
@@ -106,7 +107,7 @@ def granted_bytes(volume: csi.Volume, required_bytes: int) -> int:
 def _annotations(provisioner: SecretRef | None, modify: SecretRef | None) -> dict[str, str]:
     """Return the annotations of P-170.
 
-    Those for the deletion secret are always set, even to an empty value.
+    The annotations for the deletion secret are always set, even to an empty value.
     """
     found = {
         ANN_DELETION_SECRET_NAME: provisioner.name if provisioner else "",

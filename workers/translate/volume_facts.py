@@ -38,8 +38,8 @@ class VolumeFacts(msgspec.Struct, frozen=True, gc=False):
     """The facts about a PV on which the decisions depend.
 
     Attributes:
-        provisioned_by: the annotation; None if it is absent.
-        migrated_to: the annotation; "" if it is absent.
+        provisioned_by: the value of the annotation of that name; None if it is absent.
+        migrated_to: the value of the annotation of that name; "" if it is absent.
         csi_driver: the driver of the CSI source; None without such a source.
     """
 
@@ -53,7 +53,7 @@ class VolumeFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 def facts_of(volume: Json) -> VolumeFacts:
-    """Read the facts about a PV."""
+    """Return the facts about a PV."""
     found = annotations_of(volume)
     has_csi = optional_mapping(volume, "spec", "csi") is not None
     return VolumeFacts(

@@ -1,4 +1,4 @@
-"""Decides whether and how to delete a PersistentVolume: its owner, its finalizer and the secret.
+"""Decides whether and how to delete a PersistentVolume, and finds its owner and secret.
 
 All objects are passed in. The decisions about owner, finalizer and deletion are those of
 volume_facts.
@@ -82,11 +82,7 @@ def should_delete(
 
 
 def csi_source(volume: Json | None) -> Json:
-    """Return the CSI block of a volume, which is translated if in-tree (P-501 rows 1, 3).
-
-    Raises:
-        AttemptError: NoChange; the volume or its CSI source is missing.
-    """
+    """Return the CSI block of a volume; an in-tree volume must be translated (P-501 rows 1, 3)."""
     source = None if volume is None else optional_mapping(volume, "spec", "csi")
     if source is None:
         raise AttemptError(_INVALID, State.NO_CHANGE)
