@@ -77,7 +77,7 @@ class Announcing:
         registry.register(place, record, ttl_seconds=REGISTRATION_TTL_SECONDS)
 
     def announce_driverless(self, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Declare the limits of driverless work and register it, if there is any here.
+        """Declare the limits of driverless work and register it, if this process does such work.
 
         Raises:
             QueueUnavailable: Redis does not answer.

@@ -1,8 +1,8 @@
-"""Follows the drivers file: changes take effect within a second, a faulty file changes nothing.
+"""Follows the drivers file: changes take effect within a second, and a faulty file is ignored.
 
 Changes are detected by content and not by file time, because a mounted ConfigMap is a chain of
-symbolic links that is swapped under the same name. The TLS files count as content, so a renewed
-certificate leads to a new connection.
+symbolic links that is swapped under the same name. The TLS files that the drivers file names count
+as content too, so a renewed certificate leads to a new connection.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Central:
         self._tls_files: list[Path] = []
 
     def start(self) -> None:
-        """Reads the file for the first time.
+        """Read the file for the first time.
 
         Raises:
             ConfigError: the file is unusable, and there is no earlier good file to keep.
@@ -52,7 +52,7 @@ class Central:
         self._fleet.apply(self._read())
 
     def poll(self) -> bool:
-        """Applies the file if it changed; returns True if so. A faulty file changes nothing.
+        """Apply the file if it changed; return True if it was applied. Ignore a faulty file.
 
         Parsing hundreds of drivers takes a tenth of a second, so an unchanged file is not parsed.
         """
@@ -78,12 +78,12 @@ class Central:
         return True
 
     def step(self) -> float:
-        """Polls once; returns the seconds until the next poll, as a `Loop` expects it."""
+        """Poll once; return the seconds until the next poll, as a `Loop` expects it."""
         self.poll()
         return POLL_SECONDS
 
     def _stamp(self) -> str:
-        """Returns a digest of the files and of the TLS files that they named when last parsed."""
+        """Return a digest of the files and of the TLS files that they named when last parsed."""
         digest = hashlib.sha256()
         for path, text in read_texts(self._path).items():
             digest.update(hashlib.sha256(str(path).encode()).digest())
@@ -109,9 +109,9 @@ class Central:
 
 
 def _digest(file: Path) -> bytes:
-    """Returns a digest of the file's content, or the error if it is unreadable.
+    """Return a digest of the file's content, or the error if the file is unreadable.
 
-    The error counts as content, so that a file that appears later counts as a change.
+    Because the error takes the place of the content, a file that appears later counts as a change.
     """
     try:
         return hashlib.sha256(file.read_bytes()).digest()

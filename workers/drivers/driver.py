@@ -74,7 +74,10 @@ class Driver:
         return self.name
 
     def timeout_seconds(self, operation: str, class_name: str) -> float | None:
-        """Timeout of a call for a volume of that class; None means the controller's default."""
+        """Return the timeout of a call for a volume of that class; None for the default.
+
+        The default is that of the controller.
+        """
         by_class = self.class_timeouts.get(class_name, {}).get(operation)
         return self.timeouts.get(operation) if by_class is None else by_class
 
@@ -83,12 +86,12 @@ class Driver:
         return self.limits_per_node.get(operation, 0)
 
     def supports(self, capability: str) -> bool:
-        """True if the driver's controller service or the plug-in has the capability (P-008)."""
+        """Return True if the controller service or the plug-in has the capability (P-008)."""
         return capability in self.controller_capabilities or capability in self.plugin_capabilities
 
     @property
     def node_capabilities(self) -> frozenset[str]:
-        """Capabilities of the driver's node service, if the same socket serves it (R-003)."""
+        """The capabilities of the driver's node service, if the same socket serves it (R-003)."""
         return self.told.get("node_capabilities", frozenset())
 
     @property
@@ -98,7 +101,7 @@ class Driver:
 
     @property
     def supports_topology(self) -> bool:
-        """True if the feature gate is on and the driver has the topology capability (P-300)."""
+        """Whether the feature gate is on and the driver has the topology capability (P-300)."""
         return (
             self.settings.gates.topology
             and "VOLUME_ACCESSIBILITY_CONSTRAINTS" in self.plugin_capabilities
@@ -106,7 +109,7 @@ class Driver:
 
     @property
     def publishes_capacity(self) -> bool:
-        """True if csi-fleet maintains CSIStorageCapacity objects for the driver (CAP-012)."""
+        """Whether csi-fleet maintains CSIStorageCapacity objects for the driver (CAP-012)."""
         return self.settings.capacity.enabled and "GET_CAPACITY" in self.controller_capabilities
 
     def record(self) -> dict[str, Any]:

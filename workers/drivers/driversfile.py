@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from workers.spec import Kind
 
 NOT_SERIAL: Final[dict[str, LaneLimits]] = {}
-"""The limits for `serial: false`: there are none, and those of `defaults` do not apply to this
-driver.
-"""
+"""The limits for `serial: false`: none, not even those of `defaults`."""
 
 _DRIVER_FIELDS: Final = {
     "name",
@@ -145,7 +143,7 @@ class DriverSpec:
         return self.longest_call(self.settings(base))
 
     def longest_call(self, settings: Settings) -> float:
-        """Return the longest timeout of any call, in seconds; `settings` are the driver's own."""
+        """Return the longest timeout of any call, in seconds, under the driver's own `settings`."""
         by_class = [x for timeouts in self.class_timeouts.values() for x in timeouts.values()]
         own = [getattr(one, "timeout_seconds", 0.0) for one in settings.controllers.values()]
         return max([settings.driver.timeout_seconds, *self.timeouts.values(), *by_class, *own])
@@ -172,7 +170,7 @@ def read_texts(path: Path) -> dict[Path, str]:
     """Return the content of the file, or of each `*.yaml` in a folder, sorted by file name.
 
     Raises:
-        ConfigError: one line that names the file.
+        ConfigError: a file cannot be read; the message is one line and names the file.
     """
     try:
         files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
@@ -196,7 +194,8 @@ def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, 
     Only the drivers of the given pool are returned; None returns the drivers of every pool.
 
     Raises:
-        ConfigError: one line that names the file, the line, the problem and the remedy.
+        ConfigError: a file is invalid; the message is one line and names the file, the line,
+            the problem and the remedy.
     """
     found: dict[str, DriverSpec] = {}
     places: dict[str, Path] = {}
@@ -219,7 +218,8 @@ def parse(content: str, path: Path, *, pool: str | None = "") -> dict[str, Drive
     Only the drivers of the given pool are returned; None returns the drivers of every pool.
 
     Raises:
-        ConfigError: one line that names the file, the line, the problem and the remedy.
+        ConfigError: the file is invalid; the message is one line and names the file, the line,
+            the problem and the remedy.
     """
     top = load(content, str(path)).mapping({"defaults", "drivers"}, required={"drivers"})
     defaults = DriverSpec("", "")

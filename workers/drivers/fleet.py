@@ -101,7 +101,7 @@ class Fleet:
         self._patient = ThreadPoolExecutor(PATIENT_THREADS, thread_name_prefix="patient")
 
     def driver_of(self, queue_name: str) -> Driver | None:
-        """Return the driver of a queue, even if disconnected; None if it is not served here."""
+        """Return a queue's driver, even if it is disconnected; None if it is not served here."""
         return self._drivers.get(queue_name)
 
     def drivers(self) -> list[Driver]:
@@ -110,7 +110,7 @@ class Fleet:
         return [known[name] for name in sorted(known)]
 
     def connections(self) -> dict[str, bool]:
-        """Return by driver name whether the driver is being served.
+        """Return, by driver name, whether the driver is being served.
 
         Drivers that have never answered are included if their name is known.
         """
@@ -231,7 +231,7 @@ class Fleet:
         return opened
 
     def serve(self, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Declare the limits and announce the drivers; to be called once, after `connect_all`."""
+        """Declare the limits and announce the drivers; call this once, after `connect_all`."""
         self._announcing.announce_driverless(queue, registry)
         if self._announcing.has_driverless and self._consumers is not None:
             self._consumers.serve(DRIVERLESS)
@@ -263,7 +263,7 @@ class Fleet:
     def tick(self, queue: WorkQueue, registry: DriverRegistry) -> None:
         """Renew the registrations and follow the connections of all drivers.
 
-        To be called every `TICK_SECONDS`, always by the same thread.
+        Call this every `TICK_SECONDS`, always in the same thread.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -300,8 +300,8 @@ class Fleet:
         """Probe a TCP connection that has been silent for `PROVE_SECONDS`.
 
         After a power loss or behind a NAT, a dead connection can accept data without an error. The
-        probe finds and replaces such a connection, so that no claim waits for it until the call's
-        timeout.
+        probe finds and replaces such a connection, so that no call for a claim has to run into its
+        timeout first.
         """
         now = time.monotonic()
         is_under_way = link.proving is not None and not link.proving.done()
@@ -394,7 +394,7 @@ class Fleet:
             _log.warning("reconnected to the driver", driver=driver.name)
 
     def _resume(self, link: Link, driver: Driver) -> bool:
-        """Report the connection; returns False if another replica of the driver is called."""
+        """Report the connection; return False if the workers call another replica of the driver."""
         if self._shared is not None:
             since, place = suspend_aware_clock(), link.place
             verdict = self._shared.back(driver.queue_name, REGISTRATION_TTL_SECONDS, place)
@@ -406,9 +406,9 @@ class Fleet:
         return True
 
     def _obey(self, link: Link, verdict: Verdict, asked: Place, since: float) -> bool:
-        """Allow or forbid calls to the replica; returns whether they are allowed.
+        """Allow or forbid calls to the replica; return True if they are allowed.
 
-        `verdict` is what Redis answered about the replica `asked`; the request was sent at `since`.
+        `verdict` is Redis's answer about the replica `asked`, and `since` is when Redis was asked.
         """
         replica = link.client.replica
         if replica is None:

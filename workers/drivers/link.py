@@ -50,11 +50,12 @@ class Link:
 
     Attributes:
         driver: set by the first handshake; kept while the connection is lost.
-        is_served: the driver is connected, known and announced.
+        is_served: whether the driver is connected, known and announced.
         losses: the client's `connection_losses` at the last handshake.
         shaking: the handshake in progress, in another thread.
-        has_failed: the last handshake failed; the next one uses the pool for such drivers.
-        proving: the check in progress of whether the connection is dead.
+        has_failed: whether the last handshake failed; if so, the next one uses the pool for
+            failing drivers.
+        proving: the check in progress that shows whether the connection is dead.
     """
 
     spec: DriverSpec
@@ -88,7 +89,7 @@ class Link:
     def seek(self, *, is_connected: bool) -> bool:
         """Move to the replica that all workers call; without a connection, to the next replica.
 
-        Returns True if the address changed. Blocks while the host name is resolved.
+        Return True if the address changed. This blocks while the host name is resolved.
         """
         replica = self.client.replica
         address = replica.next(is_connected=is_connected) if replica else ""
@@ -113,7 +114,7 @@ class Link:
         return self.spec.longest_call(self.settings)
 
     def change(self, spec: DriverSpec) -> None:
-        """Adopt new limits or class timeouts; a new handshake on this connection announces them."""
+        """Apply new limits or class timeouts; a new handshake on this connection announces them."""
         self.spec, self.is_served, self.retry_at = spec, False, 0.0
         vars(self).pop("longest_call", None)
 

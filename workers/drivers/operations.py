@@ -45,4 +45,4 @@ READING: Final = frozenset(
         "get-group-snapshot",
     }
 )
-"""Operations that change nothing, so that two of them may run at the same time."""
+"""Operations that change nothing, so two of them may safely run at the same time."""

@@ -92,7 +92,8 @@ class SharedPace(Pace):
         """Sleep until the call is due.
 
         Admission enforces only the average rate; this method enforces the exact one. If Redis is
-        unavailable, the call is made at once: nothing is admitted then, so there are few calls.
+        unavailable, the call is made at once, because no keys are admitted meanwhile and there are
+        few calls.
         """
         if operation in self.paced and (lane := self._lane(operation)):
             try:

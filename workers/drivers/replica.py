@@ -3,8 +3,8 @@
 The driver's host name resolves to the addresses of its replicas (a headless Service). Redis stores
 the address of the replica that is called (`chosen`, workers/queue/lua/link.lua). A worker that
 reached another replica gets that address and moves to it. While a worker is connected to the chosen
-replica, no other replica is called. When no worker is connected to it any more, the first worker
-that reaches another replica makes that one the chosen replica.
+replica, no other replica is called. When no worker is connected to the chosen replica any more, the
+first worker that reaches another replica makes that replica the chosen one.
 
 Two replicas never have calls for the same volume at the same time: the new replica is called only
 after all calls to the old one have ended or their deadlines have passed. Each worker reports its
@@ -34,7 +34,7 @@ _UNANSWERED: Final = frozenset({None, CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE}
 
 
 def addresses_of(host: str, port: int) -> list[str]:
-    """Return a host's addresses, sorted; empty if the name cannot be resolved. May block."""
+    """Return a host's addresses, sorted; empty if the name cannot be resolved. This may block."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
@@ -71,7 +71,7 @@ class Replica:
     def admit(self, address: str, since: float, hold_seconds: float, ttl_seconds: float) -> bool:
         """Allow calls to the replica that Redis was asked about.
 
-        Returns False if the process has moved to a different replica in the meantime. Redis started
+        Return False if the process has moved to a different replica in the meantime. Redis started
         both periods at an unknown moment between the request, which was sent at `since`, and now.
         So calls are allowed from `hold_seconds` after now until `ttl_seconds` after `since`.
         """
@@ -115,7 +115,7 @@ class Replica:
             self._ends.pop(number, None)
 
     def next(self, *, is_connected: bool) -> str:
-        """Return the address to move to; "" to stay. Resolves the host name, which may block."""
+        """Return the address to move to; "" to stay. This resolves the host name and may block."""
         found = self.resolve(self.host, self.port)
         if not found:
             return ""

@@ -41,7 +41,7 @@ class Consumers(Protocol):
         """Stop fetching the messages of this driver."""
 
     def hold(self, queue_name: str, is_full: bool) -> None:
-        """Suspend fetching if all slots of the driver are taken; resume if `is_full` is False."""
+        """Stop fetching the driver's messages if all its slots are taken, or resume if not."""
 
 
 class Seats:
@@ -84,14 +84,15 @@ class Seats:
         return self._taken.get(queue_name, 0)
 
     def has_room(self, queue_name: str) -> bool:
-        """Return True if a thread that is inside may take another key of the driver next."""
+        """Return True if a thread inside the driver may continue with another of its keys."""
         with self._lock:
             return self._taken.get(queue_name, 0) <= self._allowed(queue_name, self._total - 1)
 
     def look_again(self) -> None:
-        """Check held drivers again after the limits changed.
+        """Recheck held drivers after the limits have changed.
 
-        Otherwise they are checked only when a thread ends, and perhaps none is about to.
+        Without this call, they would be checked only when a thread ends, and perhaps no thread ends
+        soon.
         """
         with self._lock:
             self._look_at_full()

@@ -128,7 +128,7 @@ class Options:
 
 
 def read(program: str, argv: Sequence[str]) -> Options | str:
-    """Read the arguments; returns the help text if `--help` is among them.
+    """Read the arguments; return the help text if `--help` is among them.
 
     Raises:
         ConfigError: a flag is unknown, or a value is missing or invalid; exit code 2.

@@ -73,7 +73,7 @@ class Server:
         return int(self._socket.getsockname()[1])
 
     def start(self) -> None:
-        """Serve requests in a new thread; returns at once."""
+        """Serve requests in a new thread; return at once."""
         threading.Thread(target=self._serve, name="http", daemon=True).start()
 
     def stop(self) -> None:
@@ -126,7 +126,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _read_target(connection: socket.socket) -> str:
-    """Return the target of the request line, "" if the request is invalid; ignores the headers."""
+    """Return the target of the request line; "" if the request is invalid. Ignore the headers."""
     head = b""
     try:
         while b"\r\n\r\n" not in head:

@@ -1,6 +1,7 @@
 """livenessprobe: answers the kubelet's HTTP probe with a CSI Probe's result (LP-001 to LP-025).
 
-The process keeps running while its driver is unavailable; every answer is then 500 (LP-011).
+The process keeps running while its driver is unavailable, and answers every probe with 500
+(LP-011).
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 class Metrics:
     """The metrics `csi_sidecar_operations_seconds` and `process_start_time_seconds` (LP-023).
 
-    The first one covers only the calls of this process. The class writes the Prometheus text format
-    itself, because the Prometheus library would load 9 MiB of HTTP, mail and TLS code for one
-    histogram.
+    The first metric covers only the calls of this process. The class writes the Prometheus text
+    format itself, because the Prometheus library would load 9 MiB of HTTP, mail and TLS code for
+    one histogram.
     """
 
     def __init__(self) -> None:
@@ -207,7 +208,7 @@ def check(options: Options) -> None:
 
 
 def run(options: Options, stopped: threading.Event) -> int:
-    """Run the program `livenessprobe`; returns its exit code."""
+    """Run the program `livenessprobe`; return its exit code."""
     check(options)
     liveness = Liveness(options, stopped)
     if not options["serve-before-ready"]:

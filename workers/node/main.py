@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 def main(program: str, argv: Sequence[str]) -> int:
-    """Run one of the three programs; returns the exit code."""
+    """Run one of the three programs; return the exit code."""
     try:
         options = flags.read(program, argv)
         if isinstance(options, str):
@@ -59,7 +59,7 @@ def start_logging(options: Options) -> None:
 
 
 def run(program: str, options: Options) -> int:
-    """Start the parts of the program and wait until they end; returns the exit code."""
+    """Start the parts of the program and wait until they end; return the exit code."""
     stopped = threading.Event()
     set_at_end(stopped)
     faulthandler.register(signal.SIGUSR1)
@@ -91,7 +91,7 @@ def set_at_end(stopped: threading.Event) -> None:
 
 
 def run_registrar(program: str, options: Options, stopped: threading.Event) -> int:
-    """Run the registrar; the program `node` also runs the liveness probe in this process."""
+    """Run the registrar; for the program `node`, run the liveness probe in this process too."""
     part = registrar.Registrar(options, stopped)
     served = part.handlers()
     probe = None

@@ -42,7 +42,7 @@ class Flight:
         self._client = CsiClient(address, timeout_seconds=timeout_seconds, observer=observer)
 
     def run(self) -> None:
-        """Connect and probe; never raises."""
+        """Connect and probe, without raising an exception."""
         deadline = time.monotonic() + self._timeout
         try:
             self.was_connected = self._client.wait_connected(self._timeout)

@@ -36,8 +36,8 @@ PROBE_MODE: Final = "kubelet-registration-probe"
 CONNECT_SECONDS: Final = 30.0
 _TRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 10.0
-# Time between our answer to the kubelet and the end of the process, so that the answer still
-# arrives (NR-040).
+# The time between our answer to the kubelet and the end of the process. It lets the answer arrive
+# (NR-040).
 LAST_WORDS_SECONDS: Final = 0.1
 FIRST_OFFER_AGAIN_SECONDS, LAST_OFFER_AGAIN_SECONDS = 1.0, 60.0
 # CSI spec, GetPluginInfo: domain name notation, at most 63 characters.
@@ -112,12 +112,12 @@ class Registrar:
     def meet(self, *, is_patient: bool = False) -> None:
         """Connect to the driver and read its name, within 30 s (NR-004, NRD-006).
 
-        Returns without a name if the process should end.
+        Return without a name if the process should end.
 
         Args:
             is_patient: True to wait without a limit. If the liveness probe runs in the same
-                process, an exit would end it too, and the kubelet would then restart a driver
-                that starts slowly.
+                process, an exit would end the probe too, and the kubelet would restart a driver
+                that only starts slowly.
 
         Raises:
             ConfigError: the driver did not answer in time, or its name is invalid; exit code 1.
@@ -161,7 +161,7 @@ class Registrar:
             client.close()
 
     def run(self) -> int:
-        """Offer the driver to the kubelet until the process ends; returns the exit code."""
+        """Offer the driver to the kubelet until the process ends; return the exit code."""
         try:
             check_path(self.path)
             self._take_name()
@@ -189,7 +189,7 @@ class Registrar:
         self._wake.set()
 
     def healthz(self, client: Client) -> Answer:
-        """Check that the registration socket answers (NR-031); one check at a time (NRD-007)."""
+        """Check that the registration socket answers (NR-031); checks never overlap (NRD-007)."""
         if "registered=1" in client.query.split("&") and self.status.state != "ok":
             return 503, f"kubelet registration: {self.status.state} {self.status.error}".strip()
         if not self._checking.acquire(timeout=self._timeout):
@@ -300,7 +300,7 @@ class Registrar:
         return name != self.name
 
     def wake(self) -> None:
-        """Make `run` return soon; to be called after `stopped` has been set."""
+        """Make `run` return soon; call this after `stopped` has been set."""
         self._wake.set()
 
 

@@ -1,4 +1,4 @@
 """Node deployment mode: decides which node's provisioner takes an unowned claim (spec section 5).
 
-Only pure functions; the caller waits, reads and writes the claim.
+The package contains only pure functions: the caller waits, and reads and writes the claim.
 """

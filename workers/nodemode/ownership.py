@@ -1,8 +1,8 @@
 """Decides whether this node owns a claim or competes for it (P-052 to P-054, ND-003).
 
 Every node sees every claim. Late-binding claims belong to the node that the scheduler chose. Nodes
-compete for the others: each waits a random time that grows with its failed attempts, and the first
-to write its name into the claim wins.
+compete for all other claims: each node waits a random time that grows with its failed attempts, and
+the first node that writes its name into the claim wins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Gate(Enum):
 
 
 class Race(Enum):
-    """State of a claim that this node competes for."""
+    """The state of a claim that this node competes for."""
 
     OPEN = "open"
     OURS = "ours"
@@ -36,7 +36,7 @@ class Race(Enum):
 
 
 def selected_node(claim: Mapping[str, Any]) -> str:
-    """Return the node that the claim is assigned to, empty if none."""
+    """Return the node that the claim is assigned to; "" if there is none."""
     annotations: Mapping[str, str] = claim["metadata"].get("annotations") or {}
     return annotations.get(ANN_SELECTED_NODE, "")
 
@@ -49,18 +49,18 @@ def node_gate(
     immediate_binding: bool,
     is_allowed: Callable[[], bool],
 ) -> Gate:
-    """Return whether this node owns the claim, does not, or may compete (P-052, P-053, ND-003).
+    """Return whether this node owns the claim, does not own it, or may compete for it.
 
-    After ELECT this reconcile does not provision even if this node wins: the update of the claim
-    causes another reconcile.
+    Spec: P-052, P-053, ND-003. After ELECT, this reconcile does not provision, even if this node
+    wins, because the update of the claim causes another reconcile.
 
     Args:
         claim: the PersistentVolumeClaim.
-        storage_class: its class.
+        storage_class: the class of the claim.
         node_name: the value of NODE_NAME.
         immediate_binding: `--node-deployment-immediate-binding`.
-        is_allowed: called last, and only if the class has `allowedTopologies`; returns True if a
-            topology requirement can be built for this node, or if topology is off.
+        is_allowed: called last, and only if the class has `allowedTopologies`; returns True if
+            a topology requirement can be built for this node, or if topology is off.
     """
     node = selected_node(claim)
     if node:
@@ -80,13 +80,13 @@ def owner_delay_seconds(
 ) -> float:
     """Return how long to wait before trying to own a claim (P-054 step 1, ND-004).
 
-    `min(base x 2^attempts, max)` minus a random part of base, at least zero; the first wait is in
-    (0, base] if base is at most max.
+    The result is `min(base x 2^attempts, max)` minus a random part of base, but at least zero. If
+    base is at most max, the first wait is in (0, base].
 
     Args:
         base_seconds: `--node-deployment-base-delay`.
         max_seconds: `--node-deployment-max-delay`.
-        attempts: earlier attempts of this node for this claim uid.
+        attempts: the number of earlier attempts of this node for this claim UID.
         draw: returns a number in [0, 1).
     """
     # 2^1000 exceeds every delay, and a float's exponent ends at 1023.
@@ -95,11 +95,11 @@ def owner_delay_seconds(
 
 
 def race(claim_uid: str, current: Mapping[str, Any] | None, node_name: str) -> Race:
-    """Return how the race for a claim stands (P-054 steps 2 and 4, C-132, C-134).
+    """Return the state of the race for a claim (P-054 steps 2 and 4, C-132, C-134).
 
     Args:
-        claim_uid: UID of the claim when the wait began.
-        current: the claim of that name now, None if it does not exist.
+        claim_uid: the UID of the claim when the wait began.
+        current: the claim that has this name now; None if there is none.
         node_name: the value of NODE_NAME.
     """
     if current is None:
@@ -115,6 +115,7 @@ def race(claim_uid: str, current: Mapping[str, Any] | None, node_name: str) -> R
 def is_enough(requested_bytes: int, available_bytes: Iterable[int]) -> bool:
     """Return True if any of the node's capacities is large enough (P-060, ND-006).
 
-    Zero bytes always fit; `available_bytes` is read lazily, as each number costs a GetCapacity.
+    Zero bytes always fit. `available_bytes` is read lazily, because each number costs a GetCapacity
+    call.
     """
     return requested_bytes == 0 or any(requested_bytes <= size for size in available_bytes)

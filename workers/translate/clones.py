@@ -142,5 +142,5 @@ def content_source(
 
 
 def needs_finalizer(source_claim: Json) -> bool:
-    """Return True if the source lacks our finalizer; the caller must add it first (P-226)."""
+    """Return True if our finalizer must be added to the source before the call (P-226)."""
     return not has_finalizer(source_claim, FINALIZER_CLONE_SOURCE)

@@ -166,5 +166,5 @@ def content_source(
 
 
 def needs_finalizer(snapshot: Json) -> bool:
-    """Return True if the source lacks our finalizer; the caller must add it first (P-217)."""
+    """Return True if our finalizer must be added to the source before the call (P-217)."""
     return not has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)
