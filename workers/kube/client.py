@@ -124,14 +124,14 @@ class KubeClient:
         rate: the number of requests per second (0: unlimited), and the burst: the number of
             requests that may exceed this rate at once.
         user_agent: the User-Agent header, which the API server's audit log shows.
-        observer: called after each request with the method, the path, the HTTP status (0: no
-            answer) and the duration in seconds.
+        observer: called after each request with the method, the path, the HTTP status (0 if no
+            response arrived) and the duration in seconds.
         sleep: sleeps for the given number of seconds, as Retry-After requires.
         timeout_seconds: the default timeout of a request.
         repeats: how often a request is retried after an answer with Retry-After.
         guard: called before each write; returns None or a check. The check is called right
-            before the write or a retry of it is sent; an exception from the check ends the
-            request.
+            before the write, and each retry of the write, is sent. If the check raises an
+            exception, the request ends.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class KubeClient:
 
     @classmethod
     def from_settings(cls, kubeconfig: str = "", master: str = "", **options: Any) -> KubeClient:
-        """Build a client; for `options` see the class.
+        """Build a client; `options` are the arguments of the class.
 
         Raises:
             ConfigError: there is no usable client configuration (F-010, F-014).
@@ -172,7 +172,7 @@ class KubeClient:
         return _decoded(self.request("GET", path, query=query))
 
     def create(self, path: str, body: JsonObject) -> JsonObject:
-        """POST a new object; returns it as stored.
+        """POST a new object; return it as stored.
 
         Raises:
             AlreadyExistsError: the name is taken, perhaps by an earlier attempt of the same caller.
@@ -180,7 +180,7 @@ class KubeClient:
         return _decoded(self.request("POST", path, body=body))
 
     def update(self, path: str, body: JsonObject) -> JsonObject:
-        """PUT the whole object; its resourceVersion is the precondition.
+        """Replace the whole object with a PUT, conditional on its resourceVersion.
 
         Raises:
             ConflictError: the object changed since it was read.
@@ -188,13 +188,13 @@ class KubeClient:
         return _decoded(self.request("PUT", path, body=body))
 
     def patch(self, path: str, body: Any, content_type: str = STRATEGIC_PATCH) -> JsonObject:
-        """Apply a patch; returns the patched object."""
+        """Apply a patch; return the patched object."""
         return _decoded(self.request("PATCH", path, body=body, content_type=content_type))
 
     def delete(
         self, path: str, *, uid: str | None = None, resource_version: str | None = None
     ) -> JsonObject:
-        """Delete an object; returns the object if finalizers keep it, otherwise a Status.
+        """Delete an object; return the object if finalizers keep it, otherwise a Status.
 
         Raises:
             ConflictError: the object does not have the given `uid` or `resource_version`.
@@ -319,7 +319,7 @@ class KubeClient:
             raise Unreachable(f'{method.capitalize()} "{address}": {error}') from error
 
     def _reload(self, refused: Connection) -> Connection | None:
-        """Return a connection with fresh credentials; None if they were reloaded just before."""
+        """Return a connection with fresh credentials; None if they were reloaded moments ago."""
         with self._lock:
             if self._connection is not refused:
                 return self._connection

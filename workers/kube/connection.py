@@ -18,7 +18,7 @@ _EXIT_CODE: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Address, credentials and connection pool; replaced as a whole when credentials are reloaded.
+    """The address, credentials and connection pool; a reload of the credentials replaces them all.
 
     Attributes:
         authorization: returns the Authorization header; "" for none.
@@ -30,7 +30,7 @@ class Connection:
 
 
 def connect(kubeconfig: str, master: str) -> Connection:
-    """Load the client configuration; opens no connection yet.
+    """Load the client configuration, without opening a connection.
 
     `master` overrides the address; if both arguments are empty, the pod's service account is used
     (F-010).

@@ -1,4 +1,4 @@
-"""Decides whether another event becomes a new Event, a higher count, or nothing (L-006).
+"""Decides whether an event becomes a new Event, raises the count of one, or is dropped (L-006).
 
 Identical events become one Event with a count. If ten events within ten minutes differ only in the
 message, the tenth and all later ones are merged into one. For each source, object and type
@@ -92,7 +92,7 @@ class _Cache(Generic[_T]):
         return self._entries.get(identity)
 
     def put(self, identity: _Identity, entry: _T) -> _T:
-        """Add an entry; returns it."""
+        """Add an entry, and return it."""
         self._entries[identity] = entry
         if len(self._entries) > CACHE_SIZE:
             self._entries.popitem(last=False)

@@ -80,7 +80,7 @@ class GoneError(RefusedError):
 
 
 class InvalidError(RefusedError):
-    """The request itself is wrong; repeating it cannot help."""
+    """The request itself is wrong; retrying it cannot help."""
 
 
 class TooManyRequestsError(AwayError):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
 HOLD_SECONDS: Final = 2.0
-# `BURST_EVENTS` events that arrive in one queue within `BURST_SECONDS` are a burst.
+# If `BURST_EVENTS` events arrive in one queue within `BURST_SECONDS`, this counts as a burst.
 BURST_EVENTS: Final = 10
 BURST_SECONDS: Final = 0.25
 BATCH: Final = 32
@@ -41,7 +41,7 @@ class EventQueue:
         self._closed = threading.Event()
 
     def put(self, event: JsonObject) -> bool:
-        """Add one event; returns False if there is no room. Never waits."""
+        """Add one event, without waiting; return False if there is no room."""
         now = time.monotonic()
         self._arrivals.append(now)
         try:
@@ -56,9 +56,9 @@ class EventQueue:
         return self._closed.is_set() and self._queue.empty()
 
     def take(self, wait_seconds: float | None = None) -> list[JsonObject]:
-        """Wait for an event; returns it with those that follow, up to `BATCH` events.
+        """Wait for an event; return it and the events that follow it, up to `BATCH` in all.
 
-        Returns [] after `wait_seconds` without an event, or once the queue is closed and empty.
+        Return [] after `wait_seconds` without an event, or once the queue is closed and empty.
         """
         while not self.is_over:
             try:

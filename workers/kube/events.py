@@ -96,7 +96,7 @@ class EventRecorder:
         *,
         component: str,
     ) -> None:
-        """Queue one event about an API object; returns at once and never raises.
+        """Queue one event about an API object, without waiting and without raising an exception.
 
         Args:
             involved: the object, with apiVersion, kind and metadata.
@@ -180,7 +180,7 @@ def make_event(
     *,
     now: float,
 ) -> JsonObject:
-    """Build an Event as client-go does; in namespace `default` for cluster-scoped objects.
+    """Build an Event as client-go does; for a cluster-scoped object, in namespace `default`.
 
     Args:
         involved: the object, with apiVersion, kind and metadata.

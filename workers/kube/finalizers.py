@@ -1,8 +1,8 @@
-"""Adds and removes a finalizer: on a copy for a PUT, or as a strategic merge patch.
+"""Adds and removes a finalizer, on a copy of the object for a PUT or by a strategic merge patch.
 
-Inputs are never changed (C-079). A patch has no resourceVersion: the list merges by value, so
-concurrent changes of other finalizers are kept (L-072). A patch has the UID, so the API server
-refuses to patch a newer object with the same name.
+Inputs are never changed (C-079). A patch has no resourceVersion. The API server merges the list by
+value, so concurrent changes of other finalizers are kept (L-072). A patch has the UID, so the API
+server refuses to patch a newer object with the same name.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class UnusableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Address of the API server, and the credentials for it.
+    """The address of the API server, and the credentials for it.
 
     Attributes:
         server: the URL of the API server; "" if only `--master` gives it.
@@ -218,7 +218,7 @@ def _always(header: str) -> Callable[[], str]:
 
 
 class _TokenFile:
-    """The Authorization header from a token file, which is re-read because it gets replaced."""
+    """The Authorization header from a token file, which is reread because it may be replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -329,7 +329,7 @@ class _ExecToken:
 def _by_official_client(paths: str) -> Callable[[], str]:
     """Return a function for the Authorization header of an old `auth-provider` entry (oidc).
 
-    Uses the official client, which needs 40 MiB; such entries are rare.
+    This uses the official client, which needs 40 MiB. Such entries are rare.
     """
     from kubernetes import client, config  # noqa: PLC0415 - see above
 

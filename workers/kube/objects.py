@@ -51,7 +51,7 @@ class DataSource(msgspec.Struct, rename="camel", gc=False):
 
 
 class Reference(msgspec.Struct, rename="camel", gc=False):
-    """The used fields of an ObjectReference; a uid excludes a later object with the same name."""
+    """The used fields of an ObjectReference; the uid tells apart objects that had the same name."""
 
     name: str = ""
     namespace: str = ""

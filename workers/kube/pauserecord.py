@@ -44,7 +44,7 @@ class Recorded:
 
 
 class PauseRecord:
-    """Reads and writes the ConfigMap of the pauses. Methods raise ApiError.
+    """Reads and writes the ConfigMap of the pauses. All methods that send a request raise ApiError.
 
     Args:
         kube: the client of the API server.
@@ -61,7 +61,7 @@ class PauseRecord:
         return {_field(kind, name): None if until_ms is None else json.dumps(record)}
 
     def apply(self, change: dict[str, Any]) -> tuple[bool, Recorded]:
-        """Change one entry; returns whether it existed before, and all pauses after the change."""
+        """Change one entry; return whether it existed before, and all pauses after the change."""
         before = self._config_map()
         was_there = change.keys() <= (before.get("data") or {}).keys()
         if not was_there and None in change.values():

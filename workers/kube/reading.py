@@ -104,7 +104,8 @@ class KubeReader:
     ) -> Iterator[JsonObject]:
         """Yield all objects page by page; keyword arguments are query parameters.
 
-        Adds kind and apiVersion, which the items of a LIST response do not have.
+        Kind and apiVersion, which the items of a LIST response do not have, are added to each
+        object.
         """
         parameters: dict[str, Any] = {"limit": _PAGE_SIZE, **query}
         identity = {"apiVersion": resource.api_version, "kind": resource.kind}
@@ -164,7 +165,7 @@ class KubeReader:
         return self.list(paths.REFERENCE_GRANTS, namespace=namespace)
 
     def list_attachments(self) -> Iterator[JsonObject]:
-        """Yield all VolumeAttachments; prefer the shared cache, which finds them by volume."""
+        """Yield all VolumeAttachments; prefer the shared cache, which indexes them by volume."""
         return self.list(paths.ATTACHMENTS)
 
     def get_node(self, name: str) -> JsonObject:
@@ -197,7 +198,7 @@ class KubeReader:
         return self.list(paths.CONFIG_MAPS, namespace=namespace, labelSelector=label_selector)
 
     def has_config_map(self, namespace: str, name: str) -> bool:
-        """Return True if a ConfigMap exists; uses LIST, the only verb that the watcher may use."""
+        """Return True if a ConfigMap exists. LIST is used, because the watcher may not GET one."""
         selector = f"metadata.name={name}"
         found = self.list(paths.CONFIG_MAPS, namespace=namespace, fieldSelector=selector)
         return next(found, None) is not None

@@ -31,12 +31,12 @@ class KubeResources(KubeReader):
     # Any kind.
 
     def create(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
-        """POST an object; the object's metadata gives the namespace."""
+        """Create an object with a POST, in the namespace that the object's metadata names."""
         namespace = item["metadata"].get("namespace", "")
         return self.client.create(resource.path(namespace=namespace), dict(item))
 
     def update(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
-        """PUT an object; its resourceVersion is the precondition."""
+        """Replace an object with a PUT, conditional on its resourceVersion."""
         return self.client.update(_path_of(resource, item), dict(item))
 
     def delete(
@@ -48,7 +48,7 @@ class KubeResources(KubeReader):
         uid: str | None = None,
         resource_version: str | None = None,
     ) -> JsonObject:
-        """Delete an object; with `uid`, only if the object has that UID."""
+        """Delete an object; if `uid` is given, only if the object has that UID."""
         path = resource.path(name, namespace=namespace)
         return self.client.delete(path, uid=uid, resource_version=resource_version)
 
@@ -61,7 +61,7 @@ class KubeResources(KubeReader):
         status: bool = False,
         is_exact: bool = False,
     ) -> JsonObject:
-        """Apply a merge patch to an object that was read before; returns the patched object.
+        """Apply a merge patch to an object that was read before; return the patched object.
 
         Args:
             resource: the kind of the object.
@@ -97,14 +97,14 @@ class KubeResources(KubeReader):
     def remove_finalizer(
         self, resource: Resource, item: Mapping[str, Any], finalizer: str
     ) -> JsonObject:
-        """Remove a finalizer; in all other respects like `add_finalizer`."""
+        """Remove a finalizer; in all other respects, this method is like `add_finalizer`."""
         patch = finalizers.remove_patch(finalizer, item["metadata"]["uid"])
         return self._patch_this(_path_of(resource, item), patch)
 
     # Claims.
 
     def update_claim(self, claim: Mapping[str, Any]) -> JsonObject:
-        """PUT a claim; its resourceVersion is the precondition."""
+        """Replace a claim with a PUT, conditional on its resourceVersion."""
         return self.update(paths.CLAIMS, claim)
 
     # Volumes.
@@ -114,7 +114,7 @@ class KubeResources(KubeReader):
         return self.create(paths.VOLUMES, volume)
 
     def delete_volume(self, name: str, *, uid: str | None = None) -> JsonObject:
-        """Delete a PersistentVolume; returns it if finalizers keep it."""
+        """Delete a PersistentVolume; return it if finalizers keep it."""
         return self.delete(paths.VOLUMES, name, uid=uid)
 
     def add_volume_finalizer(self, name: str, finalizer: str, *, uid: str) -> JsonObject:
@@ -159,7 +159,7 @@ class KubeResources(KubeReader):
     # Snapshots.
 
     def update_snapshot(self, snapshot: Mapping[str, Any]) -> JsonObject:
-        """PUT a VolumeSnapshot; its resourceVersion is the precondition."""
+        """Replace a VolumeSnapshot with a PUT, conditional on its resourceVersion."""
         return self.update(paths.SNAPSHOTS, snapshot)
 
     # Objects in csi-fleet's own namespace.

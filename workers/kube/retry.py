@@ -1,4 +1,4 @@
-"""The only code that repeats a conflicting update after a fresh read (S-015)."""
+"""The only code that retries an update after a conflict, on a freshly read object (S-015)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def update_with_retry(
 
     Args:
         get: reads the object live.
-        change: returns a changed copy of the object, or None if there is nothing left to change; it
-            may raise an exception to stop.
-        update: PUTs the object; the object's resourceVersion is the precondition.
+        change: returns a changed copy of the object, or None if there is nothing left to
+            change; it may raise an exception to stop.
+        update: replaces the object with a PUT, conditional on its resourceVersion.
         known: the object as the caller has read it, for the first attempt.
         attempts: the largest number of updates to try.
 

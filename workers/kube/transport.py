@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 CONNECTIONS: Final = 16
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
-# An API server closes an idle connection after 90 s, and some load balancers do so after 60 s.
+# This is shorter than the time after which the server closes an idle connection: 90 s for an API
+# server, 60 s for some load balancers.
 _IDLE_SECONDS: Final = 50
 # Connections are replaced at this age, so that a restarted API server gets its share of them again.
 _AGE_SECONDS: Final = 600
@@ -40,8 +41,8 @@ _ERROR_BODY_BYTES: Final = 2**16
 _UNSAFE: Final = re.compile(r"[\r\n\x00]")
 _MAY_GO_OUT: Final = 0  # PREREQFUNC_OK
 _VERIFY_HOST: Final = 2  # the certificate must name the host
-# libcurl's events in terms of poll(2): this table is for the events that libcurl waits for, the one
-# below for those that have happened.
+# libcurl's events in terms of poll(2). This table is for the events that libcurl waits for; the
+# table below is for the events that have happened.
 _WANTED: Final = {
     pycurl.POLL_NONE: 0,
     pycurl.POLL_IN: select.POLLIN,
@@ -60,7 +61,7 @@ class Tls:
     """Trusted authorities and the client certificate; each is the path of a file or PEM bytes.
 
     Attributes:
-        authorities: the CA certificates; None means those of the system.
+        authorities: the CA certificates; None means the system's CA certificates.
         certificate: the client certificate; None for none.
         server_name: the name that the server's certificate must have; "" means the host in the
             address.

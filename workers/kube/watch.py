@@ -48,7 +48,7 @@ _WATCH_SECONDS: Final = (240, 300)
 SILENCE_SECONDS: Final = 90.0
 # Timeout of `present_version`.
 _PRESENT_SECONDS: Final = 10.0
-# A watch that ends earlier than this, without an event, counts as a failure (client-go: very short
+# If a watch without an event ends earlier than this, it counts as a failure (client-go: very short
 # watch).
 _SHORT_WATCH_SECONDS: Final = 1.0
 _REPEAT_LOG_SECONDS: Final = 60.0
@@ -68,7 +68,7 @@ class Sink(Protocol[T_contra]):
     """Receives the objects; called only from the reflector's thread, and must not block."""
 
     def begin_list(self) -> None:
-        """Prepare for a complete list; after a failure it is called again without `end_list`."""
+        """Prepare for a complete list; after a failure, this is called again without `end_list`."""
 
     def listed(self, item: T_contra) -> None:
         """Process one object of the list."""
@@ -233,7 +233,7 @@ class Reflector(Generic[T]):
     def stop(self) -> None:
         """Make `run` return soon; thread-safe and idempotent."""
         self._stopped.set()
-        # `run` does not list any more after `stop`; this only ends its wait for a relist.
+        # `run` does not list again after `stop`. This only ends its wait for a relist.
         self._relist.set()
         self._interrupt()
 
@@ -246,8 +246,8 @@ class Reflector(Generic[T]):
     def present_version(self) -> str:
         """Return the current resourceVersion of the collection; thread-safe.
 
-        A LIST without a resourceVersion is read from etcd, so it does not matter if the watch lags
-        behind.
+        A LIST request without a resourceVersion is answered from etcd, so the result is current
+        even if the watch lags behind.
 
         Raises:
             ApiError: the API server does not answer with a list.
@@ -281,7 +281,7 @@ class Reflector(Generic[T]):
             self._backoff.reset()
 
     def _list(self) -> str:
-        """Pass one complete list to the sink; returns its resourceVersion."""
+        """Pass one complete list to the sink; return its resourceVersion."""
         self._sink.begin_list()
         token = ""
         while True:
@@ -371,7 +371,7 @@ class Reflector(Generic[T]):
             position.resource_version = version
 
     def _apply_parts(self, line: bytes, position: _Position) -> None:
-        """Decode an event in steps: a bookmark, an error, or an object with a malformed field."""
+        """Decode, in steps, an event that is a bookmark, an error, or has a malformed object."""
         try:
             event = _EVENT.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
