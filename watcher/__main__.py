@@ -75,11 +75,11 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
 
 
 def run(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code.
+    """Run until SIGTERM or SIGINT; return the exit code.
 
     Raises:
-        ConfigError: there is no usable client configuration, or the process cannot listen on the
-            address of the HTTP endpoint.
+        ConfigError: there is no usable client configuration, or the process cannot listen on
+            the address of the HTTP endpoint.
     """
     # The signals are blocked before the first thread starts, so that all threads inherit this and
     # only `sigwait` receives them.
@@ -99,7 +99,10 @@ def run(settings: Settings) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the flags and the environment; a usage error gives one line and an exit code (F-014)."""
+    """Read the flags and the environment, and run the watcher until it is told to stop.
+
+    A usage error prints one line and gives the exit code of F-014.
+    """
     try:
         settings = parse(
             Command.WATCHER, sys.argv[1:] if arguments is None else arguments, os.environ

@@ -1,7 +1,7 @@
 """Passes one watched resource to several receivers: controllers' rules and the shared cache.
 
-A receiver that joins later gets nothing until the next list starts, so that what it knows is
-complete. If one receiver fails on an object, the others still receive the object.
+A receiver that joins later gets nothing until the next list starts, so that it never has incomplete
+data. If one receiver fails on an object, the others still receive the object.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class FanOut(Generic[T]):
         self._listening: tuple[tuple[str, Sink[T]], ...] = ()
 
     def join(self, name: str, make: Callable[[], Sink[T]]) -> bool:
-        """Add a receiver unless there is one with this name.
+        """Add a receiver, unless there is already one with this name.
 
-        Returns True if the receiver was added; a new list is needed then.
+        Return True if the receiver was added. The resource must then be listed again.
         """
         if name in self._members:
             return False
@@ -44,7 +44,7 @@ class FanOut(Generic[T]):
         return True
 
     def begin_list(self) -> None:
-        """Pass on the start of a list, from now on also to receivers that joined recently."""
+        """Pass on the start of a list, including to receivers that joined since the last list."""
         self._listening = tuple(self._members.items())
         self._tell(lambda sink: sink.begin_list())
 

@@ -67,7 +67,7 @@ class History:
         self._is_new_life = True
 
     def step(self) -> float:
-        """Compare the next kind; returns the seconds until the next step.
+        """Compare the next kind; return the seconds until the next step.
 
         Raises:
             ApiError: the API server does not answer.

@@ -1,4 +1,4 @@
-"""Runs a controller's rules in the watcher: calls them under a lock, passes keys to the outbox."""
+"""Runs a controller's rules in the watcher, under a lock, and passes their keys to the outbox."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Hosted:
         self.records: Records = ()
         self.rules = spec.make_rules()
         self._outbox = outbox
-        # Needed because the reflectors, the keeper and the resync call from different threads.
+        # The lock is needed because the reflectors, the keeper and the resync call from different
+        # threads.
         self._lock = threading.RLock()
 
     def set_records(self, records: Records) -> None:
@@ -85,9 +86,9 @@ class Hosted:
                 self._outbox.add([one], version=self._version(one, resource, item))
 
     def _version(self, key: Key, resource: Resource | None, item: Any) -> str:
-        """Return the event's resourceVersion if the key belongs to this very object, otherwise "".
+        """Return the event's resourceVersion if the key is that of this very object, otherwise "".
 
-        With this version, the queue can ignore the same event if it comes from another watcher.
+        With this version, the queue can ignore the same event when another watcher reports it.
         """
         kind = next((kind for kind in self.spec.kinds if kind.name == key.kind), None)
         if kind is None or kind.subject is None or kind.subject != resource:

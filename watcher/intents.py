@@ -3,7 +3,8 @@
 Workers copy the intent of a long or unfinished attempt into a ConfigMap in csi-fleet's own
 namespace (M-010). Without the copy, a volume would leak if its claim was deleted in the meantime.
 Intents are restored after Redis lost its data, and also every minute: if a worker died before it
-deleted a copy, the restored intent causes one more reconcile, which removes both.
+deleted a copy, the restored intent causes one more reconcile, which removes the intent and the
+copy.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _log = get_logger(__name__)
 
 
 class _Record(msgspec.Struct):
-    """The field of a record that is used here, type-checked so that a bad record is skipped."""
+    """The field of a record that is used here; if it has a wrong type, the record is skipped."""
 
     key: str
 
@@ -43,13 +44,13 @@ class Intents(Protocol):
         """Return an intent; None if there is none."""
 
     def restore(self, domain: str, sealed: bytes) -> bool:
-        """Write an intent unless one exists; returns True if it was written."""
+        """Write an intent unless one exists; return True if it was written."""
 
 
 def restore_intents(
     resources: KubeResources, namespace: str, intents: Intents, drivers: Container[str]
 ) -> list[Key]:
-    """Write back every copied intent that is missing in Redis; returns the keys to reconcile.
+    """Write back every copied intent that is missing in Redis; return the keys to reconcile.
 
     Only the intents of the given drivers' queues are restored: several installations may share a
     namespace, and each restores only its own intents. This is called again whenever a driver is

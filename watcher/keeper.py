@@ -1,4 +1,4 @@
-"""The watcher's periodic work in Redis: moves due keys, detects new drivers and lost data.
+"""Does the watcher's periodic work in Redis: moves due keys, detects new drivers and lost data.
 
 Each step takes a bounded time, waits only for Redis, and may run in several watchers at once.
 """
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 LOOK_SECONDS: Final = 0.4
-# Used until the first driver is known, because no key can be added before that.
+# The interval until the first driver is known; no key can be added before then.
 FIRST_LOOK_SECONDS: Final = 0.05
-# How often to check for kinds that are missing in the shared cache; workers wait until such a kind
-# is listed again.
+# How often to check for kinds that are missing in the shared cache. Workers wait until such a kind
+# has been listed again.
 CHECK_SECONDS: Final = 5.0
 
 
@@ -32,7 +32,7 @@ class Pump(Protocol):
     """The method of workers.queue.WorkQueue that is used here."""
 
     def pump(self) -> float:
-        """Move the keys that are due; returns the seconds until the next call."""
+        """Move the keys that are due; return the seconds until the next call."""
 
 
 class Epochs(Protocol):
@@ -88,7 +88,7 @@ class Keeper:
         self.epoch = ""
 
     def step(self) -> float:
-        """Check Redis and maintain the queue; returns the seconds until the next step.
+        """Check Redis and maintain the queue; return the seconds until the next step.
 
         Raises:
             TransientError: Redis does not answer.

@@ -29,8 +29,8 @@ _DEFAULT = ("provisioner",)
 def merged(known: Mapping[str, Record], alive: Mapping[str, Record]) -> dict[str, Record]:
     """Merge known and registered records by their place in the registry.
 
-    Registered records win. Drivers that are no longer registered are kept; nodes that are no longer
-    registered are dropped.
+    Registered records take precedence. Drivers that are no longer registered are kept; nodes that
+    are no longer registered are dropped.
     """
     kept = {name: record for name, record in known.items() if not record.get("node")}
     now = {name: complete(name, record) for name, record in alive.items()}
@@ -51,7 +51,7 @@ class Differing:
         self._told: set[str] = set()
 
     def see(self, records: Mapping[str, Record], now: float) -> list[str]:
-        """Return the places whose record has alternated for a minute; each place only once.
+        """Return each place whose record has alternated for a minute, unless already returned.
 
         Args:
             records: the registered records, by their place in the registry.

@@ -1,9 +1,9 @@
 """Decides which resources are watched, and passes objects to the rules and the shared cache.
 
 Each resource has one reflector, which is shared by all controllers that watch the resource and by
-the shared cache. Only the controllers' specs decide what is watched. A controller runs here if it
-was chosen or if a driver's record names it; each of its watches starts once it is needed and never
-stops.
+the shared cache. Only the controllers' specs decide what is watched. A controller runs here if the
+settings choose it or a driver's record names it. Each of its watches starts once the watch is
+needed, and never stops.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Machine:
 
     @property
     def catalog_kinds(self) -> Mapping[str, str]:
-        """The kinds of the shared cache that are written, each with the name of its reflector."""
+        """The kinds that are written to the shared cache, each with the name of its reflector."""
         catalog = self._catalog.copy()
         return {kind: name for kind, name in catalog.items() if name in self.reflectors}
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # The number of keys per call to Redis.
 _BATCH = 500
-# The largest number of keys and entries that wait while Redis is unavailable, some 100 MB; above
-# this number a new list is cheaper.
+# The largest number of keys and entries that wait while Redis is unavailable (some 100 MB). Beyond
+# this number, listing again is cheaper.
 MOST_WAITING: Final = 200_000
 # The number of keys that become due per second when everything is added, at a resync or after Redis
 # lost its data. It is well below the throughput of one worker, so that the latency of new claims
@@ -59,12 +59,12 @@ class Catalog(Protocol):
     ) -> str:
         """Write a complete list.
 
-        Returns the highest version of the entries that are newer than the list; "" if there are
+        Return the highest version of the entries that are newer than the list; "" if there are
         none.
         """
 
     def mark_complete(self, kinds: Iterable[str], epoch: str) -> bool:
-        """Declare that kinds are complete in an epoch; returns False if the epoch has ended."""
+        """Declare that kinds are complete in an epoch; return False if the epoch has ended."""
 
     def keep_fresh(self, kinds: Iterable[str], epoch: str) -> None:
         """Record that these kinds' watches are open and all their events have been written."""
@@ -131,12 +131,12 @@ class Outbox:
         queue: receives the keys.
         catalog: receives the entries of the shared cache.
         all_keys: returns the keys of all objects that need work.
-        on_newer: called with the kind and the version if Redis holds entries that are newer than
-            the list just written, before the list is declared complete. If it raises an exception,
-            the list is sent again later.
-        on_cut: called first once Redis is available after an overflow. It declares the cache
-            incomplete and lists everything again; it raises an exception while Redis is
-            unavailable.
+        on_newer: called with the kind and the version if Redis holds entries that are newer
+            than the list just written, before the list is declared complete. If it raises an
+            exception, the list is sent again later.
+        on_cut: called before anything is sent once Redis is available after an overflow. It
+            declares the cache incomplete and lists everything again; it raises an exception
+            while Redis is unavailable.
         most_waiting: the largest number of keys and entries that may wait while Redis is
             unavailable.
     """
@@ -171,7 +171,7 @@ class Outbox:
         self._wake = wake
 
     def add(self, keys: Iterable[Key], *, version: str = "") -> None:
-        """Add keys to the queue soon; a key that is already waiting here is added once.
+        """Add keys to the queue soon; a key that is already waiting here is not added twice.
 
         Args:
             keys: the keys to add.
@@ -204,8 +204,8 @@ class Outbox:
         """Forget keys soon; this replaces an earlier add of the same key."""
         with self._lock:
             for key in keys:
-                # The key is removed first, so that it moves to the end: the keys are in the order
-                # of their last events.
+                # The old entry is removed before the new one is added, so that the key moves to the
+                # end and the keys are in the order of their last events.
                 self._pending.keys.pop(key, None)
                 self._held.pop(key, None)
                 self._pending.keys[key] = None
@@ -219,7 +219,7 @@ class Outbox:
             self._wake()
 
     def replace(self, kind: str, listed: CatalogList) -> None:
-        """Write a whole kind soon; its entries that are waiting are older, and are dropped."""
+        """Write a whole kind soon; drop its waiting entries, because they are older."""
         with self._lock:
             entries = self._pending.entries
             for identity in [identity for identity in entries if identity[0] == kind]:
@@ -233,7 +233,7 @@ class Outbox:
             self._wake()
 
     def keep_fresh(self, kinds: Collection[str], epoch: str) -> None:
-        """Record soon that these kinds are watched; sent after the entries that are waiting now."""
+        """Record soon, after the entries that are waiting now, that these kinds are watched."""
         with self._lock:
             self._pending.fresh = (kinds, epoch)
             self._wake()
@@ -246,7 +246,7 @@ class Outbox:
 
     @property
     def is_idle(self) -> bool:
-        """True if everything has been sent except held keys."""
+        """Whether everything has been sent except held keys."""
         with self._lock:
             return not self._pending and not self._is_sending
 
@@ -276,8 +276,8 @@ class Outbox:
     def _send(self, batch: _Pending) -> None:
         """Send the batch, and remove the parts that were sent from it.
 
-        The keys to forget are sent first, because that frees memory, and a nearly full Redis
-        refuses other writes.
+        The keys to forget are sent before everything else, because that frees memory, and a nearly
+        full Redis refuses other writes.
         """
         if batch.is_cut:
             self._on_cut()

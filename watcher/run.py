@@ -202,12 +202,12 @@ class Watcher:
         return {loop.name: loop for loop in loops}
 
     def start(self) -> None:
-        """Start the threads; returns at once."""
+        """Start the threads; return at once."""
         for loop in tuple(self.loops.values()):
             loop.start()
 
     def stop(self, *, timeout_seconds: float = 3.0) -> None:
-        """Stop all threads. Idempotent; the next watcher's lists make up for unsent data."""
+        """Stop all threads; idempotent. The next watcher's lists replace data that was not sent."""
         deadline = time.monotonic() + timeout_seconds
         self._stopped.set()
         self.history.stop()
@@ -221,12 +221,12 @@ class Watcher:
 
     @property
     def is_down(self) -> bool:
-        """True if Redis does not answer."""
+        """Whether Redis does not answer."""
         return self.loops["keeper"].is_failing or self.loops["outbox"].is_failing
 
     @property
     def is_synced(self) -> bool:
-        """True if every watched kind has been listed and all its objects are in Redis."""
+        """Whether every watched kind has been listed and all its objects are in Redis."""
         reflectors = self.reflectors.values()
         return (
             bool(reflectors)
@@ -266,7 +266,7 @@ class Watcher:
             self.loops["recovery"].wake()
 
     def _recover(self) -> float:
-        """Add the keys of intents that have no key; returns the seconds until the next call."""
+        """Add the keys of intents that have no key; return the seconds until the next call."""
         if self._recovery is not None:
             self._recovery.run(self._keys_of_unsaved)
         keys = restore_intents(
@@ -284,7 +284,7 @@ class Watcher:
         return self._resync_seconds
 
     def _mirror_pauses(self) -> float:
-        """Mirror the operators' pauses in Redis; returns the seconds until the next call.
+        """Mirror the operators' pauses in Redis; return the seconds until the next call.
 
         The ConfigMap may have been edited, or Redis may have lost a pause.
         """
@@ -294,7 +294,7 @@ class Watcher:
         return PAUSES_SECONDS
 
     def _announce(self) -> float:
-        """Record for the tools that this watcher is alive, and which problems it has."""
+        """Record, for operator commands, that this watcher is alive and which problems it has."""
         if self._presence is not None:
             self._presence.announce(ROLE)
             self._presence.complain(
@@ -333,7 +333,7 @@ class Watcher:
             for kind, name in self.machine.catalog_kinds.items()
         }
         for kind, before in self._pruned_to.items():
-            # Otherwise the watch is listing at this moment, or its versions went back.
+            # If this is not so, the watch is listing at this moment, or its versions went back.
             if 0 < before <= reached[kind]:
                 self._catalog.prune(kind, str(before))
         self._pruned_to = reached

@@ -43,7 +43,7 @@ class CatalogSink(Generic[T]):
         raise NotImplementedError
 
     def begin_list(self) -> None:
-        """Start a new complete list."""
+        """Start to collect a new, complete list."""
         self._list_epoch = self._epoch()
         self._items = {}
 
@@ -89,7 +89,7 @@ class ClassSink(CatalogSink["JsonObject"]):
 
 
 class CsiNodeSink(CatalogSink["CsiNode"]):
-    """Writes CSINodes: for each driver its topology keys, in the driver's order."""
+    """Writes the topology keys of each driver of a CSINode, in the driver's order."""
 
     def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         super().__init__(KIND_CSINODES, outbox, epoch)
@@ -112,7 +112,7 @@ class NodeSink(CatalogSink["Node"]):
         return item.metadata.name, item.metadata.resource_version, item.metadata.labels or {}
 
     def begin_list(self) -> None:
-        """Start a new complete list; forgets all labels, because the list writes all nodes."""
+        """Start to collect a new list; forget all labels, because the list writes all nodes."""
         super().begin_list()
         self._seen = {}
 
@@ -135,7 +135,7 @@ class NodeSink(CatalogSink["Node"]):
 
 
 class AttachmentSink:
-    """Writes VolumeAttachments by volume: for each attachment the name of its node."""
+    """Writes the VolumeAttachments of each volume: the node's name for each attachment."""
 
     def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         self._outbox = outbox
@@ -145,7 +145,7 @@ class AttachmentSink:
         self._listed: defaultdict[str, dict[str, str]] = defaultdict(dict)
 
     def begin_list(self) -> None:
-        """Start a new complete list."""
+        """Start to collect a new, complete list."""
         self._list_epoch = self._epoch()
         self._listed = defaultdict(dict)
 
@@ -157,15 +157,15 @@ class AttachmentSink:
 
     def end_list(self, resource_version: str) -> None:
         """Replace the attachments of all volumes with those in the list."""
-        # Each entry has the version of the list, because it also says which attachments do not
-        # exist.
+        # Each entry has the version of the list, because the entry also shows which attachments do
+        # not exist.
         items = {volume: (resource_version, dict(nodes)) for volume, nodes in self._listed.items()}
         listed = CatalogList(dict(items), resource_version, self._list_epoch)
         self._outbox.replace(KIND_ATTACHMENTS, listed)
         self._nodes, self._listed = self._listed, defaultdict(dict)
 
     def changed(self, item: Attachment) -> None:
-        """Write the volume's attachments if this one is new; status changes do not matter."""
+        """Write the volume's attachments if this attachment is new; ignore status changes."""
         volume, name = item.spec.source.persistent_volume_name, item.metadata.name
         if not volume or self._nodes.get(volume, {}).get(name) == item.spec.node_name:
             return
