@@ -1,4 +1,4 @@
-"""Checks every answer of a driver before it is used or stored: one function per call.
+"""Checks every answer of a driver before it is used or stored, with one function per call.
 
 `CsiClient` runs `check` on each decoded answer. So no caller sees an answer that the API server
 would refuse, or that does not identify an object in the storage system. There are two kinds of
@@ -196,7 +196,7 @@ def _ignored(snapshot: csi.Snapshot, field: str) -> Iterable[str]:
 
 
 def _plugin_info(_: Any, answer: csi.GetPluginInfoResponse) -> Iterable[str]:
-    # The client itself reports an empty name, with upstream's text.
+    # An empty name is reported by the client itself, with upstream's text.
     if answer.name and not _DRIVER_NAME.fullmatch(answer.name):
         raise _Problem("name", f"({answer.name[:80]!r} is not a driver name)")
     return ()

@@ -1,7 +1,7 @@
 """Reads a driver's capabilities as frozen sets of CSI enum value names.
 
 Each service has its own set, because names such as SINGLE_NODE_MULTI_WRITER occur in several
-services. An unknown number is kept as its digits, which match no name, as in the Go sidecar
+services. As in the Go sidecar, an unknown number is kept as its digits, which match no name
 (P-006).
 """
 

@@ -1,4 +1,4 @@
-"""Client of one CSI driver: a typed method for each call, and a timeout for each call.
+"""The client of one CSI driver, with a typed method and a timeout for each call.
 
 Every failure is raised as a `CsiError`, without a gRPC exception as its cause or context, because
 gRPC's exceptions contain the driver's raw text, which may repeat a secret. Requests are encoded and
@@ -67,7 +67,7 @@ _Line = tuple[grpc.Channel, dict[str, "grpc.UnaryUnaryMultiCallable[bytes, bytes
 
 
 class CsiClient:
-    """Client of the driver at `address`.
+    """The client of the driver at `address`.
 
     Args:
         address: `/path` or `unix:///path`; with `allow_tcp` also `host:port` or `dns:///host:port`.
@@ -126,7 +126,7 @@ class CsiClient:
     def connection_losses(self) -> int:
         """Return the number of lost connections.
 
-        If it has grown, the caller must repeat the handshake (P-003).
+        If the number has grown, the caller must repeat the handshake (P-003).
         """
         return self._link.losses
 
@@ -152,12 +152,12 @@ class CsiClient:
         self._line[0].close()
 
     def mend(self, timeout_seconds: float = 5.0) -> bool:
-        """Replace a connection that loses everything sent over it; returns True if replaced.
+        """Replace a connection that loses everything sent over it; return True if it was replaced.
 
         Probe gets no answer over such a connection, but gets one over a second connection to the
-        same address. A driver that hangs answers over neither; its connection and open calls are
-        then kept. Replacing the connection cancels its calls. Blocks for at most twice
-        `timeout_seconds`.
+        same address. If the driver itself hangs, it answers over neither connection, and the
+        connection and its open calls are kept. Replacing the connection cancels its calls. Blocks
+        for at most twice `timeout_seconds`.
         """
         with self._mending:
             old = self._line[0]
@@ -171,7 +171,7 @@ class CsiClient:
             return True
 
     def move(self, address: str) -> None:
-        """Connect to this IP address of the driver's host; counts as a lost connection.
+        """Connect to this IP address of the driver's host; this counts as a lost connection.
 
         Open calls end with CANCELLED.
 
@@ -350,7 +350,7 @@ class CsiClient:
         return _pages(page, "ListVolumes")
 
     def list_snapshots(self, *, max_entries: int = 0) -> Iterator[csi.ListSnapshotsResponse]:
-        """Yield one page after another, as `list_volumes` does; the client's timeout applies."""
+        """Yield one page after another, as `list_volumes` does, with the client's own timeout."""
 
         def page(token: str) -> csi.ListSnapshotsResponse:
             request = csi.ListSnapshotsRequest(max_entries=max_entries, starting_token=token)
@@ -476,8 +476,8 @@ class CsiClient:
                 )
             failure = errors.NoStatusError("the connection to the driver is closed", rpc=rpc)
         self._link.look()  # callers check `is_connected` next, to judge the failure
-        # Raised outside the handlers, so that no gRPC exception is attached as __context__ (see
-        # above).
+        # This is raised outside the handlers, so that no gRPC exception is attached as __context__
+        # (see above).
         raise failure
 
     def _wait(
@@ -535,7 +535,7 @@ def _decode(answer_type: type[_Answer], data: bytes, rpc: str) -> _Answer:
 
 
 def _from_rpc_error(error: grpc.RpcError, rpc: str) -> errors.CsiError:
-    """Convert a gRPC error, which is also the call object, by its status number and text."""
+    """Convert a gRPC error, which is also the call object, to a CsiError."""
     call = cast("grpc.Call", error)
     return errors.from_status(call.code().value[0], call.details() or "", rpc=rpc)
 

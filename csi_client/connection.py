@@ -30,7 +30,7 @@ The transport refuses a larger answer before it fills the memory; the error is `
 MAX_METADATA_BYTES: Final = 1024 * 1024
 """The largest size of metadata, which includes the status message.
 
-With gRPC's default of 16 KiB, the client replaces a longer error by its own RESOURCE_EXHAUSTED,
+With gRPC's default of 16 KiB, the client replaces a longer error with its own RESOURCE_EXHAUSTED,
 which would be mistaken for a full storage pool (D-024).
 """
 
@@ -164,7 +164,7 @@ def wait_connected(
     *,
     wait_every_seconds: float = 10.0,
 ) -> bool:
-    """Connect; returns True if this succeeded within the timeout (P-002).
+    """Connect; return True if this succeeded within the timeout (P-002).
 
     `on_wait` is called in this thread every `wait_every_seconds`, to log `Still connecting`.
     """
@@ -207,7 +207,7 @@ class Link:
     def look(self) -> bool:
         """Return True if the channel is connected, and make an idle channel connect.
 
-        Without this, gRPC would reconnect after a loss only when the next call is made.
+        Without this method, gRPC would reconnect after a loss only when the next call is made.
         """
         with self._lock:
             if self._is_closed:
@@ -300,7 +300,7 @@ _WATCH: Final = _Watch()
 def links_silent_seconds() -> float:
     """Return the seconds since the connections were last checked.
 
-    If it is more than a few seconds, the checking thread hangs.
+    If the result is more than a few seconds, the checking thread hangs.
     """
     return _WATCH.silent_seconds()
 

@@ -170,8 +170,8 @@ class UnusableAnswerError(UndecodableAnswerError):
 class NoStatusError(CsiError):
     """No gRPC status exists: the request could not be encoded, or the client is closed.
 
-    `str()` gives only the text, as for a plain Go error. The error is not final, according to the
-    last row of P-410.
+    `str()` gives only the text, as for a plain Go error. According to the last row of P-410, the
+    error is not final.
     """
 
     def __init__(self, details: str, *, rpc: str = "") -> None:
@@ -207,8 +207,8 @@ def from_status(code: int, details: str, *, rpc: str) -> CsiError:
 def _answer_was_lost(match: re.Match[str]) -> bool:
     """Return True if the answer was too large, False if the request was.
 
-    A request that is too large never reaches the driver. The answer is what the client received or
-    the server sent, whichever side reports it.
+    A request that is too large never reaches the driver. The message was the answer if the client
+    was receiving it or the server was sending it, whichever side reports the error.
     """
     if match["metadata"]:
         return True

@@ -1,11 +1,11 @@
 """The CSI messages and enums: the only module that imports the generated types.
 
-This module is to be imported as a namespace:
+Import this module as a namespace:
 
     from csi_client import messages as csi
     csi.CreateVolumeRequest(...)
 
-Protobuf messages are plain values. As this module does not load gRPC, pure code may import it.
+Protobuf messages are plain values. Pure code may import this module, because it does not load gRPC.
 `DESCRIPTOR` is the descriptor of the proto file (services and methods by name); `csi_secret` is the
 option that marks the fields to hide (see `csi_client.redact`).
 """

@@ -45,9 +45,9 @@ class RegistrationServer:
     Args:
         path: the public path of the socket.
         name: the driver's name.
-        endpoint: the path at which the kubelet finds the driver's socket; not checked.
-        on_status: called after each registration with True if it succeeded, and with the kubelet's
-            error text.
+        endpoint: the path at which the kubelet finds the driver's socket; the path is not checked.
+        on_status: called after each registration with True if it succeeded, and with the
+            kubelet's error text.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ def ask(path: Path, timeout_seconds: float) -> PluginInfo:
     """Call GetInfo as the kubelet does, over a new connection (NR-040).
 
     Raises:
-        RegistrationError: there was no answer in time, or an error; the text is gRPC's.
+        RegistrationError: no answer arrived in time, or the call failed; the text is gRPC's.
     """
     channel = grpc.insecure_channel(
         f"unix:{path}", options=(("grpc.use_local_subchannel_pool", 1),)

@@ -42,7 +42,7 @@ RUN: Final = 32
 """This many consecutive characters of a longer piece count as the whole piece."""
 
 MIN_TIGHT: Final = 8
-"""The same as MIN_PREFIX, where only letters and digits are compared."""
+"""The value that replaces MIN_PREFIX where only letters and digits are compared."""
 
 MAX_TEXT: Final = 1024
 """A text is truncated to this many characters if the request had secrets."""
@@ -51,7 +51,9 @@ MAX_SECRETS: Final = 16 * 1024
 """The largest number of characters in all secrets of a request; above it, no text is shown."""
 
 MAX_PIECES: Final = 200
-"""The largest number of lines, settings and JSON leaves in secrets; above it, no text is shown."""
+"""The largest number of lines, key=value pairs and JSON leaves in secrets; above it, no text is
+shown.
+"""
 
 MAX_CODED: Final = 8
 """The largest number of pieces found in encoded words; above it, no text is shown."""
@@ -197,7 +199,7 @@ def _letter(match: re.Match[str]) -> str:
 
 
 def _pieces(value: str, depth: int) -> Iterator[str]:
-    """Yield the value, its lines, the values of its settings and its JSON leaves, all stripped."""
+    """Yield the value, its lines, its key=value pairs' values and its JSON leaves, stripped."""
     whole = value.strip()
     yield whole
     if depth < _MAX_DEPTH:
@@ -237,7 +239,7 @@ def _spellings(piece: str) -> set[str]:
 
 
 def _without(text: str, form: str) -> str:
-    """Return the text with the form replaced, where it is complete or truncated at its end."""
+    """Return the text with each occurrence of the form replaced, even one that is cut off."""
     start = _start(form)
     kept, position = [], 0
     while (found := text.find(start, position)) >= 0:

@@ -30,7 +30,8 @@ NOT_TLS: Final = "the driver does not speak TLS"
 def refusal(host: str, port: int, tls: TlsFiles) -> str:
     """Return why TLS fails, as a constant above or another short text.
 
-    Returns "" if TLS is not the problem. Connects once; blocks for about 5 s at most.
+    Return "" if TLS is not the problem. The function connects once, and blocks for about 5 s at
+    most.
     """
     if tls.certificate is not None and tls.key is not None:
         trouble = own_certificate_trouble(tls.certificate, tls.key)
@@ -65,7 +66,7 @@ def refusal(host: str, port: int, tls: TlsFiles) -> str:
 
 
 def own_certificate_trouble(certificate: Path, key: Path) -> str:
-    """Check our certificate by an in-memory handshake; returns `EXPIRED`, another text, or ""."""
+    """Check our certificate with an in-memory handshake; return `EXPIRED`, another text, or ""."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
