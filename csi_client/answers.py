@@ -57,7 +57,7 @@ class _Problem(Exception):  # noqa: N818 - becomes an UnusableAnswerError in `ch
 
 
 def check(request: Message, answer: Message, *, rpc: str, driver: str) -> None:
-    """Check the answer of one call; clears unusable fields that only inform.
+    """Check the answer of one call; clear unusable fields that only inform.
 
     Args:
         request: the request of the call.

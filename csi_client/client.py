@@ -321,7 +321,7 @@ class CsiClient:
         *,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Delete the volume; succeeds if the volume does not exist."""
+        """Delete the volume; it is not an error if the volume does not exist."""
         request = csi.DeleteVolumeRequest(volume_id=volume_id, secrets=secrets)
         self._call("Controller/DeleteVolume", request, csi.DeleteVolumeResponse, timeout_seconds)
 

@@ -63,7 +63,7 @@ class RegistrationServer:
         self._identity = (0, 0, 0)
 
     def start(self) -> None:
-        """Serve the socket, then rename it to its public name; replaces a stale socket.
+        """Serve the socket, then rename it to its public name, which replaces a stale socket.
 
         The mode of the socket is 0700.
 

@@ -36,7 +36,7 @@ _STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
-    """Build a watcher from its parts; connects to nothing.
+    """Build a watcher from its parts, without connecting to anything.
 
     Raises:
         ConfigError: there is no usable client configuration.

@@ -2,11 +2,11 @@
 
 After a restore from a backup, the same resourceVersions are used again for different states. A
 watch that continues from the old, higher version is silent until the cluster has passed that
-version, and entries of the shared cache that look newer win over the current ones. So every few
-seconds this module requests the current version of one kind, one kind after another, and compares
-it with the newest version that the kind's watch has seen. It does the same when Redis holds entries
-that are newer than a complete list. An API server that lags behind can answer with an old version,
-so a second answer must confirm the first.
+version, and entries of the shared cache that look newer take precedence over the current ones. So
+every few seconds this module requests the current version of one kind, one kind after another, and
+compares it with the newest version that the kind's watch has seen. It does the same when Redis
+holds entries that are newer than a complete list. An API server that lags behind can answer with an
+old version, so a second answer must confirm the first.
 """
 
 from __future__ import annotations

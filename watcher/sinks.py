@@ -75,7 +75,7 @@ class ClassSink(CatalogSink["JsonObject"]):
         super().__init__(KIND_CLASSES, outbox, epoch)
 
     def entry(self, item: JsonObject) -> tuple[str, str, Mapping[str, Any]]:
-        """Return a class without its managed fields; adds the kind, which listed items lack."""
+        """Return a class without its managed fields; add the kind, which listed items lack."""
         metadata = {
             key: item["metadata"][key] for key in item["metadata"] if key != "managedFields"
         }

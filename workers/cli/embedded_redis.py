@@ -139,7 +139,7 @@ def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
 
 
 def name_of(directory: Path) -> str:
-    """Return the installation name of this folder's Redis, the same for every run on this host.
+    """Return the installation name of this folder's Redis; every run on this host gets the same.
 
     A run that follows a killed run therefore need not wait until its Leases expire
     (`workers.queue.fellows`).

@@ -30,7 +30,7 @@ LOOK_SECONDS: Final = 5.0
 
 
 def arguments(settings: Settings) -> list[str]:
-    """Return the options for Flower: memory, pickles, logins and stale workers."""
+    """Return Flower's options for memory, pickles, logins and stale workers."""
     flower = settings.flower
     found = [
         f"--address={flower.address}",

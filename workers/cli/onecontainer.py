@@ -87,7 +87,7 @@ class OneContainer:
         volumes: the container's volumes that the pod does not have yet.
         elects: the programs with --leader-election.
         problems: why this cannot be one container, each with a remedy.
-        notes: what will differ from before.
+        notes: what will be different after the change.
     """
 
     container: JsonObject = field(default_factory=dict)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 RESTART_BASE_SECONDS = 1.0
 RESTART_CAP_SECONDS = 30.0
-# A part reports every 5 s that it is alive. A part that has been silent for this long hangs.
+# A part reports every 5 s that it is alive. If it has been silent for this long, it is treated as
+# hanging.
 SILENT_SECONDS = 120.0
 
 

@@ -162,7 +162,7 @@ class Supervisor:
         return f"waiting for {', '.join(names)}" if names else ""
 
     def add(self, name: str, command: Command, module: list[str], env: dict[str, str]) -> None:
-        """Add a part with its own state directory; it is started later."""
+        """Add a part with its own state directory; the part is started later."""
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
         flags = arguments_for(command, self.argv)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Shadowing:
-    """The parts of a worker process that make it a shadow; does nothing without `--shadow`.
+    """The parts that make a worker process a shadow; without `--shadow`, they do nothing.
 
     Args:
         client: the API client of the process; if it is a `ShadowApi`, the process is a shadow.

@@ -1,8 +1,8 @@
 """Compares a driver's snapshots with the snapshot contents, for `csi-fleet audit`.
 
-It makes the same two passes as the audit of volumes, with snapshot contents instead of PVs. It
-recognizes an open attempt by the content's annotation being-created, by the state of the content's
-key, or by the ConfigMap of a slow call.
+Like the audit of volumes, this audit makes two passes, but with snapshot contents instead of PVs.
+It recognizes an open attempt by the content's annotation being-created, by the state of the
+content's key, or by the ConfigMap of a slow call.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _FLAG: Final = "flag"
 
 
 def setting(name: str, flags: Mapping[str, Flag] | Iterable[Flag]) -> Any:
-    """Return a field for the flag's value; its default is the flag's default."""
+    """Return a dataclass field for the flag's value, with the flag's default."""
     rows = flags.values() if isinstance(flags, Mapping) else flags
     (flag,) = (one for one in rows if one.name == name)
     return taken(name, default=flag.default_value())

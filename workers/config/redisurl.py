@@ -60,7 +60,7 @@ class SentinelUrl:
 
     @property
     def login(self) -> dict[str, str]:
-        """Return those of the servers' user and password that are given."""
+        """Return the user and password of the servers, if they are given."""
         return _without_empty(username=self.username, password=self.password)
 
 

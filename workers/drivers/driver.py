@@ -40,7 +40,7 @@ class Driver:
         node_segments: the accessible topology of the local node; None outside node deployment.
         pace: limits the rate of the driver's calls.
         timeouts: the timeouts in seconds by operation (`create`, `expand`), from the drivers file.
-        class_timeouts: the same as `timeouts`, by storage class.
+        class_timeouts: the timeouts in seconds, by storage class and operation.
         limits: the number of concurrent calls by operation, from the drivers file.
         limits_per_node: the number of concurrent calls for one node, by operation.
         told: the driver's answers to the additional calls of `Spec.asks`, by call.

@@ -73,14 +73,14 @@ class DriverSpec:
         pool: only workers with this `--drivers-pool` serve the driver; if it is "", only
             workers without the flag do.
         timeouts: the timeouts in seconds by operation (`create`, `delete`, `capacity`).
-        class_timeouts: the same as `timeouts`, by storage class.
-        limits: the limits by operation; those that are missing come from the flags.
+        class_timeouts: the timeouts in seconds, by storage class and operation.
+        limits: the limits by operation; missing limits are taken from the flags.
         limits_per_node: the number of concurrent calls for one node, by operation.
         flags: the parsed values of the provisioner's flags, by flag name.
         controller_flags: the parsed flags of the other controllers, by controller name.
         threads: the largest number of a worker's threads that may be inside this driver; None
             means a fair share.
-        is_one_replica: True if all workers call the same one of the host's addresses.
+        is_one_replica: True if all workers call the same address of the host.
         allow_tcp: False for a driver in the same pod (`--csi-address`).
         tls_stamp: a digest of the content of the TLS files.
     """

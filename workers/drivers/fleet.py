@@ -206,7 +206,7 @@ class Fleet:
                 self._links[link.spec.endpoint] = link
 
     def _open_new(self, specs: dict[str, DriverSpec], current: dict[str, Link]) -> dict[str, Link]:
-        """Open the missing connections that the specs need; either all of them or none."""
+        """Open the missing connections that the specs need; if one fails, open none."""
         opened: dict[str, Link] = {}
         problems = []
         beside = {link.spec.endpoint for link in self._links.values() if not link.spec.name}

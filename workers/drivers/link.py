@@ -49,7 +49,7 @@ class Link:
     """The connection to one driver, and its state.
 
     Attributes:
-        driver: set by the first handshake; kept while the connection is lost.
+        driver: the driver; set by the first handshake, and kept while the connection is lost.
         is_served: whether the driver is connected, known and announced.
         losses: the client's `connection_losses` at the last handshake.
         shaking: the handshake in progress, in another thread.
@@ -119,7 +119,7 @@ class Link:
         vars(self).pop("longest_call", None)
 
     def shake(self) -> Driver:
-        """Probe the driver and complete the handshake; runs in a separate thread.
+        """Probe the driver and complete the handshake; this runs in a separate thread.
 
         Raises:
             ConfigError: the driver is not ready, a different driver answers, or a call failed.
@@ -155,7 +155,7 @@ class Link:
         )
 
     def diagnose(self) -> str:
-        """Return one line that says why there is no connection; runs in a separate thread."""
+        """Return one line that says why there is no connection; this runs in a separate thread."""
         if self.seek(is_connected=False):
             return ""
         place = f"driver {self.name} at {self.spec.endpoint}"
@@ -182,7 +182,7 @@ def _replica(spec: DriverSpec) -> Replica | None:
 def tls_trouble(spec: DriverSpec) -> str:
     """Return why TLS fails and the remedy; "" if TLS is not the problem.
 
-    Blocks for up to about 5 s.
+    This blocks for up to about 5 s.
     """
     if spec.tls is None:
         return ""

@@ -72,7 +72,7 @@ class Seats:
 
     @contextmanager
     def seat(self, queue_name: str) -> Iterator[None]:
-        """Take a slot while the thread works inside the driver; never waits."""
+        """Take a slot while the thread works inside the driver, without ever waiting for one."""
         self._change(queue_name, 1)
         try:
             yield

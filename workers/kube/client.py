@@ -86,7 +86,7 @@ A = TypeVar("A", Answer, Answer | Stream)
 
 
 class RawStream:
-    """The open response of a watch: complete lines as bytes, until the server ends it."""
+    """The open response of a watch; it yields complete lines until the server ends the watch."""
 
     status = 200
 
@@ -112,7 +112,7 @@ class RawStream:
         self._stream.interrupt()
 
     def close(self) -> None:
-        """Drop the connection: it cannot be reused if the watch was not read to its end."""
+        """Drop the connection, which cannot be reused before the watch is read to its end."""
         self._stream.close()
 
 

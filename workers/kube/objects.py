@@ -51,7 +51,7 @@ class DataSource(msgspec.Struct, rename="camel", gc=False):
 
 
 class Reference(msgspec.Struct, rename="camel", gc=False):
-    """The used fields of an ObjectReference; the uid tells apart objects that had the same name."""
+    """The used fields of an ObjectReference; the uid distinguishes objects of the same name."""
 
     name: str = ""
     namespace: str = ""

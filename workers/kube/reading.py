@@ -220,7 +220,7 @@ class KubeReader:
         return resource.kind in self.served_kinds(resource.group, resource.version)
 
     def get_by_kind(self, api_version: str, kind: str, namespace: str, name: str) -> JsonObject:
-        """Read an object by apiVersion and kind, such as an owner; discovers the API path.
+        """Read an object by apiVersion and kind, such as an owner, by discovering its API path.
 
         Raises:
             NotFoundError: there is no such object, or the kind is not served.

@@ -174,7 +174,7 @@ class KubeResources(KubeReader):
             return self.create(paths.CONFIG_MAPS, config_map)
 
     def delete_config_map(self, namespace: str, name: str) -> None:
-        """Delete a ConfigMap; does nothing if it does not exist."""
+        """Delete a ConfigMap; do nothing if it does not exist."""
         try:
             self.delete(paths.CONFIG_MAPS, name, namespace=namespace)
         except NotFoundError:

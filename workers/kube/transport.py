@@ -338,13 +338,13 @@ class Stream:
         return data
 
     def interrupt(self) -> None:
-        """End a read that is blocked; does nothing once the stream is closed."""
+        """End a read that is blocked; do nothing if the stream is closed."""
         with self._lock:
             if self._interrupted >= 0:
                 os.eventfd_write(self._interrupted, 1)
 
     def close(self) -> None:
-        """Drop the connection: it cannot be reused if the watch was not read to its end."""
+        """Drop the connection, which cannot be reused before the watch is read to its end."""
         with self._lock:
             if self._interrupted < 0:
                 return

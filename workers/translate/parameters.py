@@ -96,7 +96,7 @@ def strip(parameters: Mapping[str, str]) -> dict[str, str]:
 
 
 def extra_metadata(claim: Json, volume_name: str) -> dict[str, str]:
-    """Return what `--extra-create-metadata` adds after stripping (P-127)."""
+    """Return the parameters that `--extra-create-metadata` adds after stripping (P-127)."""
     return {
         f"{PARAMETER_PREFIX}pvc/name": text(claim, "metadata", "name"),
         f"{PARAMETER_PREFIX}pvc/namespace": text(claim, "metadata", "namespace"),
@@ -105,7 +105,7 @@ def extra_metadata(claim: Json, volume_name: str) -> dict[str, str]:
 
 
 def deprecations(parameters: Mapping[str, str]) -> list[str]:
-    """Return a log line for each deprecated key that is used; these are never events (P-131)."""
+    """Return a log line for each deprecated key that is used; no event is written (P-131)."""
     return [
         f'"{old}" is deprecated and will be removed in a future release, please use "{new}" instead'
         for old, new in DEPRECATED.items()

@@ -241,7 +241,7 @@ def resolve_volume_secrets(
 ) -> VolumeSecrets:
     """Resolve the secret references of a PV, in upstream's order (P-101 step 19).
 
-    Does not check whether these secrets exist (P-137).
+    Whether these secrets exist is not checked (P-137).
 
     Raises:
         AttemptError: NoChange; as for `resolve`, for the first kind that fails.

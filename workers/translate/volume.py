@@ -77,7 +77,7 @@ def check_response(
 ) -> Rejection | None:
     """Compare a CreateVolume response with its request; return None if they agree (P-150, P-152).
 
-    Also rejects a volume whose content source differs from the requested source; csi-provisioner
+    A volume whose content source differs from the requested source is rejected too; csi-provisioner
     only checks that the response has a content source (D-020). As in csi-provisioner, a source
     without an id is accepted.
     """
