@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
-"""The default timeout of a call, which is the Go sidecar's effective `--timeout` default (P-413,
-D-007).
-"""
+"""The default timeout of a call; the Go sidecar's effective default is the same (P-413, D-007)."""
 
 _log: Final = logging.getLogger(__name__)
 _OK: Final = errors.code_name(errors.OK)

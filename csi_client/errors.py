@@ -184,9 +184,9 @@ class NoStatusError(CsiError):
 def from_status(code: int, details: str, *, rpc: str) -> CsiError:
     """Build the error for a status as the Python gRPC library reports it.
 
-    Translates the texts of the library itself: exceeded deadlines (P-411), broken streams, messages
-    above a size limit (D-024) and status numbers that gRPC does not know (P-904). A driver's own
-    text is kept.
+    The texts of the library itself are translated: exceeded deadlines (P-411), broken streams,
+    messages above a size limit (D-024) and status numbers that gRPC does not know (P-904). A
+    driver's own text is kept.
     """
     if code == DEADLINE_EXCEEDED and _OWN_DEADLINE.fullmatch(details):
         return CsiError(code, _GO_DEADLINE_TEXT, rpc=rpc, from_transport=True)

@@ -51,9 +51,7 @@ MAX_SECRETS: Final = 16 * 1024
 """The largest number of characters in all secrets of a request; above it, no text is shown."""
 
 MAX_PIECES: Final = 200
-"""The largest number of lines, key=value pairs and JSON leaves in secrets; above it, no text is
-shown.
-"""
+"""The largest number of lines, key=value pairs and JSON leaves; above it, no text is shown."""
 
 MAX_CODED: Final = 8
 """The largest number of pieces found in encoded words; above it, no text is shown."""

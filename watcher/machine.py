@@ -200,8 +200,8 @@ class Machine:
     def _is_metadata_enough(self, resource: Resource) -> bool:
         """Return True if no controller needs more than the metadata of the resource's objects.
 
-        Controllers that do not run are included, as they share the resource's reflector once they
-        run.
+        Controllers that do not run are included, because they share the resource's reflector once
+        they run.
         """
         watches = [watch for hosted in self._hosted for watch in hosted.spec.watches]
         return all(watch.metadata_only for watch in watches if watch.resource == resource)

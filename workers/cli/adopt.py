@@ -88,7 +88,7 @@ class Move:
 
     Attributes:
         tools: the connections and settings.
-        choice: what the user requested.
+        choice: the options that the user gave.
         named: the workload, as `NAMESPACE/[KIND/]NAME`; "" to search for it.
         sleep: a function that waits for the given number of seconds.
         clock: a function that returns the time in seconds.

@@ -2,7 +2,7 @@
 
     namespace of the driver   Service, Secret and NetworkPolicy of the gateway
     namespace of the workers  Secrets driver-ca and driver-tls; the driver's key in the ConfigMap
-                              adopted-drivers, which the workers mount as part of their drivers
+                              adopted-drivers, from which the workers read their drivers
     cluster                   ClusterRole and binding: the workers are allowed to serve this driver
 
 Only missing or different objects are written, so the command can be interrupted and repeated. None

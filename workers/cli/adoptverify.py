@@ -1,9 +1,9 @@
 """`adopt --verify` and `release --verify`: creates a claim, and deletes it once it is Bound.
 
-It needs only the user's own permissions, and no pod: if the claim's class waits for a consumer, it
-writes a node into the claim, as the scheduler would. The claim's name is derived from the driver's
-name, so an interrupted command leaves at most one claim, which the next command deletes first. If
-the verification fails, the driver is not moved back.
+The verification needs only the user's own permissions, and no pod. If the claim's class waits for a
+consumer, the command writes a node into the claim, as the scheduler would. The claim's name is
+derived from the driver's name, so an interrupted command leaves at most one claim, which the next
+command deletes first. If the verification fails, the driver is not moved back.
 
 A volume that was not created for the claim is never changed or deleted. Kubernetes binds a claim to
 a free volume before it asks a provisioner, so the claim may get a volume that holds somebody's

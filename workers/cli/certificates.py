@@ -85,7 +85,7 @@ def sign(
 
 
 def is_good(certificate: bytes, authority: bytes, name: str, now: datetime | None = None) -> bool:
-    """Return True if the authority signed the certificate for `name` and it is fresh.
+    """Return True if the certificate is fresh and the authority signed it for `name`.
 
     A fresh certificate has at least a third of its lifetime left.
     """

@@ -50,7 +50,7 @@ class ThreadsConsumer(Consumer):
     """Celery's consumer, made safe for threads that begin and end tasks while it closes."""
 
     def on_close(self) -> None:
-        """Close; retry if other threads change the sets over which Celery iterates meanwhile."""
+        """Close; retry if other threads change the sets while Celery iterates over them."""
         for _ in range(MOST_TRIES):
             try:
                 super().on_close()
@@ -104,7 +104,7 @@ class CeleryConsumers:
         self._ask()
 
     def hold(self, queue_name: str, is_full: bool) -> None:
-        """Stop fetching the driver's messages if all its slots are in use; else resume."""
+        """Stop fetching the driver's messages if all its slots are in use, or resume if not."""
         with self._lock:
             names = self._queues(queue_name)
             self._held = self._held | names if is_full else self._held - names

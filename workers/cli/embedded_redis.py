@@ -139,7 +139,7 @@ def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
 
 
 def name_of(directory: Path) -> str:
-    """Return the installation name of this folder's Redis; every run on this host gets the same.
+    """Return the name of this folder's installation; every run on this host uses the same name.
 
     A run that follows a killed run therefore need not wait until its Leases expire
     (`workers.queue.fellows`).

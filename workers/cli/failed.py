@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _HEAD: Final = ("KIND", "OBJECT", "DRIVER", "FAILURES", "NEXT", "WHY")
 _WIDTH: Final = 100
-# The `abandoned_at` of a stranded attempt, which has no such time and never expires.
+# Used as the `abandoned_at` of a stranded attempt, because such an attempt has no such time and
+# never expires.
 FOR_GOOD: Final = -1.0
 
 

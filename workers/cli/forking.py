@@ -52,7 +52,7 @@ class ForkedProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code if the part has ended, negative for a signal; else None."""
+        """Return the exit code, which is negative for a signal, or None while the part runs."""
         if self.returncode is None:
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(self.pid, os.WNOHANG)

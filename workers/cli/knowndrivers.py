@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def served(tools: Tools, driver: str) -> dict[str, dict[str, object]]:
     """Return a driver's registrations by queue name; {} if no worker serves the driver.
 
+    A driver that runs on each node has one queue per node.
+
     Raises:
         ConfigError: no worker, queue or storage class names such a driver.
-
-    A driver that runs on each node has one queue per node.
     """
     records = tools.registry.alive()
     found = {name: one for name, one in sorted(records.items()) if one.get("name") == driver}

@@ -52,7 +52,7 @@ LESSER: Final = ("beat", "flower", "watcher")
 # Commands that write pauses, which the admission policy forbids to workers' accounts, and commands
 # that list all claims, which only watchers are allowed to do.
 OF_WATCHERS: Final = ("pause", "resume", "drain", "pending")
-# `explain` also lists all claims if it explains one of these.
+# `explain` also lists all claims when it explains an object of one of these kinds.
 WHOLES: Final = (
     *("driver", "drivers", "csidriver"),
     *("class", "classes", "sc", "storageclass", "storageclasses"),

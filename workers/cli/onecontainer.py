@@ -86,7 +86,7 @@ class OneContainer:
         label: the label that is added to the pod.
         volumes: the container's volumes that the pod does not have yet.
         elects: the programs with --leader-election.
-        problems: why this cannot be one container, each with a remedy.
+        problems: the reasons why one container cannot replace the sidecars, each with a remedy.
         notes: what will be different after the change.
     """
 

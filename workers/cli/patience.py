@@ -1,7 +1,7 @@
 """Reports what a waiting command waits for, after two seconds and then every five seconds.
 
-It inspects the stack of the command's thread and finds the adapter whose code is running. So no
-adapter needs to support this, and a command that sleeps on purpose reports nothing.
+This module inspects the stack of the command's thread and finds the adapter whose code is running.
+So no adapter needs to support this, and a command that sleeps on purpose reports nothing.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def run(tools: Tools) -> int:
     _mirror(tools, _record(tools, kind, name, _end_ms(tools))[1])
     if kind == CLASS:
         if has_redis:
-            # After this pause, every worker has read the class's pause, so no worker starts another
-            # claim.
+            # When this sleep ends, every worker has read the class's pause, so no worker starts
+            # another claim.
             time.sleep(CLASS_CACHE_SECONDS)
         terminal.write(f"storage class {name} is paused; attempts in progress will finish")
         return 0

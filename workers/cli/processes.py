@@ -41,7 +41,8 @@ class Child:
         name: watcher, worker, beat or flower; also shown in messages.
         argv: the arguments after `python -m`.
         ready: whether the part has reported that it works; an exit before that is fatal.
-        live: the file in which the part reports hanging threads; without it, nothing is checked.
+        live: the file in which the part reports hanging threads; without the file, the part is
+            not checked.
     """
 
     name: str

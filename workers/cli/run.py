@@ -45,12 +45,12 @@ SERVER_FLAGS: Final = frozenset(
     {"http-endpoint", "metrics-address", "metrics-path", "enable-pprof"}
 )
 GRACE_SECONDS: Final = 20.0
-# Copied from workers.process, so that it need not be imported.
+# Copied from workers.process, to avoid importing that module.
 LIVE_FILE: Final = "live"
-# Copied from workers.queue.fellows, so that it need not be imported.
+# Copied from workers.queue.fellows, to avoid importing that module.
 INSTALLATION_VARIABLE: Final = "CSI_FLEET_INSTALLATION"
 BROKER_VARIABLE: Final = "CSI_FLEET_REDIS_BROKER_USERNAME"
-# Copied from workers.observability.exposition, so that it need not be imported.
+# Copied from workers.observability.exposition, to avoid importing that module.
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 

@@ -159,7 +159,7 @@ class Tools:
     def publish(self, lists: Iterable[str]) -> None:
         """Wake workers.
 
-        Most commands wake none, so they do not import Celery, which would slow their start.
+        Most commands wake no workers, so they do not import Celery, which would slow their start.
         """
         from workers.app import make_app, publisher  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`csi-fleet explain driver|class|namespace NAME`: explains what blocks all its work.
+"""`csi-fleet explain driver|class|namespace NAME`: explains why its objects wait.
 
 The command shows a cause that blocks the whole driver, class or namespace, for example that no
 worker serves the driver. If there is no such cause, it shows the cause for which most of the

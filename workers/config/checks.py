@@ -1,7 +1,8 @@
 """Checks that the settings work together: one function per rule, one clear line per failure.
 
-The exit codes are csi-provisioner's (F-014): 1 for logging and for two HTTP addresses, 255 for a
-missing environment variable and for unusable listen addresses, 2 for everything else.
+The exit codes are csi-provisioner's (F-014): 1 for invalid logging flags and for two HTTP addresses
+at once, 255 for a missing environment variable and for unusable listen addresses, 2 for everything
+else.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ class Flag:
         """Read one value.
 
         Raises:
-            ValueError: Go's error message for a bad value of this kind.
+            ValueError: the text is not a value of this kind; the message is Go's.
         """
         return _PARSERS[self.kind](text)
 
@@ -304,7 +304,7 @@ class Flag:
         For the first value, `earlier` is None.
 
         Raises:
-            ValueError: as for `parse`.
+            ValueError: the text is not a value of this kind, as for `parse`.
         """
         value = self.parse(text)
         if self.kind is Kind.STRINGS:

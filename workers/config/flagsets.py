@@ -46,7 +46,8 @@ class FlagSet:
     def takes_one_dash(self) -> bool:
         """Whether `-timeout=5s` is a flag, as in Go's own flag package.
 
-        csi-provisioner uses pflag, which reads it as the shorthand `-t`; the other sidecars do not.
+        csi-provisioner uses pflag, which reads it as the shorthand `-t`. The other sidecars do not
+        use pflag.
         """
         return bool(self.specs) and all(spec.program != PFLAG_PROGRAM for spec in self.specs)
 

@@ -197,7 +197,7 @@ def _check_gates(requested: Mapping[str, bool], specs: Sequence[Spec]) -> None:
     name gates that upstream has dropped.
 
     Raises:
-        ConfigError: exit code 1.
+        ConfigError: a gate is refused; the exit code is 1.
     """
     if not specs or any(spec.name == "provisioner" for spec in specs):
         return

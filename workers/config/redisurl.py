@@ -142,7 +142,7 @@ def parse_sentinels(url: str) -> SentinelUrl:
 def split_sentinel_login(url: str) -> tuple[str, str, str, str]:
     """Return the URL without the sentinels' credentials, and the credentials.
 
-    These are the sentinels' user, their password, and the path of their password file.
+    The credentials are the sentinels' user, their password, and the path of their password file.
     """
     place, mark, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)

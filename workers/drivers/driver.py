@@ -33,8 +33,8 @@ class Driver:
 
     Attributes:
         name: the name from GetPluginInfo, which is the provisioner name everywhere.
-        queue_name: the name of the driver's queues, and its part of the keys: `name`, or
-            `name@<node>` in node deployment.
+        queue_name: the name of the driver's queues, which is also a part of the driver's keys:
+            `name`, or `name@<node>` in node deployment.
         in_tree_name: the in-tree plugin that the driver replaces; None if there is none (P-009).
         identity: the value of the identity volume attribute (P-010).
         node_segments: the accessible topology of the local node; None outside node deployment.
@@ -131,7 +131,8 @@ def wait_ready(client: CsiClient, log: Callable[[str], None], *, tick_seconds: f
     """Probe the driver until it is ready (P-004).
 
     Raises:
-        ConfigError: any gRPC error except DEADLINE_EXCEEDED; exit code 1.
+        ConfigError: a Probe call failed with a gRPC error other than DEADLINE_EXCEEDED; exit
+            code 1.
     """
     while True:
         started = time.monotonic()

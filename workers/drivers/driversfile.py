@@ -135,7 +135,7 @@ class DriverSpec:
     def hold_seconds(self, kind: Kind, limits: LaneLimits, base: Settings) -> float:
         """Return how long to wait for the open call of a worker that died.
 
-        It is 0 unless only one call may run at a time.
+        The result is 0 unless only one call may run at a time.
         """
         is_asked_for = any(name in self.limits or name not in READING for name in kind.operations)
         if not is_asked_for or 1 not in {limits.concurrency, limits.total}:

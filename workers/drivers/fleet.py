@@ -1,4 +1,4 @@
-"""The drivers that this process serves: connects and announces them, and handles lost sockets.
+"""Connects and announces the drivers that this process serves, and handles lost sockets.
 
 A lost socket neither ends the process nor fails a claim. The process stops fetching the driver's
 messages; when no process is connected any more, the driver's queues are paused. The driver's keys

@@ -1,10 +1,10 @@
-"""Limits the rate of a driver's calls, and lowers its concurrency when it reports throttling.
+"""Limits the rate of a driver's calls, and runs fewer at a time when it reports throttling.
 
 A failed call does not delay other calls: its key backs off, and the rest of the driver's storage
 may work. Only two results affect more than their own call:
 
-- The connection is lost: the key waits (`DriverAway`), and no failure is counted.
-- The error text reports throttling: the limit of the queue is halved. Aborted is ignored, because
+- The connection is lost: the key waits (`DriverAway`), and no failure is counted. - The error text
+reports throttling: the limit of the queue is halved. Aborted is ignored, because
   in CSI it means "a call for this volume is pending". ResourceExhausted without such a text means
   that one storage pool is full.
 """

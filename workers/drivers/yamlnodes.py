@@ -1,4 +1,4 @@
-"""YAML with line numbers: each value has its line number, so that error messages can name it.
+"""Parses YAML into values that have a line number, so that error messages can name the line.
 
 Scalars are kept as written: `true`, `1` and `"1"` are all strings. The code that reads a field
 parses the string in the same way as the command line does.

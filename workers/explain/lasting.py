@@ -1,9 +1,9 @@
 """Writes an event on a claim that has been blocked for long, for readers of `kubectl describe`.
 
-It covers only blocks during which no attempt is made and therefore no other event is written:
-pauses, a lost connection, a driver without a worker, an exhausted limit. Kubernetes itself writes
-events for a claim without a class or driver. A record in Redis limits this to one event per key,
-cause and hour.
+The event covers only blocks during which no attempt is made and therefore no other event is
+written: pauses, a lost connection, a driver without a worker, an exhausted limit. Kubernetes itself
+writes events for a claim without a class or driver. A record in Redis limits the events to one per
+key, cause and hour.
 """
 
 from __future__ import annotations

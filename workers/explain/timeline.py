@@ -1,4 +1,4 @@
-"""The history of a claim or volume in order, from its recorded events and object timestamps."""
+"""Builds the history of a claim or volume, from recorded events and the objects' timestamps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Selects the objects that may be waiting, by their fields; `explain` then finds the reason.
 
-There is one function for each noun of `explain`. It may select too many objects (`explain` then
-reports that all is well, and `pending` leaves them out), but never too few.
+Each noun of `explain` has a function of its own. The function may select too many objects
+(`explain` then reports that all is well, and `pending` leaves them out), but never too few.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Client of the Kubernetes API: raw JSON over libcurl. It contains no code for CSI or Redis."""
+"""A client of the Kubernetes API that sends raw JSON over libcurl.
+
+It contains no code for CSI or Redis.
+"""

@@ -172,7 +172,7 @@ class KubeClient:
         return _decoded(self.request("GET", path, query=query))
 
     def create(self, path: str, body: JsonObject) -> JsonObject:
-        """POST a new object; return it as stored.
+        """Create an object with a POST; return the object as stored.
 
         Raises:
             AlreadyExistsError: the name is taken, perhaps by an earlier attempt of the same caller.

@@ -1,4 +1,4 @@
-"""Queue of events to be written; a burst of events is delayed, so that other work goes first.
+"""A queue of events to be written; a burst of events is delayed, so that other work goes first.
 
 When many claims are created at once, the API server is needed for their volumes more than for their
 events. During a burst, `take` waits until its first event is `HOLD_SECONDS` old, and then returns a

@@ -1,7 +1,8 @@
 """Stores operators' pauses in a ConfigMap in csi-fleet's own namespace, one entry per pause.
 
 The ConfigMap is the source of truth. `csi-fleet pause` and `resume` write it, and Redis mirrors it
-(`workers.queue.pauses`). If the two differ, the state with the newer resourceVersion wins.
+(`workers.queue.pauses`). If the two differ, the state with the newer resourceVersion takes
+precedence.
 """
 
 from __future__ import annotations

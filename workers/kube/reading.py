@@ -125,7 +125,7 @@ class KubeReader:
         return self.get(paths.CLAIMS, name, namespace=namespace)
 
     def list_claims(self, namespace: str = "") -> Iterator[JsonObject]:
-        """Yield the claims of one namespace, or of all namespaces if it is ""."""
+        """Yield the claims of the namespace; if `namespace` is "", those of all namespaces."""
         return self.list(paths.CLAIMS, namespace=namespace)
 
     # Volumes.
@@ -153,7 +153,7 @@ class KubeReader:
         return self.get(paths.SNAPSHOTS, name, namespace=namespace)
 
     def list_snapshots(self, namespace: str = "") -> Iterator[JsonObject]:
-        """Yield the VolumeSnapshots of one namespace, or of all namespaces if it is ""."""
+        """Yield the VolumeSnapshots of `namespace`; if it is "", those of all namespaces."""
         return self.list(paths.SNAPSHOTS, namespace=namespace)
 
     def get_snapshot_content(self, name: str) -> JsonObject:
@@ -206,7 +206,7 @@ class KubeReader:
     # Discovery.
 
     def served_kinds(self, group: str, version: str) -> dict[str, JsonObject]:
-        """Return the APIResource of each kind of one group version; empty if it is not served."""
+        """Return each kind's APIResource in a group version; {} if the version is not served."""
         root = f"/apis/{group}/{version}" if group else f"/api/{version}"
         try:
             answer = self._getter.get(root)

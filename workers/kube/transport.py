@@ -149,7 +149,7 @@ class Transport:
             _set_request(handle, method, self._base_url + url, lines, body)
             handle.setopt(pycurl.WRITEFUNCTION, parts.append)
             handle.setopt(pycurl.TIMEOUT_MS, max(1, int((end - time.monotonic()) * 1000)))
-            # Python handles Ctrl-C in the main thread; libcurl's progress callback gives it the
+            # Python handles Ctrl-C in the main thread; libcurl's progress callback gives Python the
             # chance to do so.
             is_main = threading.current_thread() is threading.main_thread()
             handle.setopt(pycurl.NOPROGRESS, not is_main)

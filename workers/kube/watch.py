@@ -472,7 +472,7 @@ def _version_in(raw: msgspec.Raw) -> str:
 def _name_of(raw: msgspec.Raw) -> str:
     """Return the namespace/name of an object that may have malformed fields.
 
-    If the name cannot be read, returns the start of the raw object.
+    If the name cannot be read, return the start of the raw object.
     """
     try:
         decoded = msgspec.json.decode(raw)

@@ -51,7 +51,7 @@ def source_volume_name(source: DataSource, source_claim: Json, claim: Json) -> s
     """Return the name of the source's volume, which the caller reads next (rows 2 to 7).
 
     Raises:
-        SourceError: NoChange; the first row that fails.
+        SourceError: NoChange; one of these rows fails. The first such row is reported.
     """
     name = source.name
     phase = text(source_claim, "status", "phase")
@@ -130,7 +130,7 @@ def content_source(
         driver_name: the name of the running driver.
 
     Raises:
-        SourceError: NoChange; the first row that fails.
+        SourceError: NoChange; one of these rows fails. The first such row is reported.
     """
     problem = _volume_problem(source_claim, source_volume, driver_name)
     if problem:

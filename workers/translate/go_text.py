@@ -47,7 +47,8 @@ def parse_bool(text: str) -> bool:
     """Read a boolean as Go's strconv.ParseBool does (P-214).
 
     Raises:
-        ValueError: Go's error message: `strconv.ParseBool: parsing "x": invalid syntax`.
+        ValueError: the text is not a boolean; the message is Go's, `strconv.ParseBool: parsing
+            "x": invalid syntax`.
     """
     if text in _TRUE:
         return True

@@ -27,8 +27,7 @@ SECRET_STEMS: Final = (
     "node-expand-secret",
     "controller-modify-secret",
 )
-"""The base names of reserved secret keys; each has a `-name` and a `-namespace` key (P-126, P-132).
-"""
+"""The base names of reserved secret keys, which end in `-name` or `-namespace` (P-126, P-132)."""
 
 RESERVED: Final = frozenset(
     [PREFIXED_FSTYPE]

@@ -244,7 +244,8 @@ def resolve_volume_secrets(
     Whether these secrets exist is not checked (P-137).
 
     Raises:
-        AttemptError: NoChange; as for `resolve`, for the first kind that fails.
+        AttemptError: NoChange; a secret cannot be resolved, as for `resolve`. The first such
+            secret is reported.
     """
 
     def ref(kind: SecretKind) -> SecretRef | None:

@@ -144,7 +144,7 @@ def content_source(
         prevent_mode_conversion: the flag `--prevent-volume-mode-conversion`.
 
     Raises:
-        SourceError: NoChange; the first row that fails.
+        SourceError: NoChange; one of these rows fails. The first such row is reported.
     """
     content_named = text(content, "metadata", "name")
     where = f"snapshotcontent {content_named} for snapshot {source.name}"
