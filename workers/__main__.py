@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from workers.config.settings import Settings
 
-# Not `__name__`: under `run` this module is called `__main__`, which is not the name of one of our
-# packages.
+# If this module is started with `python -m`, its `__name__` is `__main__`, which is not the name of
+# one of csi-fleet's packages.
 _log = get_logger("workers")
 
 COMMANDS = ", ".join(Command)
@@ -39,7 +39,7 @@ _MODULES: Final = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program; returns the exit code."""
+    """Run the program and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"] and arguments[1:]:
         arguments = [arguments[1], "--help"]
@@ -85,9 +85,9 @@ def sidecar(arguments: list[str]) -> str:
 def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
     """Translate the arguments of a Go sidecar to a csi-fleet command and its arguments.
 
-    `csi-attacher ...` runs one controller: as a worker if the environment or a flag sets the Redis
-    URL, otherwise as the whole system in one program. Arguments that start with a flag mean
-    csi-provisioner, so that an operator or a chart can keep its argument list.
+    `csi-attacher ...` runs one controller. If the environment or a flag sets the Redis URL, the
+    command is a worker; otherwise it runs the whole system in one program. Arguments that start
+    with a flag mean csi-provisioner, so that an operator or a chart can keep its argument list.
     """
     name = sidecar(arguments)
     rest = arguments[1:] if arguments[0] == name else arguments
@@ -102,7 +102,7 @@ def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:
-    """Runs one command, and imports only the modules that it needs."""
+    """Run one command, and import only the modules that it needs."""
     if command is Command.WATCHER:
         from workers.cli.run import replace_by_module  # noqa: PLC0415
 
@@ -112,8 +112,8 @@ def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:
             f"unknown command {command}; the commands are {COMMANDS}\n{usage(Command.RUN)}"
         )
     module = import_module(f"workers.cli.{_MODULES[command]}")
-    # `workers.entry` disabled the garbage collector. `freeze` excludes all objects that are loaded
-    # now, which are never freed anyway.
+    # `workers.entry` disabled the garbage collector. `freeze` excludes from collection all objects
+    # that exist now, because they are never freed anyway.
     gc.freeze()
     gc.enable()
     if command is Command.RUN:

@@ -1,12 +1,12 @@
 """The Celery application, and the only way in which messages are published.
 
-A message says "work is due in this list" and names no key: the keys and their state are in Redis
-(workers.queue). It is therefore harmless if messages are lost, duplicated or reordered, and the
-settings below prefer prompt recovery to durable messages. In measurements, early acknowledgement
-with prefetching disabled survived restarts of Redis without running a task twice.
+A message means that work is due in a list. It contains no key, because the keys and their state are
+in Redis (workers.queue). It is therefore harmless if messages are lost, duplicated or reordered,
+and the settings below prefer prompt recovery to durable messages. In measurements, early
+acknowledgement with prefetching disabled survived restarts of Redis without running a task twice.
 
-Messages go through the default exchange straight to the list that is named like the queue. So a
-Redis that lost its data, including Celery's binding tables, still routes them.
+Messages go through the default exchange straight to the list that is named like the queue. So
+messages are still routed after Redis has lost its data, including Celery's binding tables.
 """
 
 from __future__ import annotations
@@ -53,13 +53,16 @@ TRANSPORT: Final = {
 
 
 class FleetApp(Celery):
-    """Celery with remote control commands that only read."""
+    """A Celery application whose remote control commands are read-only."""
 
     control_cls = "workers.tasks.remote:FleetControl"
 
 
 def broker_url(settings: Settings) -> str:
-    """The Redis URL in Celery's form (a unix socket: `redis+socket://`). Secret: never log it."""
+    """Return the Redis URL in Celery's form; never log it, because it may contain a password.
+
+    For a unix socket, the scheme in this form is `redis+socket`.
+    """
     url = settings.redis.for_celery().url_with_credentials()
     if is_sentinel(url):
         place = parse_sentinels(url)
@@ -75,7 +78,7 @@ def broker_url(settings: Settings) -> str:
 
 
 def transport_options(settings: Settings) -> dict[str, Any]:
-    """Connection options for kombu; with Sentinel they also hold a password."""
+    """Return the connection options for kombu; with Sentinel, they also contain a password."""
     url = settings.redis.for_celery().url_with_credentials()
     if not is_sentinel(url):
         return TRANSPORT
@@ -84,27 +87,27 @@ def transport_options(settings: Settings) -> dict[str, Any]:
 
 
 def tls_options(settings: Settings) -> dict[str, Any] | None:
-    """TLS options for a Redis behind Sentinel; None without TLS, and for a `rediss://` URL."""
+    """Return the TLS options for Sentinel; None without TLS, and for a `rediss://` URL."""
     url = settings.redis.url_with_credentials()
     tls = dict(parse_sentinels(url).tls) if is_sentinel(url) else {}
     return {"ssl_cert_reqs": CERT_REQUIRED, **tls} if tls else None
 
 
 def keep_logging(**_: Any) -> None:
-    """Receives Celery's `setup_logging` signal, so that Celery keeps our log handlers."""
+    """Receive Celery's `setup_logging` signal, so that Celery keeps csi-fleet's log handlers."""
 
 
 def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None) -> Celery:
-    """Builds the application, without connecting to anything.
+    """Build the application without connecting to anything.
 
     Args:
         settings: the settings of the process.
         on_malformed: called for each unreadable message that was dropped from a Celery list.
     """
     setup_logging.connect(keep_logging)
-    # Celery closes a broken connection twice. The second time, kombu would try to return a message
-    # that it still holds through that connection; this would fail, and end the worker or dump the
-    # message.
+    # Celery closes a broken connection twice. The second time, kombu would use that connection to
+    # try to return a message that it still holds. The attempt would fail, and either end the worker
+    # or dump the message.
     Channel.do_restore = False
     app = FleetApp("csi-fleet", set_as_current=False)
     tasks = {SYSTEM_QUEUE: TASK_TICK, "": TASK_WORK}
@@ -146,10 +149,11 @@ def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None
 
 
 def beat_settings(settings: Settings) -> dict[str, Any]:
-    """Settings of celery-redbeat: it fails over within seconds, and two beats do no harm (M-004).
+    """Return the settings of celery-redbeat, with which a second beat takes over within seconds.
 
-    Only for beat's own application: its URL holds the password, and a worker shows its
-    configuration to every client that asks for it, such as Flower.
+    Two beats at the same time do no harm (M-004). Use these settings only for beat's own
+    application. They contain the Redis URL with the password, and a worker shows its configuration
+    to every client that asks for it, such as Flower.
     """
     return {
         "beat_scheduler": "redbeat.RedBeatScheduler",
@@ -170,7 +174,7 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
 
 
 def file_login(settings: Settings) -> FileLogin | None:
-    """The login from the password file; None without such a file, and for a unix socket.
+    """Return the login from the password file; None without a file, and for a unix socket.
 
     For a unix socket, kombu accepts a login only in the URL.
     """
@@ -181,7 +185,7 @@ def file_login(settings: Settings) -> FileLogin | None:
 
 
 def _redbeat_connection(settings: Settings) -> dict[str, Any]:
-    """Connection settings of redbeat, which has its own Sentinel options."""
+    """Return the connection settings of redbeat, which has its own options for Sentinel."""
     url, login = settings.redis.for_celery().url_with_credentials(), file_login(settings)
     options: dict[str, Any] = {"socket_timeout": 5, "retry_period": 30}
     if login is not None:
@@ -209,14 +213,14 @@ DIRECT: Final = Exchange("")
 
 
 def queue_for(name: str) -> Queue:
-    """The Celery queue for one Redis list, bound to the default exchange."""
+    """Return the Celery queue for one Redis list, bound to the default exchange."""
     return Queue(name, DIRECT, routing_key=name)
 
 
 def publisher(app: Celery) -> Callable[[Iterable[str]], None]:
-    """Returns a function that notifies workers that work is due in the given Celery lists.
+    """Return a function that notifies workers that work is due in the given Celery lists.
 
-    The caller logs a failure to publish; the queue's pump repairs it by publishing again.
+    If publishing fails, the caller logs the failure, and the queue's pump publishes again.
     """
 
     def publish(lists: Iterable[str]) -> None:

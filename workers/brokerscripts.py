@@ -66,7 +66,7 @@ class Messages:
         self._logged: set[str] = set()
 
     def guarding(self, initialize: Callable[..., None]) -> Callable[..., None]:
-        """Wrap the constructor of a channel, to guard its functions that read from Redis."""
+        """Wrap a channel's constructor, so that every read of the channel goes through `_read`."""
         initialize = unwrap(initialize)
 
         @wraps(initialize)
@@ -80,7 +80,10 @@ class Messages:
         return guarded
 
     def _read(self, channel: Any, read: Callable[[], Any], *, is_list: bool) -> Any:
-        """Read one message as kombu does; drop it on an error, as it is no longer in Redis."""
+        """Read one message with kombu's function; on an error, drop the message.
+
+        The message is dropped because Redis no longer has it.
+        """
         while True:
             try:
                 return read()
@@ -107,7 +110,7 @@ class Messages:
         return rebuilt
 
     def has_heard(self, record: logging.LogRecord) -> bool:
-        """Return False for kombu's log line about invalid JSON; count the message as dropped."""
+        """Return False for kombu's log line about invalid JSON; also count a dropped message."""
         is_ours = not str(record.msg).startswith("Cannot process event")
         if not is_ours:
             self._drop(ValueError())
@@ -166,13 +169,13 @@ def bind(channel: Any, exchange: str, routing_key: str, pattern: str, queue: str
 
 
 def forget(channel: Any, queue: str, *_: Any, **__: Any) -> None:
-    """Forget a queue that is no longer used; answers that remain in it expire in Redis."""
+    """Forget a queue that is no longer used; responses that remain in its list expire in Redis."""
     channel.state.queue_bindings_delete(queue)
 
 
 def refresh_nothing(channel: Any) -> None:
-    """Replace kombu's refresh of the binding tables, which `bind` does not write."""
+    """Do nothing; replaces kombu's refresh of the binding tables, which csi-fleet does not have."""
 
 
 def restore_nothing(qos: Any, **_: Any) -> None:
-    """Replace kombu's search for unacknowledged messages of dead workers."""
+    """Do nothing; replaces kombu's search for unacknowledged messages of dead workers."""

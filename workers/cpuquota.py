@@ -1,7 +1,7 @@
 """Finds how many CPUs this process may use, for --automaxprocs.
 
-Reads the quota of the control group, version 1 or 2. Without a quota, the number is that of the
-CPUs in the affinity mask.
+Reads the quota of the control group (version 1 or 2). Without a quota, the process may use every
+CPU in its affinity mask.
 """
 
 from __future__ import annotations

@@ -28,9 +28,10 @@ SIDECARS = frozenset(
 
 
 def main() -> int:
-    """Run the program; returns the exit code.
+    """Run the program and return its exit code.
 
-    If it is called by the name of a sidecar (`command: [/csi-attacher]`), it acts as that sidecar.
+    A program that is started under the name of a sidecar (`command: [/csi-attacher]`) acts as that
+    sidecar.
     """
     # While modules are being loaded, Ctrl-C ends the program without a traceback.
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -5,14 +5,14 @@ ProvisionerError
   ConfigError          stop at startup, one line naming the flag; exit code in `exit_code`
   AttemptError         one attempt failed; `state` says what the storage may be doing
   NamespaceFull        open attempts of the namespace use all bytes that Redis may hold for it
-  RecordTooLarge       the intent of one attempt is larger than allowed
+  RecordTooLarge       the intent or the mark of one object is larger than allowed
   IgnoredError         another program handles the object: no event, no retry
   TransientError       csi-fleet itself is not ready: retried without a back-off step or an event
     QueueUnavailable   Redis does not answer
     LeaseLost          another worker may own the volume now: no further write is allowed
     DriverAway         the connection to the driver is lost; the call may have reached the driver
     CatalogIncomplete  the watcher has not refilled the shared cache since Redis lost its data
-  ApiError             the Kubernetes API refused; subclasses by HTTP status in workers.kube.errors
+  ApiError             the API server refused a request; subclasses by status in workers.kube.errors
 ```
 `csi_client.errors.CsiError` has its own base class, because csi_client imports no other package.
 """
@@ -66,7 +66,10 @@ class NamespaceFull(ProvisionerError):  # noqa: N818 - the word the whole system
 
 
 class RecordTooLarge(ProvisionerError):  # noqa: N818 - as NamespaceFull
-    """The intent that would finish an attempt after a crash is too large; users see this text."""
+    """The intent or mark needed to continue an attempt after a crash is too large to store.
+
+    The error's text is shown to users.
+    """
 
 
 class IgnoredError(ProvisionerError):
@@ -94,7 +97,7 @@ class LeaseLost(TransientError):  # noqa: N818 - the word the whole system uses
 
 
 class DriverAway(TransientError):  # noqa: N818 - the word the whole system uses
-    """The connection to the driver is lost: its keys wait, without events or back-off (S-020)."""
+    """The driver is disconnected; the driver's keys wait without events or back-off (S-020)."""
 
 
 class CatalogIncomplete(TransientError):  # noqa: N818 - the word the whole system uses

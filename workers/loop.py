@@ -29,15 +29,15 @@ class Loop:
         name: the name of the thread, which also appears in liveness errors.
         step: does a piece of work; returns the seconds to wait before the next step, or None to
             wait until `wake` is called.
-        limit_seconds: the longest time for one step, or between two calls of `beat` within it;
-            after that the liveness check fails.
+        limit_seconds: the longest time for one step, or between two calls of `beat` within a
+            step; if it is exceeded, the liveness check fails.
         heartbeats: the hearts of the process.
         backoff: the delays after failures.
         first_wait_seconds: the delay before the first step; None waits until `wake` is called.
 
     Attributes:
         is_failing: True if the last step failed.
-        problem: why it failed, if known.
+        problem: why the last step failed; "" if it did not fail, or if the reason is unknown.
     """
 
     def __init__(

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from workers.observability.metrics import Metrics
 
 LIVE_FILE: Final = "live"
-"""Name of the file in which a part of the program reports every few seconds what hangs in it.
+"""Name of the file in which a part of the program reports, every few seconds, what hangs.
 
 The file is empty if nothing hangs.
 """
 TELL_SECONDS: Final = 5.0
 _ready: Final[set[Path]] = set()
-"""Ready files of this process; also kept in memory, because writing a file can fail."""
+"""The ready files of this process. They are also kept in memory, because writing a file can fail.
+"""
 
 
 def kube_client(
@@ -82,8 +83,8 @@ def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsSe
     if not settings.http.endpoint:
         return None
     checks = guarded(settings, checks)
-    # Only for the watcher: otherwise every process would export the same figures, and in node mode
-    # each node's worker would read the figures of all nodes.
+    # Only the watcher exports these figures. Otherwise every process would export the same figures,
+    # and in node mode the worker of each node would read the figures of all nodes.
     shared = [lanes(settings)] if settings.command is Command.WATCHER else []
     server = DiagnosticsServer(settings.http, Exposition(metrics.registry, *shared), checks)
     server.start()
@@ -114,10 +115,10 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Make SIGTERM end the process at once inside the block, and raise SystemExit after the block.
+    """Make SIGTERM end the process at once inside the block; later, SIGTERM raises SystemExit.
 
-    During startup nothing needs a clean end. But threads may be waiting for drivers, and after an
-    exception the process would wait for these threads.
+    During startup, nothing has to be cleaned up. But threads may be waiting for drivers, and if
+    SIGTERM raised an exception, the process would wait for these threads.
     """
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     yield
@@ -130,10 +131,10 @@ def _end(signum: int, frame: object) -> None:
 
 
 def mark_ready(settings: Settings, name: str) -> None:
-    """Report to the supervisor that a part has started, so that it restarts the part if it exits.
+    """Report to the supervisor that a part has started.
 
-    Works without a writable folder: a sidecar's container often has a read-only root file system
-    and no mount.
+    The supervisor restarts such a part if it exits. The report also works without a writable
+    folder, because a sidecar's container often has a read-only root file system and no mount.
     """
     path = Path(settings.process.state_dir) / name
     _ready.add(path)
@@ -144,8 +145,8 @@ def mark_ready(settings: Settings, name: str) -> None:
 def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
     """Report to the supervisor, every few seconds, what hangs in this process.
 
-    If the reports stop, the whole process hangs. Does nothing without a state folder: then the
-    kubelet uses the HTTP endpoint of the process.
+    If the reports stop, the whole process hangs. Nothing is reported without a state folder,
+    because the kubelet then uses the HTTP endpoint of the process.
     """
     if not os.access(settings.process.state_dir or "/nonexistent", os.W_OK):
         return

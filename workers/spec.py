@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 ENVIRONMENT: Final = "environ"
-"""The key of the environment variables among the flag values for `Spec.read_settings`."""
+"""The key under which the flag values for `Spec.read_settings` have the environment variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,15 @@ class Kind:
         work_queue: the kind's name in upstream's workqueue metrics, such as `csi-attacher-va`.
         operations: the driver calls that the kind makes, under the names used for limits and
             deadlines (`attach`); empty for kinds that only use the API server.
-        subject: the resource that the kind's events, history and `explain` are about; None if there
-            is none.
+        subject: the resource that the kind's events, history and `explain` are about; None if
+            there is none.
         noun: the word for the subject in logs and on the command line, such as `va`.
         has_driver: False for kinds whose work belongs to no driver.
-        limits_each: True if the reconcile itself enforces the limit of each operation; the queue
-            then has the widest of these limits, otherwise the narrowest.
-        group_by: the field of a cluster-scoped subject that replaces the namespace in its keys; the
-            queue is fair between the values of this field.
+        limits_each: True if the reconcile itself enforces the limit of each operation; the
+            queue then applies the widest of these limits. Otherwise, the queue applies the
+            narrowest.
+        group_by: the field of a cluster-scoped subject that replaces the namespace in the
+            subject's keys; the queue is fair between the values of this field.
     """
 
     name: str
@@ -81,12 +82,12 @@ class Watch:
         resource: the resource to list and watch.
         item_type: the msgspec struct with the fields that the rules need; the same type for
             every controller that watches the resource.
-        metadata_only: request only the objects' metadata from the API server.
+        metadata_only: True to request only the objects' metadata from the API server.
         is_needed: called with the records of the controller's drivers; the watch starts once it
             returns True.
-        relists: called with these records as they were before a change and as they are after
-            it; True causes a new LIST, for Rules that keep no data about objects of unknown
-            drivers.
+        relists: called with the records before and after a change; if it returns True, the
+            resource is listed again. Rules need this if they keep no data about objects of
+            unknown drivers.
         catalog: the cached kind that the controller's workers read; "" for none.
         scopes: called with the records; returns the parts to watch. For a resource with scopes,
             only the methods `seen` and `gone` of the Rules are called.
@@ -103,7 +104,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """A key whose object is gone and needs no work: its counters are dropped and nothing is run."""
+    """A key whose object is gone; the key's counters are dropped, and nothing is reconciled."""
 
     key: Key
 
@@ -120,7 +121,7 @@ class Rules(Protocol):
     """
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
-        """Set the records of the controller's drivers; returns the keys that now need work.
+        """Set the records of the controller's drivers; return the keys that now need work.
 
         Each record has at least the driver's `name` and its `queue_name`, which is the driver part
         of its keys. A driver is still included after its workers have gone. In node deployment, a
@@ -128,16 +129,16 @@ class Rules(Protocol):
         """
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Process the current state of an object; returns the keys that now need work."""
+        """Process the current state of an object; return the keys that now need work."""
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Process the deletion of an object; returns the keys that now need work."""
+        """Process the deletion of an object; return the keys that now need work."""
 
     def begin_list(self, resource: Resource) -> None:
-        """Prepare for a complete list, whose objects follow as calls of `seen`."""
+        """Prepare for a complete list; `seen` is then called for each object of the list."""
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Treat objects missing from the list as deleted; returns the keys that now need work."""
+        """Treat objects missing from the list as deleted; return the keys that now need work."""
 
     def all_keys(self) -> Iterable[Key]:
         """Return the keys of all objects that need work, for a resync or after a loss of data."""
@@ -163,25 +164,26 @@ class Spec:
 
     Attributes:
         name: the name of the controller's folder, and its name in `--controllers`.
-        program: the Go sidecar that the controller replaces, which is also the name of a csi-fleet
-            command (`csi-attacher`).
+        program: the Go sidecar that the controller replaces, which is also the name of a
+            csi-fleet command (`csi-attacher`).
         kinds: the controller's kinds of keys.
         watches: the resources that the watcher follows for the controller.
         make_rules: builds the controller's `Rules`, once per watcher.
         lease_name: returns the name of the Go sidecar's Lease for a driver's name; None if the
             controller has no Lease.
-        flags: the flags of the Go sidecar that not all sidecars have, each with its default.
-        read_settings: builds the controller's frozen settings from the flag values by name; the
-            value of `feature-gates` has all gates, that of `ENVIRONMENT` the environment variables.
+        flags: the flags that the Go sidecar has but not all sidecars have, each with its default.
+        read_settings: builds the controller's frozen settings from the flag values by name. The
+            value of `feature-gates` contains all gates, and the value of `ENVIRONMENT` contains
+            the environment variables.
         gates: the controller's feature gates.
         permissions: the controller's RBAC rules.
         needs_driver: False for controllers that run without any CSI driver.
         part_of: the controller that includes this one, such as `provisioner`; "" for none.
-        asks: additional calls of the handshake: methods of CsiClient that return a set of names.
-            The set is empty if the driver does not implement the call.
+        asks: the methods of CsiClient that the handshake calls in addition. Each returns a set
+            of names, which is empty if the driver does not implement the call.
         fatal_code: the exit code if the handshake fails.
         unserved: the error text if a worker in a driver's pod runs no controller for the driver.
-        unserved_code: the exit code in that case.
+        unserved_code: the exit code that belongs to `unserved`.
     """
 
     name: str
