@@ -47,8 +47,9 @@ class Vanished:
         resource: the kind of the object.
         name: the object's name.
         namespace: the object's namespace, "" for a cluster-scoped kind.
-        is_it: returns True if an object with that name is the one that the record means.
-        has_result: returns True if the object named the result of its attempt.
+        is_it: called with an object that has that name; returns True if the record refers to
+            this very object.
+        has_result: called with the object; returns True if it names the result of its attempt.
     """
 
     resource: Resource
@@ -84,7 +85,7 @@ def doubt_about(
 
 
 def _last_state(kube: KubeReader, vanished: Vanished, version: int) -> JsonObject | None:
-    """Return the object as it was deleted; None if the API server has forgotten the deletion."""
+    """Return the object as it was when it was deleted; None if that is no longer known."""
     resource, name = vanished.resource, vanished.name
     try:
         for event, item in kube.past(resource, name, namespace=vanished.namespace, since=version):
@@ -100,7 +101,7 @@ def _last_state(kube: KubeReader, vanished: Vanished, version: int) -> JsonObjec
 
 
 def user_of(kube: KubeReader, resource: Resource, names_it: Callable[[JsonObject], bool]) -> str:
-    """Return the name of a live object that names a volume, snapshot or publication; "" for none.
+    """Return the name of a live object for which `names_it` returns True; "" for none.
 
     This lists all objects of the kind, so call it only before an effect that no live object asks
     for.

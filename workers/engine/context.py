@@ -1,4 +1,4 @@
-"""Holds what a worker process gives every reconcile: the sources to read, the port for effects."""
+"""Holds what a worker process gives every reconcile: sources to read, and the port for effects."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ class Context:
         driver_of: returns the connected driver with the given queue name; None if this process
             does not serve it.
         parts: the objects that each controller keeps in this process, by the controller's name.
-        lasting: sends users events about claims that are held back for a long time; None sends
-            none.
+        lasting: sends events about claims that are held back for a long time; None for no such
+            events.
         may_work: called with a kind and a queue name; returns True if this process may work on
             such keys now. None means that there are no elections, so the process always may.
         goes_on: called with a key whose reconcile is about to end; returns True if the thread
             may take another key of the same list.
-        shown: called with a task and a key; wraps the reconcile and shows it to tools that
-            watch tasks. The function that it yields is called with the outcome.
+        shown: called with a task and a key; returns a context manager that shows the reconcile
+            to tools that watch tasks. The function that the context manager yields is called
+            with the outcome.
     """
 
     settings: Settings

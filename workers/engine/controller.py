@@ -33,14 +33,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Periodic work: a key that is added at the start and then once in every period."""
+    """Periodic work: a key that is added when a process starts, and then once in every period."""
 
     key: Key
     every_seconds: float
 
 
 class Controller(Protocol):
-    """One stateless controller for all threads; `driver` is None for kinds without a driver."""
+    """A stateless controller that all threads share.
+
+    The argument `driver` is None for kinds without a driver.
+    """
 
     @property
     def spec(self) -> Spec:
@@ -56,7 +59,7 @@ class Controller(Protocol):
         """Return a driver's periodic work; this is called twice a second, so it must be cheap."""
 
     def serves(self, driver: Driver) -> bool:
-        """Return True if this controller has work for a driver with these capabilities."""
+        """Return True if this controller has work for the driver, given its capabilities."""
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
         """Return how many keys of each kind may run at once over all workers; 0 allows none."""
@@ -68,12 +71,12 @@ def load(name: str) -> Controller:
     return cast("Controller", module.CONTROLLER)
 
 
-# Optional parts of a controller: it need not implement the protocols below.
+# The protocols below are optional: a controller need not implement them.
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """The parts of a process that a controller may use to build its own part."""
+    """What a controller may use to build the object that it keeps in the process."""
 
     settings: Settings
     redis: RedisClient
@@ -92,7 +95,7 @@ class KeepsParts(Protocol):
     def build(self, means: Means, parts: Mapping[str, Any]) -> Any:
         """Build the controller's object; called once per process.
 
-        `parts` has the objects of the controllers that precede this one in the catalogue.
+        `parts` contains the objects of the controllers that precede this one in the catalogue.
 
         Raises:
             ConfigError: the process cannot start.
@@ -104,7 +107,7 @@ class Ticks(Protocol):
     """A controller that adds keys on its own schedule, in addition to `periodic`."""
 
     def tick(self, context: Context, drivers: Sequence[Driver], *, is_first: bool) -> None:
-        """Add the due keys; called twice a second, with `is_first` on the first call in a process.
+        """Add the due keys; called twice a second, `is_first` on a process's first call.
 
         Raises:
             QueueUnavailable: Redis does not answer.

@@ -1,9 +1,9 @@
 """The only port through which a reconcile changes anything outside the process.
 
 A reconcile uses this port to write to the API server, to call the driver, to send events and to
-keep a record in Redis. It reads through `Context`. If another object takes the place of the port,
-the same reconcile changes nothing. This is used for rehearsals, and for a controller that runs next
-to a Go sidecar and only records its decisions.
+keep a record in Redis. It reads through `Context`. If the port is replaced by an object that
+performs no effects, the same reconcile changes nothing. Such an object is used for rehearsals, and
+for a controller that runs next to a Go sidecar and only records its decisions.
 """
 
 from __future__ import annotations

@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# The fraction of the duration that is used; the rest allows for clock drift and for cancelling
-# calls.
+# The fraction of a Lease's duration during which this process may work. The rest allows for clock
+# drift and for cancelling calls.
 _USED_SHARE: Final = 0.9
-# The interval between a peer's reads, as a fraction of the duration: short enough that the peer
-# sees each renewal in time.
+# The interval between a peer's reads, as a fraction of a Lease's duration: short enough that the
+# peer sees each renewal in time.
 _LOOK_SHARE: Final = 0.15
-# Interval at which the warning that a Lease is not known is repeated.
+# Interval at which the warning about a Lease in an unknown state is repeated.
 _AGAIN_SECONDS: Final = 60.0
 # Largest random fraction by which the pause of a waiting process is extended (client-go:
 # JitterFactor, 1.2).
@@ -56,7 +56,7 @@ _JITTER: Final = 0.2
 
 
 class Standing(Enum):
-    """Who holds the Lease."""
+    """Who holds the Lease, as far as this process knows."""
 
     HELD = "held"
     FELLOW = "fellow"
@@ -79,12 +79,14 @@ class Leases(Protocol):
         """Create an object with POST."""
 
     def update(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
-        """Replace an object with PUT, under its resourceVersion."""
+        """Replace an object with a PUT, conditional on its resourceVersion."""
 
 
 @dataclass(slots=True)
 class Election:
-    """One Lease; call `step` every `pause_seconds`, never from two threads at once.
+    """This process's candidacy for one Lease.
+
+    Call `step` every `pause_seconds`, but never from two threads at once.
 
     Args:
         leases: reads and writes Leases; each call must end within the renew deadline.
@@ -126,10 +128,10 @@ class Election:
         """Take, renew or watch the Lease once.
 
         If `is_in_doubt` is True afterwards, the holder may be a peer that knows a newer name of
-        this Redis. The next step decides.
+        this Redis. The next step decides whether it is.
 
         While the API server does not answer, work continues until the last renewal expires. After
-        that, this process's standing is UNKNOWN; its peers may still know theirs.
+        that, the standing is UNKNOWN in this process, but may still be known in its peers.
         """
         self.is_in_doubt = False
         try:
@@ -196,11 +198,13 @@ class Election:
         return min(settings.retry_period_seconds, settings.lease_duration_seconds * _LOOK_SHARE)
 
     def _try(self) -> Standing:
-        """Renew the Lease, or read it and decide; retry at once if another process was faster."""
+        """Renew the Lease, or read it and decide; retry at once if another process changed it."""
         return self._renew() or self._try_once() or self._try_once() or Standing.UNKNOWN
 
     def _renew(self) -> Standing | None:
-        """Renew without reading, based on this process's last write; None if that is impossible.
+        """Renew the Lease without reading it first; None if that fails.
+
+        The renewal is based on this process's last write.
 
         Source: client-go, leaderelection.go tryAcquireOrRenew, step 1.
         """
@@ -228,8 +232,8 @@ class Election:
             if self.standing is Standing.HELD:
                 self.on_slow()
             return self._write(lease, is_new=False)
-        # As in client-go, the duration is the holder's own, counted from when this process saw the
-        # renewal.
+        # As in client-go, the duration is the one that the holder wrote. It is counted from the
+        # moment when this process saw the renewal.
         duration = float(spec.get("leaseDurationSeconds") or self.settings.lease_duration_seconds)
         if not self.holder or self.clock() - self._seen_at > duration:
             return self._write(lease, is_new=True)

@@ -43,7 +43,7 @@ AWAY_SECONDS: Final = 1.0
 FULL_SECONDS: Final = 15.0
 # How long a woken thread keeps taking keys from its list before other lists have their turn.
 TURN_SECONDS: Final = 0.5
-# The defaults of the Go sidecars, for controllers that have no such settings.
+# The retry intervals of the Go sidecars, for controllers that have no settings for them.
 RETRY_START_SECONDS: Final = 1.0
 RETRY_MAX_SECONDS: Final = 300.0
 # Log field names that differ from the nouns on the command line.
@@ -61,7 +61,7 @@ def _current(lease: Lease) -> Iterator[None]:
 
 @contextmanager
 def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Iterator[None]:
-    """Release the lease if the block fails; otherwise the heartbeat would renew it forever."""
+    """Release the lease if the block fails, because the heartbeat would renew it forever."""
     try:
         yield
     except BaseException:
@@ -145,7 +145,7 @@ class Pass:
                 lease.takes_next = self.turn_lasts()
 
     def enter(self, lease: Lease) -> bool:
-        """Take all locks; False on an error, or if a lock is busy and the key therefore waits."""
+        """Take all locks; return False on an error, or if the key must wait for a busy lock."""
         context, key = self.context, self.key
         try:
             return context.queue.enter(lease, self.controller.locks(key, self.driver))
@@ -158,7 +158,7 @@ class Pass:
         return False
 
     def turn_lasts(self) -> bool:
-        """Return True if this thread is to take another key of the list after this key."""
+        """Return True if this thread may take another key of the same list afterwards."""
         return time.monotonic() < self.turn_ends and self.context.goes_on(self.key)
 
     def work(self, lease: Lease, ended: Callable[[Outcome], None]) -> None:
@@ -193,7 +193,10 @@ class Pass:
                 give_back(context, lease)
 
     def permit(self) -> Callable[[], bool] | None:
-        """Return a check of whether this process may work on such keys; None if it always may."""
+        """Return a function that checks whether this process may work on such keys.
+
+        Return None if the process always may, because there are no elections.
+        """
         may_work = self.context.may_work
         if may_work is None:
             return None

@@ -44,12 +44,11 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Maximum number of concurrent requests about Leases, so that a hanging request does not delay the
-# others.
+# Number of threads for requests about Leases, so that a hanging request does not delay the others.
 _THREADS: Final = 16
 _SOON_SECONDS: Final = 0.02
 SETTLED_PERIODS: Final = 2
-"""Number of retry periods within which each worker has read its Redis' name and announced its work
+"""Number of retry periods within which each worker has read its Redis's name and announced its work
 at least once.
 """
 # Number of Lease durations for which a Lease is kept while Redis is silent, because calls may still
@@ -91,16 +90,16 @@ class Lanes(Protocol):
 
 
 class Fellows(Protocol):
-    """Registers the workers that work under a Lease; methods raise QueueUnavailable."""
+    """The register of the workers under each Lease. Methods raise QueueUnavailable."""
 
     def installation(self, known: str) -> str:
-        """Return the name of this Redis; if it has lost its name, name it `known`."""
+        """Return the name of this Redis; if Redis has no name, give it the name `known`."""
 
     def works(self, lease: str, worker: str, seconds: float) -> None:
         """Record that this worker may work under the Lease for the next `seconds`."""
 
     def is_last(self, lease: str, worker: str) -> bool:
-        """Remove this worker; True if certainly no other worker works under the Lease."""
+        """Remove this worker; return True if certainly no other worker works under the Lease."""
 
 
 class QueueLanes:
@@ -137,7 +136,7 @@ class _Kept:
 
 
 class Leadership:
-    """All Leases of one worker process.
+    """The Leases for which one worker process is a candidate.
 
     Args:
         leases: reads and writes Leases; each call must end within the renew deadline.
@@ -147,8 +146,8 @@ class Leadership:
         fellows: the register of the workers under each Lease; asked before a Lease is released.
         on_trouble: called at each step with the reason why the state of a Lease is not known,
             to be shown to operators.
-        on_change: called when this process's permission to work under a Lease has changed, with
-            the Lease, and True if the work is left to other processes.
+        on_change: called when this process's permission to work under a Lease has changed. The
+            arguments are the candidate, and True if its keys are left to other processes.
         metrics: the metrics with the gauges (F-024); None for no gauges.
         clock: returns local seconds, which also count while the machine is suspended.
     """
@@ -197,7 +196,7 @@ class Leadership:
         """Step every Lease once, in parallel, and wait until all steps have ended.
 
         Raises:
-            QueueUnavailable: Redis does not answer; the next step repeats the report.
+            QueueUnavailable: Redis does not answer; the next step reports again.
         """
         self._join()
         kept = [self._of(one) for one in candidates]
@@ -214,7 +213,7 @@ class Leadership:
         self._loop.start()
 
     def look(self) -> None:
-        """Apply to this process what the elections allow now; sends no request."""
+        """Call `on_change` for each Lease whose permission has changed; send no request."""
         for one in self._all():
             may_work = one.election.may_work()
             # A foreign holder's Lease pauses the lanes for all workers, so no peer can take over
@@ -290,7 +289,10 @@ class Leadership:
         return max(_SOON_SECONDS, next_at - self._clock())
 
     def _step_alone(self, one: _Kept) -> None:
-        """Step one Lease; another task reports it to Redis, so that this cannot delay renewals."""
+        """Step one Lease, and report it to Redis in a separate task.
+
+        The task is separate so that the report cannot delay renewals.
+        """
         try:
             with HEARTBEATS.during(f"lease {one.candidate.lease}"):
                 self._step(one)
@@ -336,7 +338,11 @@ class Leadership:
         return one
 
     def _tell(self, one: _Kept) -> None:
-        """Report to Redis what all workers must know, if this process's own knowledge is fresh."""
+        """Report one Lease to Redis, unless this process's view of it is outdated.
+
+        If a foreign holder has the Lease, the lanes are paused for all workers. If this process may
+        work, the process is registered and the lanes are resumed.
+        """
         election, candidate = one.election, one.candidate
         self._join()
         if election.trouble:
@@ -373,8 +379,8 @@ class Leadership:
     def _join(self) -> None:
         """Read the name of this Redis.
 
-        After a new name or a long silence, all Leases become due at once. If the name changes
-        within `_NEWS_SECONDS` of its last change, the Leases do not become due.
+        All Leases become due at once if Redis was silent for a long time, or if its name is new. A
+        name that changes again within `_NEWS_SECONDS` does not make them due.
         """
         name = self._fellows.installation(self._identity.installation)
         with self._lock:
@@ -387,8 +393,8 @@ class Leadership:
             if not (is_news or was_deaf):
                 return
             for one in self._kept.values():
-                # Peers that knew the new name first took this process for a foreign holder, and may
-                # have paused the lanes.
+                # Peers that knew the new name before this process did took this process for a
+                # foreign holder, and may have paused the lanes.
                 one.due, one.is_resumed = float("-inf"), False
         self._wake()
 
@@ -397,7 +403,7 @@ class Leadership:
         return self._clock() - self._heard_at > deaf_after
 
     def _is_unsure(self, one: _Kept) -> bool:
-        """Return True if the foreign holder may be a peer that does not know Redis' new name yet.
+        """Return True if the foreign holder may be a peer that does not know Redis's new name yet.
 
         The lanes are then not paused, because that peer may be working on them.
         """
@@ -410,7 +416,10 @@ class Leadership:
             self._loop.wake()
 
     def _slow_path(self, name: str) -> Callable[[], None]:
-        """Return the counter of a Lease's slow paths, exported from 0 as in client-go (F-024)."""
+        """Return a function that counts a Lease's slow paths, which are exported from 0.
+
+        The count is the one of client-go (F-024).
+        """
         if self._metrics is None:
             return lambda: None
         return self._metrics.leader_slowpath.labels(name).inc

@@ -62,9 +62,10 @@ class LeaseIdentity:
         return self._text
 
     def join(self, installation: str) -> bool:
-        """Adopt the name of this Redis; return True if the name is new.
+        """Use the given name of this Redis; return True if the name is new.
 
-        Redis may be renamed when it loses its data. A holder with an old name is still a peer.
+        Redis may get a different name after it has lost its data. A holder that still uses an old
+        name is a peer.
         """
         if installation == self.installation:
             return False
@@ -75,5 +76,5 @@ class LeaseIdentity:
         return True
 
     def is_fellow(self, holder: str) -> bool:
-        """Return True if this holder of a Lease is this process or another worker of its Redis."""
+        """Return True if this holder of a Lease is this process or a worker of the same Redis."""
         return any(mark in holder for mark in self._known)

@@ -107,7 +107,7 @@ class LivePass:
     # Reading.
 
     def read(self) -> bool:
-        """Read the object; False if no object has this name and the key's uid."""
+        """Read the object; return False if no object has its name and the key's uid."""
         found = self.find(self.resource, self.name, self.namespace)
         if found is None or self.key.uid not in {"", found["metadata"]["uid"]}:
             return False
@@ -144,7 +144,7 @@ class LivePass:
         return is_written
 
     def write_status(self, step: str, change: Change) -> tuple[JsonObject, JsonObject] | None:
-        """Write a status; `change` gets the object and returns the complete status, or None.
+        """Write the complete status that `change` returns; write nothing if it returns None.
 
         Returns:
             The object before and after the write; None if nothing was written.
@@ -257,7 +257,10 @@ class LivePass:
     def event(
         self, kind: EventType, reason: str, message: str, item: Mapping[str, Any] | None = None
     ) -> None:
-        """Send an event about `item` or the reconciled object; a warning is also a failure."""
+        """Send an event about `item`, or about the reconciled object if `item` is None.
+
+        A warning is also recorded as a failure.
+        """
         if kind == "Warning":
             self.failure(message, reason=reason)
         identity = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
@@ -284,7 +287,7 @@ class DriverPass(LivePass):
 
         Raises:
             ApiError: the secret cannot be read.
-            AttemptError: its data is not text; the message contains no value.
+            AttemptError: the secret's data is not text; the message contains no value.
         """
         if reference is None:
             return {}
@@ -316,12 +319,12 @@ class DriverPass(LivePass):
 
 @dataclass(frozen=True, slots=True)
 class OpenCalls:
-    """Deadlines of calls with an unknown outcome, all for one object.
+    """The deadlines of those calls for one object whose outcome is unknown.
 
     Attributes:
         newest: the deadline of the last call; none if its outcome is known.
-        earlier: the latest deadline of the calls before it; the answer to a later call does not
-            reveal their outcome.
+        earlier: the latest deadline of the calls before the last one; the response to a later
+            call does not reveal their outcome.
     """
 
     newest: Deadline = NONE

@@ -30,16 +30,18 @@ class Outcome:
 
     Attributes:
         action: what the queue does with the key.
-        delay_seconds: WAIT: time until the retry. RETRY: shortest time until the retry,
-            whatever the back-off is.
-        base_seconds, cap_seconds: RETRY: the initial and longest back-off; None uses the settings.
-        finish_intent: DONE: True to drop the volume's intent and unsaved PV in the same step.
-        known: DONE: the newest resourceVersion of the key's object that the reconcile read or
-            wrote; events up to this version cause no further reconcile.
-        memo: RETRY: a text that is kept with the key and handed to its next reconcile.
-        may_give_up: RETRY: True if the driver's failure threshold applies (L-016).
-        give_up_after: RETRY: stop retrying if this many failures were counted before; 0 for never.
-        lock: BLOCKED: the busy lock.
+        delay_seconds: for WAIT, the time until the retry; for RETRY, the shortest time until
+            the retry, whatever the back-off is.
+        base_seconds, cap_seconds: for RETRY, the initial and the longest back-off; None uses
+        the settings.
+        finish_intent: for DONE, True to drop the volume's intent and unsaved PV in the same step.
+        known: for DONE, the newest resourceVersion of the key's object that the reconcile read
+            or wrote; events up to this version cause no further reconcile.
+        memo: for RETRY, a text that is kept with the key and passed to the key's next reconcile.
+        may_give_up: for RETRY, True if the driver's failure threshold applies (L-016).
+        give_up_after: for RETRY, the number of earlier failures at which retrying stops; 0 for
+            no limit.
+        lock: for BLOCKED, the busy lock.
         reason: a short word for logs and metrics.
     """
 
@@ -57,7 +59,7 @@ class Outcome:
 
 
 class Ended(Exception):  # noqa: N818 - the end of a reconcile, not an error
-    """Ends a reconcile early with `outcome`: no work is left, or other work must be done first."""
+    """Ends a reconcile early, because no work is left or other work must be done first."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)

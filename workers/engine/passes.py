@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 LONGEST_SECONDS: Final = 1800.0
-"""Longer than the slowest reconcile: a comparison with ListVolumes may take ten minutes, and a call
-that retries its parts may take a few times `--timeout`.
+"""The time limit for a reconcile. It is longer than the slowest reconcile: a comparison with
+ListVolumes may take ten minutes, and a call that retries its parts may take a few times
+`--timeout`.
 """
 _CALLS: Final = 4
 # Delay before another worker tries the key, because the same cause may make that worker hang too.

@@ -1,4 +1,8 @@
-"""Applies operators' pauses in a worker: reads them first, and returns paused keys to the queue."""
+"""Applies operators' pauses in a worker.
+
+The pauses are copied to Redis before limits are declared, and the keys of paused classes are
+returned to the queue.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ AGAIN_SECONDS: Final = 5.0
 
 
 def mirror_first(pauses: Pauses, record: PauseRecord) -> None:
-    """Mirror the API server's pauses to a Redis that has none.
+    """Copy the operators' pauses from the API server to a Redis without a recent copy.
 
     Call this before limits are declared.
 
@@ -32,13 +36,13 @@ def mirror_first(pauses: Pauses, record: PauseRecord) -> None:
     try:
         pauses.mirror(record.get())
     except ForbiddenError as error:
-        # With the Roles of an older release, work must continue; the watcher mirrors the pauses
+        # Work must continue even with the Roles of an older release; the watcher mirrors the pauses
         # too.
         _log.error("this worker is not allowed to read the ConfigMap with the pauses", err=error)
 
 
 def class_pause(runtime: Runtime, name: str) -> Outcome | None:
-    """Return the outcome, with its reason, for a key whose class is paused; None if it is not.
+    """Return the outcome, with its reason, for a key; None if the key's class is not paused.
 
     Raises:
         QueueUnavailable: Redis does not answer.

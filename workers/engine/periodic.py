@@ -1,7 +1,8 @@
-"""Adds periodic work that is due: capacity polls, sweeps, and events about claims that are held.
+"""Adds the keys of periodic work that is due, and sends events about claims that are held.
 
-Each worker checks twice a second, and beat's tick triggers a check too. The periods are marks in
-Redis, so a timer that runs twice, is late or has died does no harm.
+The periodic work includes capacity polls and sweeps. Each worker checks twice a second what is due,
+and beat's tick triggers a check too. The periods are marks in Redis, so a timer that runs twice, is
+late or has died does no harm.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Names the effects of a reconcile, so that each can be announced immediately before it happens.
 
 `Steps.reach(name)` announces every effect on the driver, the API server or Redis. In production, it
-checks the lease (G9). The crash tests kill the process there, and prove that the next owner reaches
-the same final state (I-7).
+checks the lease (G9). The crash tests kill the process at each announcement, and prove that the
+next owner reaches the same final state (I-7).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Step(StrEnum):
 
 
 class Steps(Protocol):
-    """Called before each effect; may raise an exception to forbid the effect."""
+    """A hook that is called before each effect, and may raise an exception to forbid it."""
 
     def reach(self, step: str, lease: Lease) -> None:
         """Raise LeaseLost if the key already has another owner."""

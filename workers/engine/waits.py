@@ -51,7 +51,7 @@ class Waits(Generic[WaitT]):
         return [self._items[one][0] for one in sorted(self._names.get((word, name), ()))]
 
     def values(self) -> list[WaitT]:
-        """Return all objects."""
+        """Return all objects that still need work."""
         return [item for item, _ in self._items.values()]
 
     def __len__(self) -> int:

@@ -1,1 +1,1 @@
-"""A mode in which a controller decides but writes nothing, to be compared with the sidecar."""
+"""A mode in which a controller decides but writes nothing, to compare it with the sidecar."""

@@ -1,8 +1,8 @@
 """An API client that reads from the API server and never writes to it.
 
-A write is applied to the reconcile's own view and answered from there, so that the reconcile runs
-to its end. Later reads in the same reconcile see the write. Writes to compared resources are also
-recorded.
+A write is applied to the reconcile's own view, and its response is built from this view, so that
+the reconcile runs to its end. Later reads in the same reconcile see the write. Writes to compared
+resources are also recorded.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ COMPARED: Final = frozenset(
     }
 )
 """Resources that sidecars write for others to read. Writes to csi-fleet's own records, events and
-Leases are only dropped.
+Leases are dropped without being compared.
 """
 
 
-# API groups whose POST requests are questions: who the user is, and whether the user may do
-# something.
+# API groups whose POST requests change nothing: they only ask who the user is, or what the user may
+# do.
 _REVIEWS: Final = ("/apis/authentication.k8s.io/", "/apis/authorization.k8s.io/")
 
 
@@ -62,7 +62,7 @@ class ShadowApi(KubeClient):
         accept: str = JSON,
         timeout_seconds: float | None = None,
     ) -> bytes:
-        """Send a read, or answer it from this reconcile's writes; a write is never sent."""
+        """Send a read, or answer it from this reconcile's own writes; never send a write."""
         if path.startswith(_REVIEWS):
             return super().request(method, path, query=query, body=body)
         if method != "GET":

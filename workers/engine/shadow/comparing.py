@@ -52,7 +52,8 @@ _DRIVERS: Final = {
     r"|metadata\.annotations\.kubernetes\.io/azure-file-resource-group",
     "persistentvolumeclaims": r"|status\.(capacity|conditions|allocatedResourceStatuses).*"
     r"|status\.phase",
-    # Besides the driver's answers, these include an annotation that no sidecar writes (MA-032).
+    # These include fields from the driver's response, and an annotation that no sidecar writes
+    # (MA-032).
     "volumeattachments": r"|status\.attachmentMetadata.*"
     r"|metadata\.annotations\.csi-fleet\.io/earlier-node-ids",
     "volumesnapshotcontents": r"|status\.(creationTime|restoreSize|snapshotHandle|readyToUse).*",
@@ -76,7 +77,7 @@ def plural_of(path: str) -> str:
 def compare(
     path: str, base: JsonObject | None, wanted: JsonObject | None, live: JsonObject | None
 ) -> tuple[Verdict, tuple[str, ...]]:
-    """Return the verdict and the differences for people to read, as `field: ours, theirs`.
+    """Return the verdict, and the differences as text for people: `field: ours, theirs`.
 
     Args:
         path: the API path of the object.
@@ -104,7 +105,7 @@ def compare(
 
 
 def _created(wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]) -> tuple[str, ...]:
-    """Return the differences in both directions between our created object and theirs."""
+    """Return the differences, in both directions, between our created object and theirs."""
     ours, theirs = dict(leaves(wanted)), dict(leaves(live))
     others = re.compile("(" + ignored.pattern + _OTHERS + ")")
     names = [one for one in sorted(ours.keys() | theirs.keys()) if not others.fullmatch(one)]
@@ -122,7 +123,7 @@ def _created(wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]) -> 
 def _changed(
     base: JsonObject, wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]
 ) -> tuple[str, ...]:
-    """Return those fields that ours would have changed and whose live values differ from ours."""
+    """Return the fields that ours would have changed, and whose live values differ from ours."""
     before, ours, theirs = (dict(leaves(one)) for one in (base, wanted, live))
     names = [
         name

@@ -1,7 +1,7 @@
 """Reads the states that an object has had since a prediction, from the API server's short history.
 
 A sidecar's write is often followed within milliseconds by a write of another component. What counts
-is the object as the sidecar left it, not as it is when it is next checked.
+is the object as the sidecar left it, not its state at the next check.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SECONDS: Final = "1"
 
 
 class History:
-    """Asks the API server; both methods return an empty result for what it no longer remembers."""
+    """Reads an object's past states; both methods return an empty result if they are lost."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client

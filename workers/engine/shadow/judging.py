@@ -1,8 +1,8 @@
 """Checks what the sidecar did with each object for which a shadow has made a prediction.
 
 One step reads the open predictions and their objects. A prediction stays open until the sidecar has
-acted: a driver that fails leaves nothing to compare. If the sidecar has changed the object, and
-after a while the object still does not match the prediction, the verdict is a difference.
+acted, because a driver that fails leaves nothing to compare. If the sidecar has changed the object,
+and after a while the object still does not match the prediction, the verdict is a difference.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Past(Protocol):
         """Return the version from which to read an object that does not exist yet."""
 
     def states(self, path: str, version: str) -> list[JsonObject]:
-        """Return the object's states since `version`, oldest first; none if no longer known."""
+        """Return the object's states since `version`, oldest first; empty if they are forgotten."""
 
 
 class Judge:
@@ -95,7 +95,8 @@ class Judge:
         """Store a prediction (implements the port `recording.Store`).
 
         The object as this reconcile found it shows what the sidecar did after the earlier
-        prediction. It is judged now, because a volume may be deleted before the next check.
+        prediction. The earlier prediction is judged now, because a volume may be deleted before the
+        next check.
         """
         earlier = self._shadows.find(key.driver, prediction.path)
         if earlier is not None and prediction.base is not None:
@@ -112,7 +113,7 @@ class Judge:
         self._shadows.put(key.driver, prediction.path, record)
 
     def step(self) -> float:
-        """Judge what can be judged now; return the seconds until the next step.
+        """Judge the predictions that can be judged now; return the seconds until the next step.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -140,7 +141,7 @@ class Judge:
     def _compare(
         self, driver: str, path: str, record: dict[str, Any], live: JsonObject | None
     ) -> tuple[Verdict, tuple[str, ...]]:
-        """Compare with the object as it is now and, unless that agrees, with its past states."""
+        """Compare a prediction with the live object and, on a mismatch, with the past states."""
         base, wanted = record["base"], record["wanted"]
         verdict, found = compare(path, base, wanted, live)
         is_changed = _version(live) not in {_version(base), self._read_at.get((driver, path))}

@@ -1,8 +1,8 @@
 """Records the effects of each reconcile instead of performing them.
 
 Each process has one `Views`, shared by the two ports that every effect uses, the API client and the
-driver's client. A reconcile sees its own writes, which nobody else sees: its view ends with its
-lease.
+driver's client. A reconcile sees its own writes, but no other reconcile does. Its view ends with
+its lease.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.queue.keys import Key
 
-# More views than the number of reconciles that can run at once in a process.
+# Maximum number of views, which is larger than the number of reconciles that can run at once in a
+# process.
 _MOST_VIEWS: Final = 1024
 
 
@@ -33,7 +34,7 @@ class Prediction:
         path: the API path of the object.
         base: the object as it was before; None if it did not exist.
         wanted: the object as the reconcile would have left it; None if it would have deleted it.
-        calls: method and request of each driver call so far, without secrets.
+        calls: the method and the request of each driver call so far, without secrets.
         at: the time in seconds since 1970.
     """
 
