@@ -1,8 +1,9 @@
 """Joins all sources of metrics for a scrape, with upstream's labels.
 
 A single process serves its own `Metrics`. Under `csi-fleet run`, the supervisor serves the metrics
-of its children. Each child writes its values to files in a shared folder. No counts are lost when a
-child is restarted, because the counts of dead children are summed and kept (`SharedMetrics`).
+of its children, the processes that it started. Each child writes its values to files in a shared
+folder. No counts are lost when a child is restarted, because the counts of dead children are summed
+and kept (`SharedMetrics`).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class SharedMetrics(Collector):
     """The folder through which the children of one run export their metrics.
 
     Args:
-        directory: the folder in the children's PROMETHEUS_MULTIPROC_DIR.
+        directory: the folder that the children's variable PROMETHEUS_MULTIPROC_DIR names.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -72,7 +73,7 @@ class SharedMetrics(Collector):
                 self._add_to_gone(kind, self.directory / f"{kind}_{pid}.db")
 
     def describe(self) -> list[Metric]:
-        """Return nothing, because the metrics depend on the children."""
+        """Return nothing, because which metrics exist depends on the child processes."""
         return []
 
     def collect(self) -> Iterable[Metric]:
@@ -165,7 +166,7 @@ class Exposition(Collector):
 
 
 def _without_empty_labels(family: Metric) -> Metric:
-    """Remove optional labels that are empty, ended gauges, and the library's `_created` samples."""
+    """Remove ended gauges, the library's `_created` samples, and optional labels without value."""
     optional = _OPTIONAL_LABELS.get(family.name)
     shown = Metric(family.name, family.documentation, family.type, family.unit)
     for sample in family.samples:

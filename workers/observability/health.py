@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LIMIT_SECONDS: Final = 120.0
-"""A step is a bounded piece of work: a few requests to Redis or the API server, each with a timeout
-of some seconds.
+"""The default time limit of a heart. A step is a bounded piece of work: a few requests to Redis or
+the API server, each with a timeout of some seconds.
 """
 
 # A leader is unhealthy if it has not renewed its Lease for the lease duration plus this time
@@ -71,7 +71,7 @@ class Heartbeats:
 
     @contextmanager
     def during(self, name: str, within_seconds: float = LIMIT_SECONDS) -> Iterator[Heart]:
-        """Watch the block, which must end or beat within `within_seconds`."""
+        """Watch the block, which must end, or beat the heart, within `within_seconds`."""
         heart = self.expect(name, within_seconds)
         try:
             yield heart

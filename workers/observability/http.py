@@ -46,7 +46,8 @@ _log = get_logger(__name__)
 # A client that neither sends nor reads anything for this long is disconnected.
 _CLIENT_TIMEOUT_SECONDS: Final = 10.0
 
-# Probes and scrapes need few connections; many slow clients together get no more threads than this.
+# Maximum number of connections, and so of threads. Probes and scrapes need few connections, and
+# many slow clients must not get more threads than this.
 _MAX_CONNECTIONS: Final = 32
 
 _DEFAULT_PROFILE_SECONDS: Final = 30.0
@@ -147,7 +148,7 @@ class DiagnosticsServer:
             server.handle_request()
 
     def answer(self, target: str, accept: str, authorization: str = "") -> _Answer:
-        """Return the answer to one GET request.
+        """Return the response to one GET request.
 
         Args:
             target: the path and query of the request.
@@ -178,7 +179,7 @@ class DiagnosticsServer:
         scrapes.started()
         code = 500
         try:
-            # The encoders call nothing but `collect()`, the only method of a Collector.
+            # The encoders call only `collect()`, the one method that every Collector has.
             body: bytes = encode(self._exposition)
             code = 200
         finally:
@@ -309,6 +310,6 @@ def _listen(host: str, port: int, diagnostics: DiagnosticsServer) -> _Server:
     try:
         return _Server(socket.AF_INET6, ("::", port), diagnostics)
     except OSError:
-        # Either this machine has no IPv6, or the port is taken. In the second case IPv4 fails too,
-        # with the right error text.
+        # Either this machine has no IPv6, or the port is taken. In the second case, listening on
+        # IPv4 fails too, with the right error text.
         return _Server(socket.AF_INET, ("0.0.0.0", port), diagnostics)  # noqa: S104  Go's `:port`

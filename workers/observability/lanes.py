@@ -76,7 +76,7 @@ class LaneCollector(Collector):
 
     Args:
         read: reads the figures from Redis, by queue (`<kind>|<driver>`).
-        read_sizes: reads figures that belong to no queue, by name: `intents`, `unsaved_volumes`.
+        read_sizes: reads the figures that belong to no queue, such as `intents`, by name.
         work_queues: maps each kind to the name of upstream's work queue; all other kinds keep
             their names (L-096).
     """

@@ -2,10 +2,10 @@
 
 A message is constant; the variable parts are fields: `claim`, `volume`, `key`, `driver`, `attempt`.
 Secrets are hidden, both in fields whose names suggest a secret and in logins in URLs. An
-operational error (of the driver, Redis or the API server) takes one line; only a bug in csi-fleet
-logs a traceback.
-Everything uses Python's `logging`, so the lines of libraries have the same format. For csi-fleet's
-own packages, DEBUG is verbosity 5 (P-012); libraries need a higher verbosity.
+operational error (of the driver, Redis or the API server) is logged as one line. Only a bug in
+csi-fleet is logged with a traceback. Everything uses Python's `logging`, so the lines of libraries
+have the same format. For csi-fleet's own packages, DEBUG is verbosity 5 (P-012); libraries need a
+higher verbosity.
 
 ```
 _log = get_logger(__name__)
@@ -101,5 +101,5 @@ def configure_logging(log_format: str, verbosity: int, *, stream: TextIO | None 
     for name in _NOISY_LIBRARIES:
         logging.getLogger(name).setLevel(noisy)
     logging.captureWarnings(capture=True)
-    # Otherwise logging would print a traceback when stderr is closed.
+    # If this were True, logging would print a traceback when stderr is closed.
     logging.raiseExceptions = False

@@ -99,9 +99,10 @@ class Metrics:
         self.delete_failed_total.labels(volume_class(volume)).inc()
 
     def expect(self, driver_name: str, kinds: Iterable[str]) -> None:
-        """Export at 0 the counters whose first event must raise an alert.
+        """Export, with the value 0, the counters whose first event must raise an alert.
 
-        A rate ignores the first sample of a series, so it would otherwise miss that event.
+        A rate ignores the first sample of a series. So if a counter appeared only with its first
+        event, the rate would miss that event.
         """
         for kind in kinds:
             self.unexpected_errors.labels(kind, driver_name)
@@ -116,7 +117,9 @@ class Metrics:
     def csi_observer(
         self, driver_name: str = "", *, migrated: bool | None = None
     ) -> Callable[[str, str | None, float], None]:
-        """Return an observer of a driver's calls: (method, code in Go's spelling, seconds).
+        """Return an observer of a driver's calls.
+
+        Its arguments are the method, the code in Go's spelling, and the seconds.
 
         Args:
             driver_name: the driver's name, "" while it is unknown.

@@ -54,7 +54,10 @@ def thread_stacks() -> str:
 
 
 def heap() -> str:
-    """Return how many objects the garbage collector tracks per type, most frequent first."""
+    """Return the number of objects that the garbage collector tracks, by type.
+
+    The most frequent types come first.
+    """
     counts = Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
     rows = [f"{count:9d} {name}" for name, count in counts.most_common(_HEAP_ROWS)]
     return "\n".join([f"{counts.total():9d} objects in all", *rows]) + "\n"

@@ -24,7 +24,9 @@ _MIGRATED: Final = ContextVar("migrated", default=False)
 
 
 def resource_of(url: str) -> tuple[str, str]:
-    """Return the plural and the object's name (or "") in an API path; "discovery" if it has none.
+    """Return the resource's plural and the object's name (or "") in an API path.
+
+    For a path without a resource, the plural is "discovery". Example:
 
     `/api/v1/namespaces/shop/persistentvolumeclaims/data?x=y` -> `persistentvolumeclaims`, `data`.
     """
@@ -38,9 +40,10 @@ def resource_of(url: str) -> tuple[str, str]:
 
 
 def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
-    """Return an observer of API requests: (method, path, status, seconds).
+    """Return an observer of API requests.
 
-    The status is 0 if there was no answer. A watch is observed only if it could not be opened.
+    Its arguments are the method, the path, the status and the seconds. The status is 0 if there was
+    no response. A watch is observed only if it could not be opened.
     """
 
     def observe(method: str, url: str, status: int, seconds: float) -> None:
@@ -67,7 +70,7 @@ def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
 
 @contextmanager
 def about_volume(*, is_migrated: bool) -> Iterator[None]:
-    """Mark this thread's calls inside the block: they concern an in-tree volume or not (A-072)."""
+    """Mark whether this thread's calls inside the block concern an in-tree volume (A-072)."""
     token = _MIGRATED.set(is_migrated)
     try:
         yield
@@ -78,7 +81,9 @@ def about_volume(*, is_migrated: bool) -> Iterator[None]:
 def csi_observer(
     metrics: Metrics, replaces_in_tree: Callable[[str], bool] = lambda _: False
 ) -> Callable[[str, str, str | None, float], None]:
-    """Return an observer of driver calls: (driver, method, code in Go's spelling, seconds).
+    """Return an observer of driver calls.
+
+    Its arguments are the driver, the method, the code in Go's spelling, and the seconds.
 
     Args:
         metrics: counts the calls.

@@ -37,7 +37,7 @@ _tracer: ContextVar[Any] = ContextVar("tracer", default=None)
 
 
 class Tracing:
-    """The traces of one process; without a provider, it does nothing.
+    """Traces the reconciles of one process; without a provider, it does nothing.
 
     Args:
         provider: a provider that has `claim_ids()` as its id generator.
@@ -49,7 +49,7 @@ class Tracing:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Tracing:
-        """Return tracing to the environment's collector; without a collector, it does nothing."""
+        """Return a `Tracing` that sends spans to the environment's collector, if there is one."""
         if not any(env.get(name) for name in ENDPOINTS):
             return cls()
         try:
@@ -76,7 +76,7 @@ class Tracing:
 
         Args:
             name: the name of the span.
-            text: the text of the key; a UID in it becomes the trace id.
+            text: the text of the key; a UID in the text becomes the trace id.
             waited_seconds: how long the key has waited for this reconcile.
             fields: the same fields as on log lines: key, driver, claim or volume.
         """
@@ -121,7 +121,7 @@ def claim_ids() -> Any:
 
 
 def trace_id_of(text: str) -> int | None:
-    """Return the UID in a key's text as a number; None if there is none."""
+    """Return the UID in a key's text as a number; None if the text contains no UID."""
     found = _UID.findall(text)
     return int(found[-1].replace("-", ""), 16) if found else None
 

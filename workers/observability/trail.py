@@ -61,7 +61,7 @@ def note(event: str, detail: str = "") -> None:
 
 
 def last(event: str) -> str:
-    """Return the newest note's text for this event in the current reconcile; "" if none."""
+    """Return the text of the newest note with this event in the current reconcile; "" if none."""
     notes = _current.get()
     for _, text in reversed(notes.lines if notes is not None else ()):
         if text.startswith(f"{event} "):
