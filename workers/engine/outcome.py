@@ -32,8 +32,8 @@ class Outcome:
         action: what the queue does with the key.
         delay_seconds: for WAIT, the time until the retry; for RETRY, the shortest time until
             the retry, whatever the back-off is.
-        base_seconds, cap_seconds: for RETRY, the initial and the longest back-off; None uses
-        the settings.
+        base_seconds: for RETRY, the initial back-off; None uses the settings.
+        cap_seconds: for RETRY, the longest back-off; None uses the settings.
         finish_intent: for DONE, True to drop the volume's intent and unsaved PV in the same step.
         known: for DONE, the newest resourceVersion of the key's object that the reconcile read
             or wrote; events up to this version cause no further reconcile.

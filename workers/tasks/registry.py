@@ -36,7 +36,7 @@ def register(
     for name in [one for one in app.tasks if one.startswith("celery.")]:
         app.tasks.unregister(name)
 
-    # Flower is shown each reconcile, but neither wake-ups nor ticks.
+    # Flower shows each reconcile, but no wake-ups and no ticks.
     @app.task(name=TASK_WORK, shared=False, bind=True, send_events=False)
     def work(task: Any) -> None:
         name = task.request.delivery_info["routing_key"]

@@ -1,10 +1,11 @@
 """Reduces Celery's remote control to the read-only commands that Flower needs.
 
-In Celery, an answer is sent to the list that the question names. So any client that can publish to
-the workers' channel could make a worker write to any key, with the permissions of the worker's
-Celery connection. Here a worker answers only known questions, ignores their arguments, and writes
-only to a list for answers. The rate of answers is limited, and Redis deletes a list
-`ANSWER_SECONDS` after its first answer, so that no number of questions can fill Redis.
+In Celery, the response to a command is sent to the list that the command names. So any client that
+can publish to the workers' channel could make a worker write to any key, with the permissions of
+the worker's Celery connection. Here, a worker answers only known commands, ignores their arguments,
+and writes only to lists that are for responses. The rate of responses is limited, and Redis deletes
+a list `ANSWER_SECONDS` after its first response. So Redis cannot be filled, however many commands
+are sent.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ QUESTIONS: Final = frozenset(
         *("active", "reserved", "scheduled", "revoked"),
     }
 )
-"""The commands that Flower sends; the only one with an effect makes a worker report its tasks."""
+"""The commands that Flower sends; the only command with an effect makes a worker report its tasks.
+"""
 
 ANSWER_SECONDS: Final = 10
 ANSWERS_AT_ONCE: Final = 30
-"""Size of the burst: Flower sends ten questions for each worker that it shows."""
+"""Size of the burst: Flower sends ten commands for each worker that it shows."""
 ANSWERS_PER_SECOND: Final = 3.0
 
 _NAME: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -45,7 +47,7 @@ class Listener(Node):
         self._left, self._counted_at = float(ANSWERS_AT_ONCE), time.monotonic()
 
     def handle_message(self, body: Any, message: Any = None) -> Any:
-        """Forward a known question without its arguments; log and drop any other message."""
+        """Forward a known command without its arguments; log and drop any other message."""
         method = body.get("method") if isinstance(body, dict) else None
         if not isinstance(method, str) or method not in QUESTIONS:
             if self._may_speak():
@@ -61,13 +63,13 @@ class Listener(Node):
         return super().handle_message(asked, message)
 
     def dispatch(self, *args: Any, **kwargs: Any) -> Any:
-        """Answer a question unless this worker has recently answered too many."""
+        """Answer a command unless this worker has recently answered too many."""
         return super().dispatch(*args, **kwargs) if self._may_speak() else None
 
     def reply(
         self, data: Any, exchange: Any, routing_key: str, ticket: Any, **options: Any
     ) -> None:
-        """Put the answer into the client's list, which Redis deletes after `ANSWER_SECONDS`."""
+        """Put the response into the client's list, which Redis deletes after `ANSWER_SECONDS`."""
         super().reply(data, exchange, routing_key, ticket, **options)
         channel: Any = self.channel
         with channel.conn_or_acquire() as client:
@@ -84,14 +86,14 @@ class Listener(Node):
 
 
 def answer_place(body: dict[str, Any]) -> dict[str, str] | None:
-    """Return the list for a client's answers, named after the client; None if it is invalid."""
+    """Return the list for responses, named after the client; None for an invalid request."""
     place = body.get("reply_to")
     name = place.get("routing_key") if isinstance(place, dict) else None
     ticket = body.get("ticket")
     if not all(isinstance(one, str) and _NAME.fullmatch(one) for one in (name, ticket)):
         return None
-    # The answer is written directly to the list: the bindings of an exchange are in Redis, where
-    # others can change them.
+    # The response goes directly to the list, because the bindings of an exchange are in Redis,
+    # where other clients can change them.
     return {"exchange": "", "routing_key": _ANSWERS.format(name)}
 
 
