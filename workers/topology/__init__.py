@@ -1,5 +1,6 @@
-"""Topology of volumes: requirements for the driver, affinity for the volume (spec section 4).
+"""Topology of volumes: requirements for the driver, and affinity for the volume.
 
-Everything here is a pure function of its arguments: no I/O, no clock, no randomness. All modules
-share the value *term*: one place, an AND of label pairs, see `workers.topology.terms`.
+The rules are in section 4 of the spec. All functions of this package are pure: they use no I/O, no
+clock and no randomness. All modules use *terms*. A term is one place, described by label pairs that
+are ANDed (see `workers.topology.terms`).
 """

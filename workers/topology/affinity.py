@@ -15,11 +15,11 @@ _DECIMAL = re.compile(r"[+-]?[0-9]{1,63}")
 
 
 def node_affinity(accessible_topology: Iterable[Topology]) -> dict[str, Any] | None:
-    """Return a volume's `spec.nodeAffinity` for the topologies in CreateVolume's answer (P-340).
+    """Return a volume's `spec.nodeAffinity` for the topologies in CreateVolume's response (P-340).
 
-    One selector term per topology, in the order of the answer; one `In` expression per segment,
-    sorted by key (P-908). Topologies without segments are skipped; if none is left the result is
-    None, because the API server rejects an affinity without terms (D-014).
+    There is one selector term per topology, in the order of the response. Each term has one `In`
+    expression per segment, sorted by key (P-908). Topologies without segments are skipped. If none
+    is left, the result is None, because the API server rejects an affinity without terms (D-014).
     """
     terms = [
         {
@@ -39,8 +39,8 @@ def is_accessible(volume: Mapping[str, Any], node_segments: Mapping[str, str]) -
 
     Args:
         volume: the PersistentVolume.
-        node_segments: the accessible topology of NodeGetInfo; if it is empty (the driver has
-            none), every volume is accessible.
+        node_segments: the accessible topology that NodeGetInfo returned; if it is empty, every
+            volume is accessible.
     """
     if not node_segments:
         return True
@@ -54,8 +54,8 @@ def is_accessible(volume: Mapping[str, Any], node_segments: Mapping[str, str]) -
 def selector_problem(volume: Mapping[str, Any]) -> str:
     """Return why a volume's affinity is invalid, with Go's text; "" if it is valid (P-341, P-506).
 
-    The API server accepts only one mistake: a comparison with a value that is no 64-bit integer.
-    It matters only if no term matches.
+    The API server accepts only one kind of invalid affinity: a comparison with a value that is not
+    a 64-bit integer. The problem matters only if no term matches.
     """
     affinity = (volume.get("spec") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("required") or {}).get("nodeSelectorTerms") or ()
@@ -77,9 +77,9 @@ def matches(
 ) -> bool:
     """Return True if a node with these labels and this name matches one of the selector terms.
 
-    Terms are ORed, requirements inside a term ANDed. An empty term matches nothing, nor does a term
-    with a requirement that the API refuses (unknown operator, wrong number of values). Without a
-    name, well-formed `matchFields` always match (P-341).
+    Terms are ORed, and the requirements of one term are ANDed. An empty term matches nothing. A
+    term with a requirement that the API refuses (unknown operator, wrong number of values) matches
+    nothing either. If `name` is empty, well-formed `matchFields` always match (P-341).
 
     Source: k8s.io/component-helpers, scheduling/corev1/nodeaffinity.
     """
@@ -97,7 +97,7 @@ def _term_matches(term: Mapping[str, Any], labels: Mapping[str, str], name: str)
 
 
 def _field_matches(requirement: Mapping[str, Any], name: str) -> bool:
-    """Match a field requirement; `metadata.name` is the only field of nodes."""
+    """Return True if a field requirement matches; `metadata.name` is the only field of nodes."""
     values: Sequence[str] = requirement.get("values") or ()
     operator = requirement.get("operator")
     if len(values) != 1 or operator not in {"In", "NotIn"}:
@@ -142,7 +142,7 @@ _OPERATORS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
 
 
 def expression_matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Match one of `matchExpressions`, of a node selector or of a label selector."""
+    """Return True if labels match one of the `matchExpressions` of a node or label selector."""
     operator = _OPERATORS.get(expression.get("operator", ""))
     if operator is None:
         return False
@@ -150,7 +150,7 @@ def expression_matches(expression: Mapping[str, Any], labels: Mapping[str, str])
 
 
 def _numbers(label: str | None, values: Sequence[str]) -> tuple[int, int] | None:
-    """Return label and the single value as 64-bit integers, None if one of them is not."""
+    """Return the label and the only value as 64-bit integers; None if that is impossible."""
     if label is None or len(values) != 1:
         return None
     left, right = _integer(label), _integer(values[0])
@@ -158,7 +158,7 @@ def _numbers(label: str | None, values: Sequence[str]) -> tuple[int, int] | None
 
 
 def _integer(text: str) -> int | None:
-    """Return the text as a signed 64-bit integer, None if it is not one."""
+    """Return the text as a signed 64-bit integer; None if the text is not such a number."""
     if not _DECIMAL.fullmatch(text):
         return None
     number = int(text)

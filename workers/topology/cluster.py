@@ -1,9 +1,9 @@
 """The topology that the cluster's nodes offer to a driver's volumes.
 
 A `ClusterTopology` holds one version of the shared cache: the CSINodes' topology keys and the
-Nodes' labels. It is immutable; the caller builds a new one when the cache's version changes. So
-results can be cached: aggregation over thousands of nodes is done once per version and set of keys,
-not once per claim.
+Nodes' labels. The object is immutable; when the cache's version changes, the caller builds a new
+object. So results can be cached: thousands of nodes are aggregated once per version and set of
+keys, not once per claim.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 class ClusterTopology:
-    """CSINodes and Nodes at one time, with cached results. Thread-safe.
+    """The cluster's CSINodes and Nodes at one moment, with cached results. Thread-safe.
 
     Args:
-        csi_nodes: CSINode name -> driver name -> topology keys, order kept; a driver that is
-            listed without keys has an empty list.
-        nodes: Node name -> labels.
-        version: a value that the caller compares to know whether this object is current.
+        csi_nodes: maps the name of each CSINode to its drivers, and each driver's name to its
+            topology keys in their original order; a driver that is listed without keys has
+            an empty list.
+        nodes: maps the name of each Node to its labels.
+        version: a value that the caller compares to find out whether this object is current.
     """
 
     # No lock: two threads may compute a result at the same time, but both store the same value.
@@ -47,30 +48,30 @@ class ClusterTopology:
     def of_node(
         cls, node_name: str, driver_name: str, segments: Mapping[str, str]
     ) -> ClusterTopology:
-        """Return the two static objects of node deployment mode (P-051, ND-002).
+        """Return the topology for node deployment: one static CSINode and Node (P-051, ND-002).
 
         Args:
             node_name: the value of NODE_NAME.
-            driver_name: the one driver of this process.
-            segments: accessible topology of NodeGetInfo; empty if the driver sent none.
+            driver_name: the only driver of this process.
+            segments: the accessible topology that NodeGetInfo returned; empty if there is none.
         """
         keys = {node_name: {driver_name: sorted(segments)}}
         return cls(keys, {node_name: dict(segments)}, version=node_name)
 
     def has_csi_node(self, node_name: str) -> bool:
-        """Return True if a CSINode of that name exists."""
+        """Return True if a CSINode with that name exists."""
         return node_name in self._csi_nodes
 
     def keys_of(self, node_name: str, driver_name: str) -> tuple[str, ...]:
-        """Return the driver's topology keys on a node, order kept, empty if not listed."""
+        """Return a driver's topology keys on a node, in order; none if the driver is not listed."""
         return tuple(self._csi_nodes.get(node_name, {}).get(driver_name) or ())
 
     def labels_of(self, node_name: str) -> Mapping[str, str]:
-        """Return a Node's labels, empty if there is no such Node."""
+        """Return a Node's labels; empty if there is no such Node."""
         return self._nodes.get(node_name, {})
 
     def key_sets(self, driver_name: str) -> tuple[tuple[str, ...], ...]:
-        """Return the distinct sets of keys that nodes registered for the driver, by node name."""
+        """Return the distinct sets of keys registered for a driver, in the order of node names."""
         if driver_name not in self._key_sets:
             found = (self.keys_of(name, driver_name) for name in sorted(self._csi_nodes))
             distinct = {frozenset(keys): keys for keys in reversed(list(found)) if keys}
@@ -78,10 +79,11 @@ class ClusterTopology:
         return self._key_sets[driver_name]
 
     def places(self, driver_name: str) -> tuple[Term, ...]:
-        """Return the distinct places that any registered set of keys names, sorted (P-321).
+        """Return the distinct places for all registered sets of keys, sorted (P-321).
 
-        The sets of all nodes count: an outdated node, or one ahead in a driver upgrade, can add
-        places but never removes any (csi-provisioner takes the keys of one random node).
+        The sets of all nodes count. So a node that is outdated, or ahead in an upgrade of the
+        driver, can add places but never removes any. (csi-provisioner uses the keys of one random
+        node.)
         """
         if driver_name not in self._places:
             found = [self.terms(keys) for keys in self.key_sets(driver_name)]
@@ -89,9 +91,9 @@ class ClusterTopology:
         return self._places[driver_name]
 
     def terms(self, keys: Iterable[str]) -> tuple[Term, ...]:
-        """Return the distinct places named by these keys, sorted as in P-302 (P-321 step 2).
+        """Return the distinct places that these keys describe, sorted as in P-302 (P-321 step 2).
 
-        Every Node with labels for all keys counts, even if the driver is not registered there
+        A Node counts if it has labels for all keys, even if the driver is not registered there
         (D-028, as in csi-provisioner).
         """
         ordered = tuple(sorted(set(keys)))
@@ -109,10 +111,11 @@ class ClusterTopology:
         return sort_distinct(tuple(zip(ordered, row, strict=True)) for row in rows)
 
     def segments(self, driver_name: str) -> frozenset[Term]:
-        """Return the distinct segments the driver's storage is split into (CAP-020, CAP-023).
+        """Return the distinct segments that divide the driver's storage (CAP-020, CAP-023).
 
-        A CSINode counts if it lists the driver, a Node of its name exists, and that Node has a
-        label for every key. A driver without keys has one empty segment if any CSINode lists it.
+        A CSINode counts if it lists the driver, a Node with the same name exists, and that Node has
+        a label for every key. A driver without keys has one empty segment if any such CSINode lists
+        it.
         """
         cached = self._segments.get(driver_name)
         if cached is None:

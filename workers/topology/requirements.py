@@ -1,7 +1,7 @@
 """Computes the topology requirement of CreateVolume (spec section 4, P-310 to P-335).
 
-*Requisite* lists every term the volume may be accessible from, *preferred* the same terms rotated
-so that the best one leads. Summary (P-315):
+*Requisite* lists every term from which the volume may be accessible. *Preferred* lists the same
+terms, rotated so that the best term is first. Summary (P-315):
 
 | Selected node | strict | allowedTopologies | requisite | preferred |
 |---|---|---|---|---|
@@ -11,8 +11,8 @@ so that the best one leads. Summary (P-315):
 | no | - | set | flattened | rotated by the claim's name |
 | no | - | none | aggregate; unset without immediate topology | rotated by the claim's name |
 
-The storage class's binding mode is not consulted: a selected node means delayed binding (P-301).
-The caller checks whether topology is enabled (P-300).
+The storage class's binding mode is not consulted, because a selected node means delayed binding
+(P-301). The caller checks whether topology is enabled (P-300).
 
 Source: external-provisioner, pkg/controller/topology.go GenerateAccessibilityRequirements.
 """
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyInputs:
-    """All inputs of a claim's requirement (P-301).
+    """All inputs from which a claim's requirement is computed (P-301).
 
     Attributes:
-        driver_name: the CSI driver.
-        claim_name: the claim's name without namespace, for spreading.
-        cluster: CSINodes and Nodes at one time.
-        selected_node: the claim's selected-node annotation, empty for immediate binding.
-        allowed_topologies: the class's (translated) `allowedTopologies`, empty if unset.
-        strict: `--strict-topology`.
-        immediate: `--immediate-topology`.
+        driver_name: the name of the CSI driver.
+        claim_name: the claim's name without its namespace; it decides how volumes are spread.
+        cluster: the CSINodes and Nodes at one moment.
+        selected_node: the claim's selected-node annotation; empty for immediate binding.
+        allowed_topologies: the class's `allowedTopologies`, already translated; empty if unset.
+        strict: the value of `--strict-topology`.
+        immediate: the value of `--immediate-topology`.
     """
 
     driver_name: str
@@ -69,11 +69,12 @@ class TopologyInputs:
 def accessibility_requirements(inputs: TopologyInputs) -> TopologyRequirement | None:
     """Return the requirement for CreateVolume; None if the field stays unset (P-312).
 
-    Not called for a repeated call: the provisioner sends the recorded request (P-330, P-335).
+    This is not called for a retry, because the provisioner then sends the recorded request (P-330,
+    P-335).
 
     Raises:
-        AttemptError: RESCHEDULE if the selected node has no CSINode, with upstream's bare message
-            (P-310.1); NO_CHANGE, wrapped, for everything else (P-311).
+        AttemptError: RESCHEDULE, with upstream's bare message, if the selected node has no
+            CSINode (P-310.1). NO_CHANGE, with a wrapped message, for all other errors (P-311).
     """
     try:
         return _Attempt(inputs).result()
@@ -83,11 +84,11 @@ def accessibility_requirements(inputs: TopologyInputs) -> TopologyRequirement | 
 
 
 class _TopologyError(Exception):
-    """A message that P-311 wraps."""
+    """An error whose message is wrapped as in P-311."""
 
 
 class _Attempt:
-    """One computation of the steps of section 4."""
+    """One computation of a requirement, by the steps of section 4."""
 
     def __init__(self, inputs: TopologyInputs) -> None:
         self._inputs = inputs
@@ -104,7 +105,7 @@ class _Attempt:
         return _requirement(requisite, self._start(requisite, selected)) if requisite else None
 
     def _selected_term(self) -> Term:
-        """Step A: the selected node's own term (P-310.1 to P-310.3)."""
+        """Step A: return the selected node's own term (P-310.1 to P-310.3)."""
         cluster, node = self._inputs.cluster, self._node
         if not cluster.has_csi_node(node):
             missing = f'csinode.storage.k8s.io "{node}" not found'
@@ -122,7 +123,7 @@ class _Attempt:
         return make_term([(key, labels[key]) for key in self._keys])
 
     def _check_allowed(self, selected: Term) -> None:
-        """Step A.4: check that the class allows the selected node, if it is strict (P-310.4)."""
+        """Step A.4, in strict mode: check that the class allows the selected node (P-310.4)."""
         if not self._inputs.allowed_topologies:
             return
         allowed = flatten(self._inputs.allowed_topologies)
@@ -133,7 +134,7 @@ class _Attempt:
             )
 
     def _requisite(self) -> Sequence[Term]:
-        """Steps B and C: the distinct, sorted terms; without any, the field stays unset (P-312)."""
+        """Steps B and C: return the distinct, sorted terms; empty for an unset field (P-312)."""
         if self._inputs.allowed_topologies:
             return sort_distinct(flatten(self._inputs.allowed_topologies))
         if not self._node and not self._inputs.immediate:
@@ -154,7 +155,7 @@ class _Attempt:
         return terms
 
     def _start(self, requisite: Sequence[Term], selected: Term | None) -> int:
-        """Step D: the index of the first preferred term (P-314)."""
+        """Step D: return the index of the first preferred term (P-314)."""
         if selected is None:
             return start_index(self._inputs.claim_name, len(requisite))
         for index, term in enumerate(requisite):
@@ -167,10 +168,11 @@ class _Attempt:
 
 
 def _requirement(requisite: Sequence[Term], start: int) -> TopologyRequirement:
-    """Return the message: all terms, then the same rotated to begin at `start` (P-313, P-314).
+    """Return the message for CreateVolume (P-313, P-314).
 
-    For a repeated key the last value wins (P-320). The message is filled in place, which takes less
-    than half the time for a driver with thousands of terms, one per node.
+    It contains all terms, and the same terms rotated to begin at `start`. If a key occurs twice in
+    a term, the last value wins (P-320). The message is filled in place. For a driver with thousands
+    of terms, one per node, this takes less than half the time.
     """
     requirement = TopologyRequirement()
     for term in requisite:

@@ -1,8 +1,8 @@
 """Segments of a driver's capacity, and the segment of a volume.
 
-A segment is a `Term`: the pairs that name one pool of storage. `ClusterTopology.segments` finds
-them in central mode (CAP-020); this module has the segment in node deployment, the segments of a
-volume's affinity, and the text form used in keys.
+A segment is a `Term` whose pairs identify one pool of storage. `ClusterTopology.segments` finds the
+segments in central mode (CAP-020). This module provides the segment in node deployment, the
+segments of a volume's affinity, and the text form that is used in keys.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from workers.topology.terms import Term, make_term
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Not percent-encoded, to be readable in Flower; '|', ',', '=', '%' and unusual characters are.
+# These characters are not percent-encoded, so that keys are readable in Flower. '|', ',', '=', '%'
+# and unusual characters are encoded.
 _SAFE = "/:"
 
 
 def node_segment(segments: Mapping[str, str]) -> Term:
-    """Return the only segment in node deployment, sorted (CAP-024); empty without topology."""
+    """Return the node's only segment in node deployment, sorted (CAP-024).
+
+    The segment is empty without topology.
+    """
     return make_term(segments)
 
 
 def segment_of(selector_term: Mapping[str, Any]) -> Term:
-    """Return the segment that a volume's node selector term names (CAP-043).
+    """Return the segment that a volume's node selector term describes (CAP-043).
 
     Raises:
         ValueError: the term has `matchFields`, or an expression other than `In` with one value.
@@ -42,9 +46,9 @@ def segment_of(selector_term: Mapping[str, Any]) -> Term:
 
 
 def volume_segments(volume: Mapping[str, Any]) -> frozenset[Term] | None:
-    """Return the segments of a volume's affinity, None if the volume has no affinity (CAP-030).
+    """Return the segments of a volume's affinity; None if the volume has no affinity (CAP-030).
 
-    Terms that name no segment are left out (CAP-043); the set can be empty.
+    Terms that do not describe a segment are left out (CAP-043), so the set can be empty.
     """
     affinity = (volume.get("spec") or {}).get("nodeAffinity")
     if affinity is None:
@@ -67,7 +71,7 @@ def parse_segment(text: str) -> Term:
     """Parse the text that `segment_text` returned.
 
     Raises:
-        ValueError: the text has another form.
+        ValueError: the text has a different form.
     """
     pairs: list[tuple[str, str]] = []
     for part in text.split(",") if text else ():

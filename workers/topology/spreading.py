@@ -1,9 +1,9 @@
 """Chooses the first preferred term for a claim without a selected node (P-325).
 
-The start index depends only on the claim's name. So the claims of a StatefulSet spread over the
-terms by ordinal, and claims of one pod (`data-web-0`, `logs-web-0`) get the same place. Quirks are
-kept for compatibility (D-027): any trailing number counts as ordinal, namespace and UID are
-ignored.
+The start index depends only on the claim's name. So the claims of a StatefulSet are spread over the
+terms by their ordinals, and the claims of one pod (`data-web-0`, `logs-web-0`) get the same place.
+Two quirks are kept for compatibility (D-027): any trailing number counts as an ordinal, and the
+namespace and the UID are ignored.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def fnv1_32(text: str) -> int:
 def split_name(claim_name: str) -> tuple[str, int]:
     """Return the text to hash and the ordinal of a claim name (P-325 steps 1 and 2).
 
-    `testpvcA-testset-1` -> (`testset`, 1), `testset-2` -> (`testset`, 2), `my-data` ->
-    (`my-data`, 0). The ordinal is ASCII digits only and fits 32 bits.
+    `testpvcA-testset-1` -> (`testset`, 1), `testset-2` -> (`testset`, 2), `my-data` -> (`my-data`,
+    0). An ordinal consists of ASCII digits and fits into 32 bits.
     """
     text, dash, number = claim_name.rpartition("-")
     if not (dash and number.isascii() and number.isdigit()):
         return claim_name, 0
-    # Length first: int() refuses thousands of digits, and 2^32 has ten.
+    # The length is checked first, because int() refuses thousands of digits; 2^32 has ten digits.
     digits = number.lstrip("0") or "0"
     if len(digits) > len(str(_UINT32)) or int(digits) >= _UINT32:
         return claim_name, 0

@@ -1,8 +1,8 @@
 """Topology terms: order, comparison, flattening and printing.
 
-A term is an AND of (key, value) pairs: one place where a volume can be. A list of terms is an OR.
-Invariant: a `Term` is sorted by key, then value, so equal places are equal tuples. Python compares
-text by code point, which equals the byte order of UTF-8 that P-302 requires.
+A term is one place where a volume can be, described by (key, value) pairs that are ANDed. The terms
+of a list are ORed. A `Term` is always sorted by key, then by value, so equal places are equal
+tuples. Python compares text by code point, which gives the byte order of UTF-8 that P-302 requires.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ Term: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def make_term(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Term:
-    """Return the pairs as a term, sorted by key then value; repeated keys are kept (P-302)."""
+    """Return the pairs as a term, sorted by key, then by value; repeated keys are kept (P-302)."""
     return tuple(sorted(pairs.items() if isinstance(pairs, Mapping) else pairs))
 
 
 def order(term: Term) -> tuple[int, Term]:
-    """Return the sort key of a term: shorter first, then pair by pair (P-302)."""
+    """Return the sort key of a term: shorter terms come first, then pairs decide (P-302)."""
     return len(term), term
 
 
 def sort_distinct(terms: Iterable[Term]) -> list[Term]:
-    """Return the terms sorted and without exact duplicates; overlapping terms stay (P-313)."""
+    """Return the terms sorted and without exact duplicates; overlapping terms are kept (P-313)."""
     return sorted(set(terms), key=order)
 
 
 def is_subset(part: Term, whole: Term) -> bool:
-    """Return True if every pair of `part` occurs in `whole`; always for an empty part (P-302).
+    """Return True if every pair of `part` occurs in `whole` (P-302).
 
-    Merges two sorted terms; the first equal key with another value gives False. This differs from a
-    comparison of sets only for a term with a repeated key (P-320).
+    The result is True for an empty part. The two sorted terms are merged, and the result is False
+    at the first equal key with a different value. This differs from a comparison of sets only for a
+    term with a repeated key (P-320).
     """
     wanted = iter(part)
     pair = next(wanted, None)
@@ -48,14 +49,15 @@ def is_subset(part: Term, whole: Term) -> bool:
 
 
 def flatten(allowed_topologies: Iterable[Mapping[str, Any]]) -> list[Term]:
-    """Return a StorageClass's `allowedTopologies` as terms, in order of generation (P-320).
+    """Return a StorageClass's `allowedTopologies` as terms, in the order of generation (P-320).
 
-    Entries are ORed, the expressions of one entry ANDed, the values of one expression ORed:
+    Entries are ORed, the expressions of one entry are ANDed, and the values of one expression are
+    ORed:
 
         [{zone: [1, 2], rack: [a]}, {zone: [3]}]  ->  rack a zone 1, rack a zone 2, zone 3
 
-    An expression without values discards all terms of its entry (the API server refuses it). An
-    entry without expressions yields nothing.
+    An expression without values discards all terms of its entry (the API server refuses such an
+    expression). An entry without expressions yields nothing.
     """
     terms: list[list[tuple[str, str]]] = []
     for entry in allowed_topologies:
@@ -86,5 +88,5 @@ def render_labels(labels: Mapping[str, str]) -> str:
 
 
 def render_keys(keys: Iterable[str]) -> str:
-    """Return topology keys as csi-provisioner prints them: `[k1 k2]`, order kept (P-311)."""
+    """Return topology keys as csi-provisioner prints them: `[k1 k2]`, in order (P-311)."""
     return "[" + " ".join(keys) + "]"
