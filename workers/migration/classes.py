@@ -4,8 +4,8 @@ The result is a copy of the class with the parameters and allowed topologies tha
 expects. The provisioner remains the in-tree one, except for portworx. The reclaim policy and mount
 options of the stored volume come from the original class, so callers must also keep the original.
 
-If parameters are ambiguous (`zone` and `zones`, or two spellings of one key), the order in
-`parameters` decides (D-026).
+If parameters are ambiguous (`zone` and `zones`, or two spellings of one key), the order that
+`workers.migration.parameters` defines decides (D-026).
 Source: csi-translation-lib, TranslateInTreeStorageClassToCSI of each plugin.
 """
 
@@ -88,10 +88,11 @@ def translate_class(storage_class: Mapping[str, Any], in_tree: str) -> StorageCl
 
 
 def class_to_csi(storage_class: Mapping[str, Any], in_tree: str) -> StorageClass:
-    """Like `translate_class`, but raises the bare error text, which deletions report (P-513).
+    """Translate like `translate_class`, but raise the bare error text, as for deletions (P-513).
 
     Raises:
-        AttemptError: FINISHED; zones are specified twice (P-604), or the plugin is unknown.
+        AttemptError: FINISHED, because zones are specified twice (P-604), or because the plugin
+            is unknown.
     """
     plugin = plugins.of_in_tree(in_tree)
     if plugin is None:
@@ -165,7 +166,7 @@ def _cinder(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _azure_file(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Change nothing."""
+    """Leave the class unchanged."""
 
 
 def _vsphere(storage_class: StorageClass, plugin: Plugin) -> None:

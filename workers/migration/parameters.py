@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def ordered(parameters: Mapping[str, str] | None) -> Iterator[tuple[str, str, str]]:
-    """Yield (lower-case key, key, value); among keys with the same meaning, the last wins (D-026).
+    """Yield (lower-case key, key, value) in the order in which the last of equal keys wins.
 
-    None counts as empty, because class parameters and volume attributes can be absent.
+    Keys are equal if they have the same meaning (D-026). None counts as empty, because class
+    parameters and volume attributes can be absent.
     """
     known = parameters or {}
     for lowered, key in sorted((key.lower(), key) for key in known):

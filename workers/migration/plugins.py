@@ -72,12 +72,12 @@ _BY_IN_TREE: Final = {plugin.in_tree_name: plugin for plugin in PLUGINS}
 
 
 def of_driver(driver_name: str) -> Plugin | None:
-    """Return the row for a CSI driver, None if the driver replaces no in-tree plugin."""
+    """Return the row for a CSI driver; None if the driver replaces no in-tree plugin."""
     return _BY_DRIVER.get(driver_name)
 
 
 def of_in_tree(in_tree: str) -> Plugin | None:
-    """Return the row for an in-tree provisioner name, None if the name is not in P-601."""
+    """Return the row for an in-tree provisioner name; None if the name is not in P-601."""
     return _BY_IN_TREE.get(in_tree)
 
 
@@ -88,7 +88,7 @@ def of_volume(volume: Mapping[str, Any]) -> Plugin | None:
 
 
 def in_tree_name(driver_name: str) -> str | None:
-    """Return the in-tree name that a driver also serves; None if it replaces no plugin (P-009)."""
+    """Return the in-tree name that a driver also serves; None if there is none (P-009)."""
     plugin = of_driver(driver_name)
     return plugin.in_tree_name if plugin else None
 

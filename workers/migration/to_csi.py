@@ -101,7 +101,7 @@ def _gce_pd(volume: Volume, source: Source) -> Source:
 
 
 def _gce_access_modes(modes: list[str]) -> list[str]:
-    """Return one mode that the driver can attach with; the in-tree plugin ignored modes (T-186)."""
+    """Return one mode with which the driver can attach; in-tree plugins ignored modes (T-186)."""
     kept = {"ReadWriteOnce" if mode == "ReadWriteMany" else mode for mode in modes}
     if "ReadOnlyMany" in kept and "ReadWriteOnce" not in kept:
         return ["ReadOnlyMany"]
@@ -158,7 +158,7 @@ def _vsphere(_volume: Volume, source: Source) -> Source:
 
 
 def _portworx(volume: Volume, source: Source) -> Source:
-    """Leave out readOnly as upstream does (D-039), because a deletion does not need it."""
+    """Omit readOnly, as upstream does (D-039), because a deletion does not need it."""
     block = _block(source["volumeID"], {"fsType": source.get("fsType")}, {})
     annotations = _metadata(volume, "annotations")
     if {ANN_PORTWORX_SECRET_NAME, ANN_PORTWORX_SECRET_NAMESPACE} <= annotations.keys():
@@ -197,7 +197,7 @@ _BLOCKS: Final[Mapping[Plugin, Callable[[Volume, Source], Source]]] = {
 
 
 def storage_of(volume: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the driver and the handle of a CSI or in-tree PV; ("", "") if it has none."""
+    """Return the driver and the handle of a CSI or in-tree PV; ("", "") for any other PV."""
     if plugins.in_tree_source(volume) is not None:
         try:
             volume = volume_to_csi(volume)

@@ -71,8 +71,8 @@ def _handle_as_id(_volume: Volume, csi: Source) -> Source:
 
 def _gce_pd(_volume: Volume, csi: Source) -> Source:
     source = _disk(csi, "pdName", handles.gce_disk_name(csi["volumeHandle"]))
-    # An empty partition means no partition here, but is an error for aws-ebs. Both are as in
-    # upstream.
+    # An empty partition means no partition here, but is an error for aws-ebs. Upstream behaves in
+    # the same way in both cases.
     if partition := _attributes(csi).get("partition"):
         _set_partition(source, partition, "Failed")
     return source
@@ -136,7 +136,7 @@ def _azure_file(volume: Volume, csi: Source) -> Source:
 
 
 def _vsphere(_volume: Volume, csi: Source) -> Source:
-    """Store the path: in-tree vSphere volumes have no ids, and no readOnly (D-039)."""
+    """Store the path, because in-tree vSphere volumes have no id; they have no readOnly (D-039)."""
     source = _disk(csi, "volumePath", _attributes(csi).get("initialvolumefilepath", ""))
     source.pop("readOnly", None)
     return source

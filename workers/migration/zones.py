@@ -43,10 +43,10 @@ def zone_and_region_label(volume: Volume) -> tuple[str, str]:
 def to_labels(
     volume: Volume, zone_key: str, region_of: Callable[[Iterable[str]], str] | None = None
 ) -> None:
-    """Rename the driver's zone key to the zone label, add regions, label the volume (P-607).
+    """Rename the driver's zone key to the zone label, add regions, and label the volume (P-607).
 
     Args:
-        volume: the volume, which is edited in place; unchanged if it has no affinity.
+        volume: the volume, which is edited in place; a volume without affinity stays unchanged.
         zone_key: the driver's topology key for zones.
         region_of: returns the region of one term's zones; None adds no region.
 
@@ -66,7 +66,7 @@ def to_labels(
 
 
 def to_zone_and_region_labels(volume: Volume, zone_key: str, region_key: str) -> None:
-    """Rename both driver keys; missing labels get the smallest zone and region (P-608)."""
+    """Rename both of the driver's keys, and set missing labels to the smallest values (P-608)."""
     labels = zone_and_region_label(volume)
     for key, label in zip((zone_key, region_key), labels, strict=True):
         _rename(volume, key, label)
@@ -125,7 +125,7 @@ def _rename(volume: Volume, old: str, new: str) -> None:
 
 
 def _require(volume: Volume, key: str, values: Iterable[str]) -> None:
-    """Add `key In values` to every term, or to a new term if there is none; drops empty values."""
+    """Add `key In values` to every term, or to a new term if there is none; skip empty values."""
     wanted = sorted({value.strip() for value in values} - {""})
     if not wanted:
         return
