@@ -20,7 +20,9 @@ from workers.errors import State
 JsonObject = dict[str, Any]
 
 INVALID_ARGUMENT: Final = 3
-"""gRPC status number: the unchanged request can never succeed, so retries are slow (L-061)."""
+"""The gRPC status number for a request that can never succeed unchanged, so its retries are slow
+(L-061).
+"""
 
 
 class VolumeStore(Enum):
@@ -41,12 +43,13 @@ class Options:
         add_finalizer: True to protect PVs with the deletion finalizer, so that when a user
             deletes a PV, its volume is also deleted from the storage system; otherwise the
             volume is kept there (L-072).
-        failed_provision_threshold: number of failures after which a claim is no longer retried,
-            0 for no limit. The claim is then tried once at each change and each resync (L-016).
+        failed_provision_threshold: number of failures after which a claim is no longer retried
+            with back-off, but only at each change and each resync (L-016); 0 for no limit.
         failed_delete_threshold: the same limit for the deletion of a volume.
         volume_store: see `VolumeStore`. The library's default is BACKOFF; QUEUE loses no volume.
-        save_attempts: BACKOFF: number of attempts to save a PV, and then to delete its volume.
-        save_interval_seconds: BACKOFF: time between two attempts.
+        save_attempts: for BACKOFF, the number of attempts to save a PV, and then to delete its
+            volume.
+        save_interval_seconds: for BACKOFF, the time between two attempts.
     """
 
     additional_names: tuple[str, ...] = ()
@@ -66,7 +69,7 @@ class ProvisionOptions:
         storage_class: the StorageClass, as the API server returned it.
         pv_name: the name that the PV must have; it is the same for every attempt for one claim.
         claim: the PersistentVolumeClaim; a stored copy if the claim was deleted.
-        selected_node: the name of the node that the scheduler chose, None if it chose none.
+        selected_node: the name of the node that the scheduler chose; None if it chose none.
     """
 
     storage_class: JsonObject
@@ -100,7 +103,7 @@ class ProvisionResult:
 
 
 class ProvisionError(Exception):
-    """`provision` failed; any other exception is treated as State.BACKGROUND.
+    """Raised by `provision` if it failed; any other exception counts as State.BACKGROUND.
 
     Args:
         message: the text for the claim's event: what failed and what to do. No secrets.
@@ -134,7 +137,7 @@ class Ignored(Exception):  # noqa: N818 - the library's name for it, and not an 
 
 
 class Provisioner(Protocol):
-    """The interface of a plug-in, which may inherit from this class or simply have its members.
+    """The interface of a plug-in, which may inherit from this class or only have the same members.
 
     The optional members are the same as in the library: `options: Options`;
     `should_provision(claim) -> bool` (Qualifier), called before anything else;

@@ -55,7 +55,10 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
         )
 
     def request_of(self, prepared: ProvisionOptions) -> Request:
-        """Describe the call for the intent: the call has no deadline, and ends with the process."""
+        """Return the description of the call for the intent.
+
+        The call has no deadline, and ends when the process ends.
+        """
         return Request(selected_node=prepared.selected_node or "")
 
     def call(self, prepared: ProvisionOptions) -> ProvisionResult:
@@ -129,7 +132,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
 
 
 def describe(error: Exception) -> str:
-    """Return the author's message, otherwise the exception's class and text."""
+    """Return the author's message or, if there is none, the exception's class and text."""
     words = getattr(error, "message", None)
     if words and isinstance(words, str):
         return words

@@ -40,7 +40,7 @@ class CustomBackend:
         return self.options.add_finalizer
 
     def threshold(self, kind: str) -> int:
-        """Return the number of failures after which a key of that kind is given up (L-016)."""
+        """Return the number of failures after which a key of that kind is not retried (L-016)."""
         return {
             "claims": self.options.failed_provision_threshold,
             "volumes": self.options.failed_delete_threshold,
@@ -81,7 +81,7 @@ class CustomBackend:
     def attempt(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject, intent: Intent | None
     ) -> ClaimAttempt:
-        """Return one attempt: a call of `provision` with its preparation and its result."""
+        """Return one attempt; it makes one call of `provision` under the lease of the volume."""
         return CustomAttempt(
             work, claim, storage_class, intent, self.provisioner, self.options.add_finalizer
         )

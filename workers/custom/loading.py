@@ -52,7 +52,7 @@ def load(reference: str) -> Provisioner:
 
 
 def load_all(references: Iterable[str], settings: Settings) -> list[CustomDriver]:
-    """Load every plug-in and return its driver object.
+    """Load all plug-ins and return their driver objects.
 
     Raises:
         ConfigError: a plug-in cannot be loaded, or two plug-ins have the same name.

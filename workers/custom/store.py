@@ -1,10 +1,10 @@
 """The backoff store, which deletes a volume if its PV cannot be saved (L-081).
 
-The library sleeps in its worker thread. Here each attempt is one reconcile of the claim's key,
-after the interval. The progress is stored in the volume's intent: `{"saves": number of failed
-saves, "deletes": number of failed deletions, "due": earliest time of the next attempt, "error":
-text of the last failed save}`. So no thread is blocked, and if a process dies, another process
-continues.
+The library sleeps in its worker thread. Here, each attempt is one reconcile of the claim's key, and
+the key waits for the interval between two attempts. The progress is stored in the volume's intent:
+`{"saves": number of failed saves, "deletes": number of failed deletions, "due": earliest time of
+the next attempt, "error": text of the last failed save}`. So no thread is blocked, and if a process
+dies, another process continues.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BackoffStore:
     def go_on(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
     ) -> Outcome:
-        """Make the next attempt when it is due: a save or, after the last save, a deletion."""
+        """Make the next attempt if it is due: a save or, after the last save, a deletion."""
         progress = dict((work.record.store if work.record else None) or {})
         due = Deadline.read(progress.get("due"))
         seconds = work.lease.session.seconds_left(due)
