@@ -1,4 +1,4 @@
-"""Checks for CreateVolume, which the provisioner repeats until it has a final answer."""
+"""Checks for CreateVolume, which the provisioner retries until it has a final response."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def missing_capabilities(subject: Subject) -> None:
 
 
 def answer(subject: Subject) -> None:
-    """The answer contains an id and a sufficient size."""
+    """The response contains an id and a sufficient size."""
     volume = subject.create(subject.name())
     if not volume.volume_id:
         raise Broken("CreateVolume returned no volume id")
@@ -79,13 +79,13 @@ def contradiction(subject: Subject) -> None:
 
 
 def repeat(subject: Subject) -> None:
-    """A repeated request returns the same volume."""
+    """A retried request returns the same volume."""
     name = subject.name()
     _same(subject.create(name), _again(subject, name))
 
 
 def lost_answer(subject: Subject) -> None:
-    """After a lost answer, the repeated call returns the volume instead of creating another one."""
+    """After a lost response, a retry returns the volume instead of creating another volume."""
     name = subject.name()
     create = Faulty(subject.create, lose_answers=1)
     before = _listed(subject)
@@ -102,7 +102,7 @@ def lost_answer(subject: Subject) -> None:
 
 
 def deadline(subject: Subject) -> None:
-    """If the deadline was too short, repeated calls create only one volume."""
+    """After a deadline that was too short, retries create only one volume."""
     name = subject.name()
     for _ in range(3):
         try:

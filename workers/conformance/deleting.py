@@ -1,4 +1,4 @@
-"""Checks for DeleteVolume and for what remains afterwards."""
+"""Checks for DeleteVolume, and for what remains after a deletion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def repeat(subject: Subject) -> None:
 
 
 def really(subject: Subject) -> None:
-    """After the driver has answered OK, the volume no longer exists."""
+    """After the driver has returned OK, the volume no longer exists."""
     volume = subject.create(subject.name())
     _must_work(subject, volume.volume_id, "DeleteVolume")
     if "LIST_VOLUMES" in subject.capabilities and volume.volume_id in subject.listed():

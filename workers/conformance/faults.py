@@ -3,8 +3,8 @@
 ```
 create = Faulty(client.create_volume, lose_answers=1)
 ```
-A lost answer is the fault that bad drivers fail to handle: the work was done, but the caller sees a
-timeout and calls again.
+A lost response is the fault that bad drivers fail to handle: the work was done, but the caller sees
+a timeout and calls again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class LostAnswer(Exception):  # noqa: N818 - an injected fault, not an error
-    """The call was carried out, but its answer was lost."""
+    """The call was carried out, but its response was lost."""
 
 
 @dataclass(slots=True)
@@ -31,8 +31,10 @@ class Faulty(Generic[P, R]):
     Attributes:
         work: the function to call.
         latency_seconds: the delay before every call.
-        errors: the errors that the first calls raise, one each; these calls do no work.
-        lose_answers: how many of the calls that follow do the work and then raise LostAnswer.
+        errors: the errors that the first calls raise, one error per call; these calls do not
+            call `work`.
+        lose_answers: the number of calls that raise LostAnswer after `work` has returned; they
+            follow the calls that raise `errors`.
         calls: the number of calls so far.
     """
 
@@ -43,7 +45,7 @@ class Faulty(Generic[P, R]):
     calls: int = 0
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with the next fault, if any is left."""
+        """Call the function, and inject the next fault if any is left."""
         self.calls += 1
         if self.latency_seconds:
             time.sleep(self.latency_seconds)

@@ -147,7 +147,10 @@ def lost_answer(bench: Bench) -> None:
 
 
 def concurrent(bench: Bench) -> None:
-    """Concurrent calls return the same volume: after a lost lease, two workers may provision."""
+    """Concurrent calls return the same volume, because two workers may provision.
+
+    This happens after a worker has lost its lease.
+    """
     options = bench.options()
 
     def attempt(_: int) -> JsonObject | None:
@@ -178,7 +181,7 @@ def delete_repeat(bench: Bench) -> None:
 
 
 def delete_never_made(bench: Bench) -> None:
-    """If its volume was deleted, a claim gets the same volume again."""
+    """After its volume was deleted, a claim can be provisioned again with the same result."""
     options = bench.options()
     volume = bench.provision(options)
     bench.delete(volume)

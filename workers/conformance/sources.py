@@ -1,4 +1,4 @@
-"""Checks for clones, snapshots and topology, where the answer must match the request."""
+"""Checks for clones, snapshots and topology, where the response must match the request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _of_snapshot(snapshot_id: str) -> csi.VolumeContentSource:
 
 
 def clone(subject: Subject) -> None:
-    """A clone is created, and the answer names its source."""
+    """A clone is created, and the response names the source volume."""
     subject.need("CLONE_VOLUME")
     source = _of_volume(subject.create(subject.name()).volume_id)
     _check_echo(subject.create(subject.name(), volume_content_source=source), source)
@@ -42,7 +42,7 @@ def clone_of_unknown(subject: Subject) -> None:
 
 
 def restore(subject: Subject) -> None:
-    """A volume is created from a snapshot, and the answer names the snapshot."""
+    """A volume is created from a snapshot, and the response names the snapshot."""
     subject.need("CREATE_DELETE_SNAPSHOT")
     taken = subject.snapshot(subject.name("snapshot"), subject.create(subject.name()).volume_id)
     if not taken.ready_to_use:
@@ -98,7 +98,7 @@ def snapshot_delete(subject: Subject) -> None:
 
 
 def topology(subject: Subject) -> None:
-    """The answer's topology contains the requested segments."""
+    """The topology in the response contains the requested segments."""
     subject.need("VOLUME_ACCESSIBILITY_CONSTRAINTS")
     try:
         segments = dict(subject.client.node_info().accessible_topology.segments)

@@ -1,4 +1,4 @@
-"""Wraps a live CSI driver for the checks; makes unique names and deletes what they create."""
+"""Wraps a live CSI driver for the checks, and deletes everything that the checks create."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class Subject:
         return f"conformance-{kind}-{uuid.uuid4().hex}"
 
     def request(self, name: str, **fields: Any) -> csi.CreateVolumeRequest:
-        """Return a minimal request, an RWO file system of `size_bytes`; `fields` override it."""
+        """Return a minimal request for an RWO file system; `fields` override its fields.
+
+        The requested size is `size_bytes`.
+        """
         mode = csi.VolumeCapability.AccessMode(
             mode=csi.VolumeCapability.AccessMode.Mode.Value("SINGLE_NODE_WRITER")
         )
@@ -76,7 +79,7 @@ class Subject:
         return answer.volume
 
     def create_patiently(self, name: str, tries: int = 20) -> csi.Volume:
-        """Repeat the same request until there is a final answer, as the provisioner does."""
+        """Send the same request until there is a final response, as the provisioner does."""
         while True:
             try:
                 return self.create(name)
@@ -111,7 +114,7 @@ class Subject:
         return [entry.volume.volume_id for page in pages for entry in page.entries]
 
     def refused(self, what: str, call: Callable[[], object], *codes: int) -> CsiError:
-        """Run a call that must fail with one of the codes, or with any error if none is given."""
+        """Run a call that must fail with one of the codes, or with any error without codes."""
         try:
             call()
         except CsiError as error:
