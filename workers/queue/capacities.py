@@ -1,6 +1,6 @@
 """Stores a driver's CSIStorageCapacity objects in Redis, so that no worker has to watch them.
 
-After each create and update, the API server's answer is stored at once (CAP-041). Each plan
+After each create and update, the API server's response is stored at once (CAP-041). Each plan
 replaces all stored objects. If Redis loses the data, `noticed` returns None, the items wait, and
 the next plan lists the objects again.
 """
@@ -25,7 +25,10 @@ _BATCH: Final = 250
 
 
 class CapacityStore:
-    """The known objects of each driver, by their item's text. Methods raise QueueUnavailable."""
+    """A store for the known objects of each driver, by the text of their item.
+
+    Methods raise QueueUnavailable.
+    """
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -170,7 +173,10 @@ class CapacityStore:
             self._client.set(self._planned + driver, encode(record))
 
     def postponed(self, keys: Sequence[Key]) -> set[Key]:
-        """Return the keys that wait for a retry or a delayed refresh; a poll must not add these."""
+        """Return the keys that wait for a retry or a delayed refresh.
+
+        A poll must not add these keys.
+        """
         return self._having(keys, lambda pipe, texts: pipe.zmscore(self._delayed, texts))
 
     def failing(self, keys: Sequence[Key]) -> set[Key]:
@@ -222,8 +228,8 @@ def _is_newer(
     if known is None or known == before:
         return False
     if _uid(known) != _uid(listed):
-        # The plan chose between two objects, unless the known object appeared after the plan's
-        # LIST.
+        # The plan has chosen between these two objects, unless the known object was stored after
+        # the plan's LIST.
         return _uid(known) != _uid(before)
     versions = [whole(one["metadata"].get("resourceVersion")) for one in (known, listed)]
     return None not in versions and (versions[0] or 0) >= (versions[1] or 0)

@@ -50,18 +50,20 @@ class CatalogWriter:
         self._epoch = ""
 
     def epoch(self) -> str:
-        """Return the current epoch. If it has changed, list, replace and add everything again.
+        """Return the current epoch.
 
-        Read the epoch before the LIST request and pass it to `mark_complete` afterwards.
+        If it has changed, list and replace all kinds again, and add all keys again. Read the epoch
+        before the LIST request and pass it to `mark_complete` afterwards.
         """
         candidate, ttl_ms = self._scripts.new_life(), round(TTL_SECONDS * 1000)
         self._epoch = text(self._scripts.run("epoch", candidate, self._epoch, ttl_ms))
         return self._epoch
 
     def write(self, kind: str, entries: Iterable[tuple[str, str, Mapping[str, Any] | None]]) -> int:
-        """Write entries (name, resourceVersion, value); value None means deleted at that version.
+        """Write entries of the form (name, resourceVersion, value).
 
-        An older version never replaces a newer one. Returns the number of entries that changed.
+        The value None means that the object was deleted at that version. An older version never
+        replaces a newer version. Returns the number of entries that changed.
         """
         remaining = iter(entries)
         changed = 0
@@ -136,7 +138,7 @@ class CatalogWriter:
         """Drop all entries that have a resourceVersion, and end this epoch.
 
         Used for a cluster whose etcd was restored from a backup: the stored versions are higher
-        than the cluster's current ones and would win for hours.
+        than the cluster's current ones and would take precedence for hours.
 
         Returns:
             False if that epoch had already ended.
@@ -206,9 +208,9 @@ class _Copy:
 class CatalogReader:
     """The worker's side of the catalog: one copy per process, refreshed by version; thread-safe.
 
-    Pass the lease's `catalog` as `state`: Redis is then asked only if the kind has changed since
-    the copy was read. Without `state`, every call costs one small round trip. Never modify the
-    returned objects, which all callers share.
+    Pass the lease's `catalog` as `state`, so that Redis is queried only if the kind has changed
+    since the copy was read. Without `state`, every call costs one small round trip. Never modify
+    the returned objects, which all callers share.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -276,8 +278,8 @@ class CatalogReader:
                 continue
             objects.pop(name, None)
             if is_broken(entry):
-                # Only the watcher may write the catalog: it quarantines this entry and lists the
-                # kind again.
+                # Only the watcher may write the catalog. The watcher quarantines this entry and
+                # lists the kind again.
                 with reading(self._client):
                     self._client.hset(self._doubts, kind, name)
                 raise CatalogIncomplete(f"the entry {name} of {kind} is unreadable")

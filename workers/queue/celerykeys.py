@@ -27,7 +27,9 @@ STEP_SECONDS: Final = 5.0
 PAGES: Final = 40
 PAGE: Final = 500
 LIST_BYTES: Final = 4 * 1024 * 1024
-"""Several thousand messages: more than a list receives while all of its workers are unavailable."""
+"""Maximum size of a list. It has room for several thousand messages, which is more than a list
+receives while all of its workers are unavailable.
+"""
 SCHEDULE_BYTES: Final = 64 * 1024
 SCHEDULE: Final = frozenset(
     {"redbeat:tick", "redbeat::schedule", "redbeat::statics", "redbeat::lock"}
@@ -39,7 +41,7 @@ _STRANGE: Final = ("redbeat:", "_kombu.", "unacked")
 
 
 class CeleryKeys:
-    """Checks a share of the keys in each step.
+    """A check of Celery's keys that deletes useless keys; each step checks a share of the keys.
 
     Args:
         client: reads csi-fleet's own keys, which determine the expected lists.
@@ -100,7 +102,7 @@ class CeleryKeys:
         return {names.celery_queue(kinds.place_of(*place)) for place in places}
 
     def _most_bytes(self, name: str, lists: set[str]) -> int | None:
-        """Return a key's maximum size: 0 without a reader, None if the key is not Celery's."""
+        """Return a key's maximum size; 0 without a reader, None if it is not Celery's key."""
         if name in lists or name == self._system:
             return LIST_BYTES
         if name in SCHEDULE:

@@ -1,7 +1,7 @@
 """Makes Redis clients with timeouts, retries and logins, and converts redis-py's errors.
 
 Every command of this package may be repeated: a script returns the same reply to a repeated call,
-or does nothing. So the client repeats a command whose reply was lost. With Sentinel, redis-py asks
+or does nothing. So the client retries a command whose reply was lost. With Sentinel, redis-py asks
 the sentinels for the master at each new connection. A connection to a former master is closed at
 the first refused write, and the caller's next command reaches the new master.
 
@@ -89,12 +89,15 @@ class FileLogin(CredentialProvider):
         return self.get_credentials()
 
     def __json__(self) -> str:
-        """Return the text that Flower receives: kombu sends the connection options as JSON."""
+        """Return the text that Flower receives, because kombu sends connection options as JSON."""
         return type(self).__name__
 
 
 def first_line(path: str) -> str:
-    """Return the first line of a password file; "" without a path or while it is being replaced."""
+    """Return the first line of a password file; "" without a path or a readable file.
+
+    The file cannot be read for a moment while it is being replaced.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8") if path else ""
     except (OSError, UnicodeDecodeError):
@@ -136,7 +139,7 @@ def connect(
         "socket_connect_timeout": min(socket_timeout_seconds, CONNECT_TIMEOUT_SECONDS),
         "max_connections": max_connections,
         "retry": Retry(ExponentialWithJitterBackoff(cap=1, base=0.05), retries),
-        # If the address now leads to another server, the repeated command reaches the new master.
+        # If the address now leads to another server, the retried command reaches the new master.
         "retry_on_error": [ReadOnlyError, MasterDownError],
         # With RESP3, the pool would return connections that still hold the reply to an interrupted
         # command.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"
-# The part that precedes the record in Redis: its signature and tenant.
+# The text that precedes the record in Redis; it contains the record's signature and tenant.
 FIELD_SEAL: Final = "seal"
 
 

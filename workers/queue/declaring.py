@@ -26,7 +26,7 @@ class Declared:
 
     Args:
         scripts: the scripts of the queue's Redis.
-        heartbeats: the same scripts, over the client of the heartbeat's thread.
+        heartbeats: the same scripts, run over the client of the heartbeat's thread.
         wakeups: receives the lists that a declaration wakes.
         before: called with each lane before its limits are declared; None for no call. It may
             raise ApiError and may be slow, so after Redis has lost its data it is called from
@@ -63,8 +63,8 @@ class Declared:
             self._in_new_life.update(lanes)
             if self._before is not None:
                 self._undeclared.update(lanes)
-        # All limits are sent together: no lease is renewed meanwhile, and there may be thousands of
-        # lanes.
+        # All limits are sent together, because no lease is renewed meanwhile and there may be
+        # thousands of lanes.
         rows = [self._row(lane, lanes[lane]) for lane in lanes if lane not in self._undeclared]
         for lists in self._heartbeats.run_each("limits", rows):
             self._wakeups.hold(lists)
@@ -77,8 +77,8 @@ class Declared:
             QueueUnavailable: Redis does not answer; call this method again later.
         """
         for lane in self._undeclared.copy():
-            # The lane is removed first: if Redis loses its data again meanwhile, the lane may be
-            # added again.
+            # The lane is removed before its limits are declared, because it may be added again if
+            # Redis loses its data during the declaration.
             self._undeclared.discard(lane)
             try:
                 if self._before is not None:

@@ -13,7 +13,7 @@ def complete(place: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         place: the record's name in the registry.
-        record: returned unchanged if it has both names. For work without a driver, both names
-            are empty.
+        record: the driver's record, which is returned unchanged if it has both names. For work
+            without a driver, both names are empty.
     """
     return {"name": place.partition("@")[0], "queue_name": place, **record}

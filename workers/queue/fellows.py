@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import redis
 
 _log = get_logger(__name__)
-# Used only for cleaning up: Redis expires keys by its host's clock, which may jump.
+# This time is used only for cleaning up, because Redis expires keys by its host's clock, which may
+# jump.
 _CLEANED_SECONDS: Final = 7 * 24 * 3600
 _NAME: Final = re.compile("[0-9a-f]{16}")
 
@@ -64,12 +65,15 @@ class LeaseFellows:
         self._settle_seconds = settle_seconds
         self._given = given if _NAME.fullmatch(given) else ""
         self._clock = clock
-        # Per Lease: the server's run id, and the time when that server first had this process's
-        # entry.
+        # For each Lease: the Redis server's run id, and the time when that server first had this
+        # process's entry.
         self._known: dict[str, tuple[str, float]] = {}
 
     def installation(self, known: str) -> str:
-        """Return this Redis' name; if it has none, store `known` or, if empty, another name."""
+        """Return the name of this Redis.
+
+        If Redis has no name, store `known` as its name or, if `known` is empty, a new name.
+        """
         own = known or self._given or uuid.uuid4().hex[:16]
         with reading(self._client):
             while not _NAME.fullmatch(found := text(self._client.get(self._name))):
@@ -109,7 +113,7 @@ class LeaseFellows:
             self._known[lease] = run, self._clock()
 
     def is_last(self, lease: str, worker: str) -> bool:
-        """Remove this worker; True if certainly no other worker works under the Lease."""
+        """Remove this worker; return True if certainly no other worker works under the Lease."""
         with reading(self._client):
             name = self._family + lease
             pipe = self._client.pipeline(transaction=True)

@@ -29,8 +29,8 @@ def adopt(client: redis.Redis) -> list[Key]:
 
     If a newer record already exists under the new key, the old record is kept where it is until the
     newer attempt has ended, because its call may still be running. A watcher is not allowed to
-    write unsaved PVs (users.acl), so it leaves them in place. Their intents are moved, and the
-    driver is asked for each volume again, by the volume's name.
+    write unsaved PVs (users.acl), so it leaves them in place. The intents of these PVs are moved,
+    and the driver is asked for each volume again, by the volume's name.
 
     Returns:
         The keys whose marks were moved.

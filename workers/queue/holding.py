@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Share of the TTL that is left unused: the time that a write needs after its check.
+# Share of the TTL that is left unused, because a write takes some time after the check of its
+# lease.
 _MARGIN: Final = 1 / 8
 
 
 class Declare(Protocol):
-    """Declares the limits to Redis again."""
+    """A function that declares the limits to Redis again."""
 
     def __call__(self, *, is_new_life: bool) -> None:
         """Declare all limits; if `is_new_life`, Redis may have forgotten dead processes' calls."""
@@ -124,8 +125,9 @@ class HeldLeases:
         lists, status = self._scripts.run("enter", *owner_of(lease), *(lock.text for lock in locks))
         if status == 1:
             # The locks are set before `publish`, which may take long: if Redis begins a new life
-            # meanwhile, the heartbeat restores the locks that are set here. They are not set before
-            # the script runs: a lease that has only requested locks must not be given them there.
+            # meanwhile, the heartbeat restores only the locks that are set here. They are not set
+            # before the script runs, because the heartbeat would then restore locks that were only
+            # requested.
             lease.locks = tuple(locks)
         else:
             lease.is_released = True
@@ -140,7 +142,7 @@ class HeldLeases:
         self.held.clear()
 
     def heartbeat(self, declare: Declare) -> bool:
-        """Renew or restore all leases; True if leases were lost.
+        """Renew or restore all leases; return True if leases were lost.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -229,8 +231,9 @@ class HeldLeases:
     ) -> list[int]:
         """Write the end of a lease; safe to repeat.
 
-        If the lease was lost, this only adds its key again and restores its records, because no
-        other process may know of the attempt. The records of a newer owner are never replaced.
+        If the lease was lost, this only adds its key again and restores its records, because
+        perhaps no other process knows of the attempt. The records of a newer owner are never
+        replaced.
         """
         publish = self._wakeups.publish if scripts is self._scripts else self._wakeups.hold
         lists, is_owner, *reply = scripts.run(script, *args)

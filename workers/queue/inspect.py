@@ -39,7 +39,10 @@ _KEYS_PER_READ = 200
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Why no key of a lane is taken; `until` is in seconds since 1970, 0 if it has no end."""
+    """A pause of a lane: the reason why none of its keys is taken, and the end.
+
+    `until` is in seconds since 1970; 0 means that the pause has no end.
+    """
 
     kind: str
     reason: str
@@ -70,7 +73,7 @@ class KeyState:
         due: time of the key's next attempt.
         in_use: number of leases in the key's lane, plus calls of dead processes that may still
             be running.
-        limits: the limits of the lane, None if no worker has declared any.
+        limits: the limits of the lane; None if no worker has declared any.
     """
 
     key: Key
@@ -248,7 +251,7 @@ def _holder(client: redis.Redis, lock: str) -> str:
 
 
 def waiting_keys(client: redis.Redis, lane: str, start: int, count: int) -> list[Key]:
-    """Return the keys that wait in a lane: first attempts, then retries, each in their order.
+    """Return the keys that wait in a lane: first attempts, then retries, each in queue order.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -335,10 +338,11 @@ def _read_failed(
 
 
 def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) -> list[Key]:
-    """Return an object's keys by its name: those waiting, running, failing or with a history.
+    """Return the keys, by the object's name, that wait, run, fail or have a history.
 
     The history of an ended key names no driver, so the returned key has an empty driver. Use this
-    for a deleted object whose uid is unknown: it scans the lists of all keys, in batches.
+    for a deleted object whose uid is unknown. This function scans the lists of all keys, in
+    batches.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -362,7 +366,7 @@ def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) ->
 
 
 def _about(name: str, kinds: Collection[str], object_: str) -> dict[Key, None]:
-    """Parse a key; keep it only if it is for the object, which may be named without a namespace."""
+    """Return the parsed key if it is a key of the object, which may lack its namespace."""
     key = _parse(name)
     if key is None or key.kind not in kinds:
         return {}
@@ -449,7 +453,7 @@ def _pauses(clock: Clock, mirrored: bytes | None, values: list[bytes | None]) ->
 
 
 def memory_ratio(facts: Mapping[str, Any]) -> float | None:
-    """Return the used fraction of `maxmemory`, from Redis' INFO; None if no such limit is set."""
+    """Return the used fraction of `maxmemory`, from Redis's INFO; None if no such limit is set."""
     used, uncounted, most = (
         whole(str(facts.get(name))) or 0
         for name in ("used_memory", "mem_not_counted_for_evict", "maxmemory")
@@ -466,7 +470,7 @@ def read_memory(client: redis.Redis) -> dict[str, float]:
 
 
 def read_redis(client: redis.Redis) -> dict[str, str]:
-    """Return Redis' state and settings from INFO; "?" stands for a missing text or number."""
+    """Return the state and settings in Redis's INFO; "?" stands for a missing text or number."""
     with reading(client):
         facts: dict[str, Any] = client.info()
     ratio = memory_ratio(facts)
@@ -485,7 +489,7 @@ def read_redis(client: redis.Redis) -> dict[str, str]:
 
 
 def read_life(client: redis.Redis) -> tuple[str, str]:
-    """Return Redis' epoch and run id, which change when Redis loses data. Writes nothing."""
+    """Return Redis's epoch and run id, which change when Redis loses data. Writes nothing."""
     with reading(client):
         epoch = client.get(redis_key(client, "epoch"))
         facts: dict[str, Any] = client.info("server")

@@ -5,7 +5,7 @@ written before the first attempt to save it (M-011). A claim has at most one int
 PV, stored under the claim's domain. The domain is the claim's uid, plus the node's name if each
 node has its own storage. No flag changes the domain, so every worker that gets the claim finds the
 record, which names the requested volume. The records contain no secrets. They outlive leases and
-processes, and are lost only with Redis' data; the API server then still has the ConfigMaps of
+processes, and are lost only with Redis's data; the API server then still has the ConfigMaps of
 longer attempts. In Redis, each driver's records are stored under the driver's own keys.
 """
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from workers.queue.leases import Lease
     from workers.queue.seal import Seal
 
-# One twentieth of the memory of the Redis that csi-fleet ships: the failing claims of one namespace
-# must not fill Redis.
+# One twentieth of the memory of the Redis that csi-fleet ships, so that the failing claims of one
+# namespace cannot fill Redis.
 NAMESPACE_BYTES: Final = 16 * 1024 * 1024
 _FULL: Final = 2
 
@@ -141,7 +141,7 @@ class IntentStore:
         return is_meant and self._seal.is_ours(self._places["intents"], domain, sealed)
 
     def restore(self, domain: str, sealed: bytes) -> bool:
-        """Write a copied intent unless Redis has an intent, which is newer; True if it was written.
+        """Write a copied intent; return False if Redis already has an intent, which is newer.
 
         The caller need not verify the signature: the worker that reads the intent does so.
         """
@@ -227,7 +227,7 @@ class IntentStore:
         return driver_key(self._client, name, driver)
 
     def _at(self, domain: str, lease: Lease | None) -> tuple[str, str]:
-        """Return where a script finds the records: the driver as spelled in keys, the domain."""
+        """Return where a script finds the records: the driver part of the keys, and the domain."""
         return spelled(self._driver if lease is None else lease.key.driver), domain
 
     def _drop(self, name: str, field: str) -> None:
@@ -259,7 +259,7 @@ def _remember(lease: Lease | None, domain: str, **records: bytes) -> None:
 
 
 def _tenant(intent: Mapping[str, Any], lease: Lease | None) -> str:
-    """Return the namespace in the key; the record counts towards this namespace's limit."""
+    """Return the attempt's namespace; the record counts towards the limit of this namespace."""
     if lease is not None:
         return lease.key.tenant
     try:

@@ -31,15 +31,15 @@ def spelled(part: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """One thing to reconcile.
+    """A key, which names one unit of work to reconcile.
 
     Args:
         kind: `claims`, `volumes`, `capacity`, `cloning`, ...; also the family of the Celery task.
         driver: the CSI driver's name, "" for work that belongs to no driver.
         object: `<namespace>/<name>` for claims, the PV name for volumes, the item for capacity.
-        uid: the object's UID (a re-created claim has a different key, L-011). For a
-            cluster-scoped object that belongs to a namespace's claim, `@<namespace>`, the
-            object's tenant. Otherwise "".
+        uid: the object's UID, so that a re-created claim has a different key (L-011). For a
+            cluster-scoped object that belongs to a claim, this is `@` and the claim's
+            namespace, the tenant. Otherwise it is "".
 
     Attributes:
         text: the spelling of this key in Redis and in messages; stored because it is used often.

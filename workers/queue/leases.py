@@ -43,7 +43,7 @@ def suspend_aware_clock() -> float:
 
 
 def process_name() -> str:
-    """Return a new process id that shows its host, `<host>:<pid>:<random>`, without blanks."""
+    """Return a new process id of the form `<host>:<pid>:<random>`, which contains no blanks."""
     host = "".join(socket.gethostname().split())
     return f"{host}:{os.getpid()}:{uuid.uuid4().hex[:16]}"
 
@@ -70,11 +70,11 @@ class Session:
     _heard: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def hear(self, now_ms: int, asked_at: float) -> None:
-        """Note the queue's time from a reply of Redis."""
+        """Record the queue's time, as read from a reply of Redis."""
         self._heard = now_ms / 1000, asked_at, self.clock()
 
     def now(self) -> float:
-        """Return the queue's time in seconds, never ahead of its clock: no wait ends too early."""
+        """Return the queue's time in seconds; it is never ahead, so that no wait ends too early."""
         heard, _, heard_at = self._heard
         return heard + self.clock() - heard_at
 
@@ -91,8 +91,8 @@ class Session:
         """Return the seconds until the last of these deadlines; 0 without deadlines.
 
         If a caller has certainly ended, its call counts as over `MARGIN_SECONDS` after this process
-        found out. That is the time that the driver needs to notice the end, as it does after a
-        deadline.
+        found out. The driver needs that time to notice the end of the caller, as it needs time to
+        notice that a deadline has passed.
         """
         return max(map(self._seconds_left, deadlines), default=0.0)
 
@@ -154,8 +154,8 @@ class Lease:
         is_lost: True if another process owns the key.
         records: the claim's intent and unsaved PV as stored, and True if its PV was saved in
             the last few minutes; for `IntentStore.opened`.
-        written: the records of this lease's open attempt: slot -> (name, record). They are
-            restored after Redis has lost data.
+        written: the records of this lease's open attempt; maps each slot to (name, record). The
+            records are restored after Redis has lost data.
         started_ms: the start of the lease, on the queue's clock.
         asked_at: the local time just before the lease was requested.
         seen: the newest resourceVersion of the key's object that an event reported, or that a
@@ -192,7 +192,7 @@ class Lease:
 
     @property
     def volume(self) -> str:
-        """The first lock's name, "" without locks; for claims and volumes, the PV's name."""
+        """The first lock's name; "" without locks. For claims and volumes, it is the PV's name."""
         return self.locks[0].name if self.locks else ""
 
     def is_held(self) -> bool:
@@ -229,7 +229,8 @@ effect uses it to check again.
 def guard_of_lease() -> Callable[[], None] | None:
     """Return the check of this thread's lease, for a write that may have to wait.
 
-    Returns None without a lease, or if the lease is already over: such a write needs no lease.
+    Return None without a lease, or if the lease is already over, because such a write needs no
+    lease.
     """
     lease = CURRENT.get()
     return lease.check if lease is not None and lease.is_held() else None
@@ -254,7 +255,7 @@ class Renewable(Protocol):
     """The part of the queue that a heartbeat needs."""
 
     def heartbeat(self) -> bool:
-        """Renew all leases of the process; True if any lease was lost."""
+        """Renew all leases of the process; return True if any lease was lost."""
 
 
 class Heartbeat:
@@ -266,8 +267,8 @@ class Heartbeat:
     def __init__(self, queue: Renewable, *, interval_seconds: float = 1.0) -> None:
         self._queue = queue
         self._interval_seconds = interval_seconds
-        # After an error the thread retries as quickly as after an outage of Redis; otherwise the
-        # process would take keys and lose each of them.
+        # After an error, the thread retries as quickly as after an outage of Redis. With longer
+        # delays, the process would take keys and lose the lease of each of them.
         backoff = Backoff(interval_seconds / 2, interval_seconds)
         self._loop = Loop("lease-heartbeat", self._step, limit_seconds=60.0, backoff=backoff)
 

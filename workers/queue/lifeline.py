@@ -5,7 +5,7 @@ cancels the call as it would at the call's deadline. So no worker has to wait fo
 the caller is certainly dead. Silence in Redis proves nothing: a frozen or disconnected process
 still has its connection to the driver.
 
-Each worker holds a socket with its own name in Linux' abstract namespace. The kernel removes this
+Each worker holds a socket with its own name in Linux's abstract namespace. The kernel removes this
 name when the process ends, and no earlier. The names belong to a network namespace, so only
 processes in the same pod or on the same host can check them; all other processes treat the worker
 as alive.

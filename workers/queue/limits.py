@@ -41,8 +41,8 @@ class LaneLimits:
         burst: size of the token bucket, at least 1 if there is a rate.
         total: maximum number of running keys of all kinds that call the driver, 0 for no such
             limit.
-        hold_seconds: how long a dead process's call may still run, for a driver that takes one
-            call at a time.
+        hold_seconds: how long a dead process's call may still run, for a driver that accepts
+            only one call at a time.
     """
 
     concurrency: int
@@ -62,8 +62,10 @@ class LaneStats:
     """The waiting and running keys of one lane, for the metrics and `status`.
 
     Args:
-        ready: number of waiting first attempts; `retry`: number of waiting later attempts.
-        running: number of leased keys; `delayed`: number of keys that are due later.
+        ready: number of waiting first attempts.
+        retry: number of waiting retries.
+        running: number of leased keys.
+        delayed: number of keys that are due later.
         head_age_seconds: how long the next key has been waiting.
         paused: the reason for each kind of pause, empty if the lane is not paused.
         paused_until: the end of each kind of pause, in seconds since 1970; a pause without an
@@ -132,7 +134,7 @@ def _paused(
 
 
 def driver_of(lane: str) -> str:
-    """Return the driver's name; with a controller on each node, the lane contains `driver@node`."""
+    """Return a lane's driver name, without the `@node` that lanes of node deployment have."""
     return lane.partition("|")[2].partition("@")[0]
 
 
@@ -149,7 +151,10 @@ def read_pause(value: bytes | str | None, clock: Clock) -> tuple[str, float] | N
 
 
 def read_mirrored(value: bytes | str | None, clock: Clock) -> tuple[str, float] | None:
-    """Parse a mirrored pause, `end_ms until_ms reason`, like `read_pause`; its end is `end_ms`."""
+    """Return the reason and end of a mirrored pause, in the form that `read_pause` returns.
+
+    The stored text is `end_ms until_ms reason`; `end_ms` is the end.
+    """
     end, _, said = text(value).partition(" ")
     return read_pause(f"{end} {said.partition(' ')[2]}", clock)
 

@@ -1,10 +1,10 @@
 """Reports connections to drivers, and lowers the limits of overloaded drivers.
 
 If no worker is connected to a driver, the driver's lanes are paused (kind `driver`). Their keys
-wait without events and without back-off steps, and continue when a worker is connected and knows
-the driver. A driver that answers is never paused, even if it answers with errors, because only some
-of its storage systems may be failing. `throttle` halves a lane's limit after the driver has
-answered "too much"; the limit recovers slowly.
+wait without events and without back-off steps, and continue when a worker is connected and has read
+the driver's capabilities. A driver that answers is never paused, even if it answers with errors,
+because only some of its storage systems may be failing. `throttle` halves a lane's limit after the
+driver has answered "too much"; the limit recovers slowly.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ANYWHERE: Final = Place()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Redis' answer to a report about a connection.
+    """Redis's reply to a report about a connection.
 
     Attributes:
         is_ours: True if this process may call the driver over the connection.
@@ -63,7 +63,7 @@ class Verdict:
 
 
 def record_text(record: Mapping[str, Any]) -> str | bytes:
-    """Encode a driver's record for `Links.keep` in advance: it is sent every few seconds."""
+    """Encode a driver's record once for `Links.keep`, which sends it every few seconds."""
     return encode(record)
 
 

@@ -17,7 +17,7 @@ _UNSAFE = re.compile(r"[%\s\x00-\x20\x7f]")
 
 
 class Mode(Enum):
-    """Shared or exclusive; the value is the letter for the mode in Redis."""
+    """The mode of a lock; the value is the letter that stands for the mode in Redis."""
 
     SHARED = "s"
     EXCLUSIVE = "x"
@@ -43,7 +43,7 @@ class Lock:
 
 
 def lock_name(name: str) -> str:
-    """Return a lock's name as stored in Redis, without blanks because blanks separate names."""
+    """Return a lock's name as stored in Redis, without blanks, because blanks separate names."""
     return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
 
 
@@ -53,5 +53,5 @@ def snapshot_content(name: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
 
 
 def stored_volume(driver: str, handle: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
-    """Return the lock of a stored volume, under any PV: exclusive to delete, shared to snapshot."""
+    """Return a stored volume's lock, whatever its PV: exclusive to delete, shared to snapshot."""
     return Lock(f"{driver}#{handle}", mode)

@@ -1,15 +1,16 @@
 """Declares csi-fleet's keys in Redis, with their type, owner and lifetime.
 
-This file is the only declaration. `lua/lib.lua` gets its names from here, the repair of keys with a
-wrong type reads the types, and a test fails if Redis contains a key that is not listed. `Names` has
-the names of one cluster's keys; the client for that cluster's Redis carries them.
+This file is the only declaration. `lua/lib.lua` gets the key names from here, the code that repairs
+keys of a wrong type gets the types from here, and a test fails if Redis contains a key that is not
+declared. `Names` contains the key names of one cluster, and is attached to the client for that
+cluster's Redis.
 
 All data can be lost at any moment: the API server is the source of truth, and the watcher adds
-every undecided object again. Only `intents`, `unsaved` and some `marks` contain more than the API
-server (M-010, M-011).
+every undecided object again. Only `intents`, `unsaved` and some `marks` contain data that the API
+server does not have (M-010, M-011).
 
-A record that leads to an effect is stored in a key named after its driver (`driver_key`). So Redis'
-ACL keeps a worker in one driver's pod away from the records of all other drivers.
+A record that can cause an effect is stored in a key named after its driver (`driver_key`). So
+Redis's ACL keeps a worker in one driver's pod away from the records of all other drivers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import redis
 
 PREFIX: Final = "csifleet:"
-# The characters that have a special meaning in Redis' patterns.
+# The characters that have a special meaning in Redis's patterns.
 _GLOB: Final = re.compile(r"[*?\[\]\\^]")
 CELERY_QUEUE_PREFIX: Final = "drv."
 
@@ -52,8 +53,8 @@ class RedisName:
 
     Args:
         type: the Redis type.
-        owner: the part of csi-fleet that the key belongs to. `queue` keys are rebuilt from the
-            API server and dropped together on a repair.
+        owner: the part of csi-fleet that the key belongs to. On a repair, all `queue` keys are
+            dropped together, and are then rebuilt from the API server.
         life: what the key contains, and when it is removed.
         by_driver: True if the prefix is followed by the driver part of a key (`Key.driver`),
             including the node. A worker in a driver's pod can reach only that driver's keys.
@@ -213,7 +214,7 @@ USUAL: Final = Names()
 
 
 def names_of(client: redis.Redis) -> Names:
-    """Return the names that a client carries (see `connection.connect`)."""
+    """Return the key names that are attached to a client (see `connection.connect`)."""
     names: Names = getattr(client, "names", USUAL)
     return names
 

@@ -91,7 +91,7 @@ class Pauses:
         self._queue = queue
 
     def mirror(self, state: State) -> bool:
-        """Replace Redis' pauses with the API server's; False if Redis has a newer state."""
+        """Mirror the API server's pauses to Redis; return False if Redis has a newer state."""
         if self._queue is None:
             raise ValueError("to mirror pauses needs the queue")
         is_taken = self._queue.mirror_pauses(state.version, state.pauses)

@@ -1,4 +1,4 @@
-"""Times periodic work across all processes, level-triggered (M-004).
+"""Schedules periodic work across all processes, level-triggered (M-004).
 
 Redis keeps the end of each period. The first process that asks after the end begins the next period
 and does the work. So a timer that is late, runs twice or has died (beat, a worker's own thread)

@@ -54,7 +54,10 @@ class Presence:
         self._add(role, socket.gethostname(), str(os.getpid()))
 
     def ticked(self) -> None:
-        """Record that a beat is alive because its tick arrived; a tick names no process."""
+        """Record that some beat process is alive, because a tick has arrived.
+
+        A tick does not show which process sent it.
+        """
         self._add(BEAT, "-", "-")
 
     def _add(self, role: str, host: str, pid: str) -> None:

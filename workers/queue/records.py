@@ -88,7 +88,7 @@ def drivers_with(client: redis.Redis, name: str) -> list[str]:
 
 
 def allowed(pipe: Pipeline) -> list[Any]:
-    """Return a pipeline's replies; None where this user may not read another driver's key."""
+    """Return a pipeline's replies; None for each key that this Redis user may not read."""
     answers = []
     for one in pipe.execute(raise_on_error=False):
         if isinstance(one, Exception) and not isinstance(one, NoPermissionError):
@@ -110,9 +110,9 @@ def quarantine(
 ) -> None:
     """Move an unusable field of a hash to the quarantine; safe to repeat.
 
-    The field is moved only if its value is still the one that was read: its owner may have written
-    a good record since. If the hash has changed meanwhile, the next reader moves the field. If this
-    user has no permission to do so, the field's owner moves it.
+    The field is moved only if its value is still the one that was read, because the field's owner
+    may have written a good record since. If the hash has changed meanwhile, the next reader moves
+    the field. If this Redis user has no permission to move it, the field's owner moves it.
     """
     aside = redis_key(client, "quarantine")
     untyped: Any = client.pipeline(transaction=True)

@@ -57,7 +57,7 @@ class Recovery:
     Args:
         client: the Redis client.
         queue: the queue to which the keys are added.
-        period_seconds: the period in which one of all calling processes searches.
+        period_seconds: the interval at which one of all calling processes searches.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Recovery:
         self._period_seconds = period_seconds
 
     def run(self, keys_of_volume: KeysOfVolume) -> bool:
-        """Search now unless a process has done so within the period; True if this call searched.
+        """Search now unless a process has done so within the period; return True if this did.
 
         Reads the records in batches and adds only keys that are nowhere in the queue. If a record
         is finished meanwhile, its key causes one reconcile that has nothing to do.

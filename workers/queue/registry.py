@@ -67,9 +67,10 @@ class DriverRegistry:
         self.version = 0
 
     def register(self, name: str, record: Mapping[str, Any], *, ttl_seconds: float) -> bool:
-        """Announce a driver or renew its announcement; True if the registry changed."""
+        """Announce a driver or renew its announcement; return True if the registry changed."""
         ttl_ms = round(ttl_seconds * 1000)
-        # The call names no process: the next heartbeat reports which process has a connection.
+        # The call does not name a process, because the next heartbeat reports which process has a
+        # connection.
         changed, _ = self._scripts.run("drivers_keep", "", ttl_ms, name, encode(record), 0)
         return bool(changed)
 

@@ -9,7 +9,7 @@ and are refused.
 A declared key of a wrong type (written by hand or by another program) makes a script fail half-way.
 The key is then renamed, the whole queue state is dropped as if Redis had lost it, and the script
 runs once more. The watcher notices the new epoch and adds everything again. A Celery list of a
-wrong type is only deleted: the sweep wakes its workers again.
+wrong type is only deleted, because the sweep wakes its workers again.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _TOO_OLD = (
 _HIDDEN = frozenset({"__pycache__"})
 # The shared parts of the library; each part uses only the parts before it.
 _SHARED = ("lib", "lib_leases", "lib_taking")
-# Number of calls that are sent together: other clients wait for them, for a few milliseconds.
+# Number of calls that are sent together; other clients must wait for them, for a few milliseconds.
 _TOGETHER = 250
 # Scripts that add new work, and the fraction of memory in use (lib.lua) beyond which they are
 # refused. The rest of the memory is for Celery's lists and for the scripts that finish work, so a
-# full Redis can drain. A script that writes a record may finish work, so it checks itself whether
-# the record is new.
+# full Redis can drain. A script that writes a record may finish work, so the script itself checks
+# whether the record is new.
 GROWING = {
     "add": "FULL_SHARE",
     "add_events": "FULL_SHARE",
@@ -130,7 +130,7 @@ class Scripts:
 
     Args:
         client: the Redis client.
-        now_ms: returns the time instead of Redis' TIME; used only by tests.
+        now_ms: returns the time instead of Redis's TIME; used only by tests.
     """
 
     def __init__(self, client: redis.Redis, now_ms: Callable[[], int] | None = None) -> None:
@@ -139,7 +139,7 @@ class Scripts:
         self._now_ms = now_ms
 
     def run(self, name: str, *args: str | bytes | float) -> Any:
-        """Run one script; its first argument is the time ("" makes the script ask Redis).
+        """Run one script; the time is added as the first argument ("" makes the script ask Redis).
 
         Raises:
             QueueUnavailable: Redis does not answer, or refuses the call.

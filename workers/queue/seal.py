@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _DIGITS: Final = 32
 _UNSIGNED: Final = b"-"
 UNSIGNED_LINE: Final = "unsigned"
-"""A line in place of a key, which makes records without a MAC valid too, for workers without a key.
+"""A line that can stand in place of a key; records without a MAC are then valid too, for workers
+without a key.
 """
 
 

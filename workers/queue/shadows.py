@@ -130,7 +130,7 @@ class Shadows:
         return bool(is_first)
 
     def tell(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> None:
-        """Count a verdict on an object, and store its difference if `note` has one."""
+        """Count a verdict on an object, and store the difference in `note`, if there is one."""
         name = driver or SYSTEM
         self.count(name, verdict)
         with reading(self._client):

@@ -1,7 +1,7 @@
 """Sends messages that inform the workers of a Celery list that work is due.
 
-If a message cannot be sent, this is only logged: the list's flag in Redis expires, and the sweep
-returns the list again (`wake_lane` in lib.lua).
+If a message cannot be sent, this is only logged: the list's flag in Redis expires, and the next
+sweep then returns the list again (`wake_lane` in lib.lua).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _BATCH = 250
 # Maximum number of keys that one sweep moves; the next sweep moves the rest.
 _SWEEP_LIMIT = 500
-# Shortest pause between two sweeps, so that keys that become due shortly after each other are moved
+# Shortest pause between two sweeps, so that keys that become due in quick succession are moved
 # together.
 _LEAST_PUMP_SECONDS = 0.02
 # Interval in ms at which the sweep checks for broken records, which may result from manual edits.
@@ -67,7 +67,7 @@ class WorkQueue:
             is stopped.
         now_ms: returns the time instead of Redis; used only by tests.
         heartbeat_client: a client from `connect_heartbeat`, used only by `heartbeat`, so that a
-            dead connection of `client` does not cause leases to be lost. None: `client` is
+            dead connection of `client` does not cause leases to be lost. If None, `client` is
             used.
         on_lost: called by `heartbeat` after leases were lost, and by `take` when Redis has
             begun a new epoch; use it to wake the heartbeat thread.
@@ -120,8 +120,8 @@ class WorkQueue:
         """Make keys dirty: each key is reconciled at least once after this call (G2, G3, G4).
 
         A waiting key is not added twice; a running key is reconciled once more afterwards. If a key
-        is added with several delays, the earliest wins, and an immediate add is never delayed
-        (G10).
+        is added with several delays, the shortest delay applies, and an immediate add is never
+        delayed (G10).
 
         Raises:
             QueueUnavailable: some keys may not have been added; add all of them again.
@@ -180,7 +180,7 @@ class WorkQueue:
             is_woken: True if a message of that list led to this call.
 
         Returns:
-            None if no key may be taken, or if Redis' reply arrived too late.
+            None if no key may be taken, or if Redis's reply arrived too late.
         """
         return self._leases.take(driver, kinds, is_woken=is_woken)
 
@@ -234,7 +234,7 @@ class WorkQueue:
         """Replace the mark of the lease's key, which is kept until `forget`; {} removes the mark.
 
         The key's next leases carry the mark as `lease.mark`. The mark survives this process but not
-        a loss of Redis' data, and must contain no secrets.
+        a loss of Redis's data, and must contain no secrets.
 
         Raises:
             LeaseLost: nothing was written.
@@ -305,7 +305,8 @@ class WorkQueue:
             base_seconds: the delay after the first failure.
             cap_seconds: the longest back-off.
             min_delay_seconds: the shortest delay (slow set, L-063).
-            threshold: stop retrying if this many failures were counted before, 0 for never (L-016).
+            threshold: the number of earlier failures at which retrying stops, 0 for no limit
+                (L-016).
             memo: text for the next lease of this key, kept until `done` or `forget`; no secrets.
         """
         owner, fails, delay_ms = self._leases.end(
@@ -391,8 +392,8 @@ class WorkQueue:
         """Declare the limits of a lane, which admits no key without them; `heartbeat` repeats them.
 
         `total` limits all calls to the lane's driver together; pass it for each of the driver's
-        lanes. `hold_seconds` is for a driver that takes one call at a time: how long the call of a
-        dead process may still run.
+        lanes. `hold_seconds` is for a driver that accepts only one call at a time: how long the
+        call of a dead process may still run.
         """
         limits = LaneLimits(concurrency, rate_per_second, burst, total, hold_seconds)
         self.declared.set(lane, limits)
@@ -407,9 +408,9 @@ class WorkQueue:
     ) -> None:
         """Stop admitting keys in a lane; running keys continue.
 
-        If `seconds` is None, the pause lasts until `resume` is called for the same kind. A pause
-        because of a Lease is also remembered here, and is restored in a Redis that has lost its
-        data.
+        If `seconds` is None, the pause lasts until `resume` is called for the same kind. A pause of
+        the kind `lease` is also remembered by this process, which restores the pause in a Redis
+        that has lost its data.
         """
         if kind == "lease" and seconds is not None:
             self._lease_pauses[lane] = (reason, self._clock() + seconds)
