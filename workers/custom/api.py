@@ -158,7 +158,7 @@ class Provisioner(Protocol):
         """
 
     def delete(self, volume: JsonObject) -> None:
-        """Delete the storage of a PersistentVolume; succeed if its volume no longer exists.
+        """Delete the volume of a PersistentVolume; succeed if the volume no longer exists.
 
         Raises:
             Ignored: the volume does not belong to this instance; the PV is kept, and there is

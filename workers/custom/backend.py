@@ -49,7 +49,9 @@ class CustomBackend:
     def should_provision(
         self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
     ) -> Outcome | None:
-        """Decide by L-022 with the plug-in's Qualifier, then by its block support (L-040 step 3).
+        """Decide whether to provision, by the plug-in's Qualifier and then by its block support.
+
+        The steps are those of L-022 and of L-040 step 3.
 
         Returns:
             None if the claim is to be provisioned, otherwise the outcome.

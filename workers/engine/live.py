@@ -92,7 +92,8 @@ class LivePass:
         """Take locks and hold them until the end of the reconcile.
 
         Raises:
-            Ended: another key holds one of the locks; the key waits for its release.
+            Ended: another key holds one of the locks; the reconciled key waits until that lock
+                is released.
         """
         busy = self.context.queue.acquire(self.lease, *locks)
         if busy is not None:

@@ -55,7 +55,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def always_ok() -> str:
-    """Return "": a check that never fails."""
+    """Return "", as a check that never fails."""
     return ""
 
 

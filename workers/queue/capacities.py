@@ -86,7 +86,7 @@ class CapacityStore:
                 pipe.execute()
 
     def drop(self, driver: str, objects: Mapping[str, Mapping[str, Any]]) -> None:
-        """Forget deleted objects; an object that has replaced a deleted one is kept."""
+        """Forget deleted objects; an object that has replaced a deleted object is kept."""
         current = self._current(driver, list(objects))
         gone = [item for item, one in objects.items() if _uid(current.get(item)) in {"", _uid(one)}]
         uids = [_uid(one) for one in objects.values()]

@@ -41,7 +41,7 @@ _STRANGE: Final = ("redbeat:", "_kombu.", "unacked")
 
 
 class CeleryKeys:
-    """A check of Celery's keys that deletes useless keys; each step checks a share of the keys.
+    """Deletes keys that fill up Redis under Celery's names; each step checks a share of keys.
 
     Args:
         client: reads csi-fleet's own keys, which determine the expected lists.
@@ -102,7 +102,7 @@ class CeleryKeys:
         return {names.celery_queue(kinds.place_of(*place)) for place in places}
 
     def _most_bytes(self, name: str, lists: set[str]) -> int | None:
-        """Return a key's maximum size; 0 without a reader, None if it is not Celery's key."""
+        """Return a key's maximum size; 0 without a reader, None if the key is not Celery's."""
         if name in lists or name == self._system:
             return LIST_BYTES
         if name in SCHEDULE:

@@ -159,7 +159,10 @@ def connect(
 
 
 def connect_heartbeat(url: str, *, password_file: str = "") -> Client:
-    """Return the client for the thread that renews the leases; no other command can delay it."""
+    """Return the client for the thread that renews the leases.
+
+    No other thread uses this client, so no other command can delay a renewal.
+    """
     return connect(
         url,
         password_file=password_file,

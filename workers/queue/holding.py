@@ -245,7 +245,10 @@ class HeldLeases:
         return [int(value) for value in (is_owner, *reply)]
 
     def _pay(self) -> None:
-        """Repeat the unconfirmed ends of leases; no effect if another worker has the lease."""
+        """Retry writing the unconfirmed ends of leases.
+
+        This has no effect on a lease that another worker has.
+        """
         while self._owed:
             self._settle(self._heartbeats, *self._owed[0])
             self._owed.popleft()

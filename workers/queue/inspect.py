@@ -39,7 +39,7 @@ _KEYS_PER_READ = 200
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of a lane: the reason why none of its keys is taken, and the end.
+    """A pause of a lane, with the reason for the pause and the time when it ends.
 
     `until` is in seconds since 1970; 0 means that the pause has no end.
     """
@@ -338,11 +338,11 @@ def _read_failed(
 
 
 def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) -> list[Key]:
-    """Return the keys, by the object's name, that wait, run, fail or have a history.
+    """Return the keys of an object, found by the object's name.
 
-    The history of an ended key names no driver, so the returned key has an empty driver. Use this
-    for a deleted object whose uid is unknown. This function scans the lists of all keys, in
-    batches.
+    These are the keys that are waiting, running or failing, or that have a history. The history of
+    an ended key names no driver, so the returned key has an empty driver. Use this for a deleted
+    object whose uid is unknown. This function scans the lists of all keys, in batches.
 
     Raises:
         QueueUnavailable: Redis does not answer.

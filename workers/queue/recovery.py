@@ -70,7 +70,7 @@ class Recovery:
         self._period_seconds = period_seconds
 
     def run(self, keys_of_volume: KeysOfVolume) -> bool:
-        """Search now unless a process has done so within the period; return True if this did.
+        """Search, unless a process has done so within the period; return True after a search.
 
         Reads the records in batches and adds only keys that are nowhere in the queue. If a record
         is finished meanwhile, its key causes one reconcile that has nothing to do.

@@ -1,7 +1,7 @@
 """Stores a shadow's predictions of the sidecar's actions, and the verdicts on them.
 
-For each driver, it stores the open predictions by object, the counts of verdicts, and the last
-differences. All of this may be lost: the next reconcile predicts again.
+For each driver, this module stores the open predictions by object, the counts of verdicts, and the
+last differences. All of this may be lost: the next reconcile predicts again.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class Judge:
         return Verdict.DIFFERS if self._now() - since > self._settle_seconds else Verdict.WAITS
 
     def _look_for_unforeseen(self) -> None:
-        """Record volumes created since the start that no reconcile had predicted."""
+        """Record the volumes that were created since the start and had not been predicted."""
         names = set(self._drivers())
         for volume in self._kube.list(paths.VOLUMES):
             metadata = volume["metadata"]
@@ -225,7 +225,7 @@ def _without_noise(item: JsonObject | None) -> JsonObject | None:
 
 
 def _owner(record: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the path and uid of the object for which a new object is created; None if none."""
+    """Return the path and uid of the object for which an object is created; None without one."""
     spec = (record["wanted"] or {}).get("spec") or {}
     for name, resource in _OWNERS.items():
         if isinstance(found := spec.get(name), dict):
