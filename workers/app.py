@@ -149,7 +149,7 @@ def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None
 
 
 def beat_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings of celery-redbeat, with which a second beat takes over within seconds.
+    """Return the settings of celery-redbeat, which lets a second beat take over within seconds.
 
     Two beats at the same time do no harm (M-004). Use these settings only for beat's own
     application. They contain the Redis URL with the password, and a worker shows its configuration

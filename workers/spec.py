@@ -3,7 +3,7 @@
 A controller is one folder under `workers/controllers`. Its `spec.py` uses the classes of this
 module to declare its kinds of keys, watches, flags, feature gates, permissions and Lease. The
 queue, watcher, tasks, limits, metrics, `explain`, docs and manifests are derived from it; no other
-code names a kind. This module loads neither gRPC nor Celery.
+code contains the name of a kind. This module loads neither gRPC nor Celery.
 """
 
 from __future__ import annotations

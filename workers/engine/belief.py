@@ -1,4 +1,4 @@
-"""Decides whether a record's attempt is still open, before the record alone leads to an effect.
+"""Decides whether a record's attempt is still open, before the record alone causes an effect.
 
 A record in Redis proves who wrote it, but not that its attempt is open: any Redis user can keep a
 copy of the bytes and write them back later. So the API server decides, because no Redis user can

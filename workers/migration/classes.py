@@ -121,8 +121,7 @@ def dropped_parameters(storage_class: Mapping[str, Any], in_tree: str) -> list[s
 
 
 def _zonal(storage_class: StorageClass, plugin: Plugin, *, prefix_fstype: bool = True) -> None:
-    """Translate gce-pd and aws-ebs classes: prefix fstype, and turn zones into allowed topologies.
-    """
+    """Prefix fstype, and turn zones into allowed topologies, for gce-pd and aws-ebs."""
     parameters: dict[str, str] = {}
     zones: list[str] | None = None
     for lowered, key, value in ordered(storage_class.get("parameters")):

@@ -85,7 +85,7 @@ class FileLogin(CredentialProvider):
         return (self._username, password) if self._username else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """Return the same as `get_credentials`, for Flower's asynchronous client."""
+        """Return what `get_credentials` returns; Flower's asynchronous client calls this."""
         return self.get_credentials()
 
     def __json__(self) -> str:

@@ -1,8 +1,8 @@
 """Records which workers run under a Lease, so that only the last of them releases the Lease.
 
 Fellows are the workers that share one Redis. The first worker gives that Redis a name. After a loss
-of data, a worker writes the name that it still knows, or a new name, and all other workers accept
-it.
+of data, a worker writes the name that Redis had, or a new name, and all other workers accept this
+name.
 
 Whenever a worker has read the Lease, it records until when it may work under the Lease. After Redis
 has lost data, these records may be incomplete: a promoted replica may have this worker's entry but

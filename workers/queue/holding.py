@@ -1,9 +1,9 @@
 """Keeps the leases of this process, and restores them after Redis has lost data.
 
-One heartbeat per second names all leases of the process. In the same epoch, the heartbeat extends
-their deadlines. In a new epoch (after a restart, a fail-over or a flush), it restores the leases
-and the records that were written under them. If Redis has not confirmed the end of a lease, the
-lease is kept here until its end has been written.
+Once per second, a heartbeat sends the names of all leases of the process. In the same epoch, the
+heartbeat extends their deadlines. In a new epoch (after a restart, a fail-over or a flush), it
+restores the leases and the records that were written under them. If Redis has not confirmed the end
+of a lease, the lease is kept here until its end has been written.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class HeldLeases:
     def take(self, driver: str, kinds: Sequence[str], *, is_woken: bool) -> Lease | None:
         """See `WorkQueue.take`."""
         token, started = uuid4().hex, self._clock()
-        # If only the reply is lost, no heartbeat names this lease, so it expires.
+        # If only the reply is lost, no heartbeat includes this lease, so the lease expires.
         owner = (self.session.process_id, token, self._ttl_ms)
         reply = self._scripts.run("take", *owner, int(is_woken), driver, *kinds)
         status, lists, state = text(reply[0]), reply[1], reply[2]
@@ -187,7 +187,7 @@ class HeldLeases:
                 "Redis restarted and may have lost its data", leases=len(held), lost=len(lost)
             )
         declare(is_new_life=bool(known))
-        # The epoch is set last: if an earlier step fails, the next heartbeat repeats all of them.
+        # The epoch is set last: if an earlier step fails, the next heartbeat repeats all steps.
         session.epoch = text(epoch)
         return set(map(text, lost))
 
@@ -208,7 +208,7 @@ class HeldLeases:
         """Run a script that ends a lease; return its reply without the lists to wake.
 
         Raises:
-            QueueUnavailable: Redis does not answer; the heartbeat repeats the call until Redis
+            QueueUnavailable: Redis does not answer; the heartbeat retries the call until Redis
                 confirms it.
         """
         lease.is_released = True
@@ -217,8 +217,8 @@ class HeldLeases:
         try:
             return self._settle(self._scripts, script, lease, (*owner, stays, *args))
         except QueueUnavailable:
-            # The heartbeat repeats the call with `stays` set to 0, because its thread takes no
-            # further key.
+            # The heartbeat retries the call with `stays` set to 0, because the heartbeat's thread
+            # takes no further key.
             self._owed.append((script, lease, (*owner, 0, *args)))
             raise
 

@@ -60,7 +60,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """Everything that Redis knows about one key. Times are in seconds since 1970, 0 for none.
+    """Everything that Redis contains about one key. Times are in seconds since 1970, 0 for none.
 
     Attributes:
         now: the current time; like all times here, it is by the Redis host's clock.
@@ -341,8 +341,8 @@ def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) ->
     """Return the keys of an object, found by the object's name.
 
     These are the keys that are waiting, running or failing, or that have a history. The history of
-    an ended key names no driver, so the returned key has an empty driver. Use this for a deleted
-    object whose uid is unknown. This function scans the lists of all keys, in batches.
+    an ended key does not contain the driver, so the returned key has an empty driver. Use this for
+    a deleted object whose uid is unknown. This function scans the lists of all keys, in batches.
 
     Raises:
         QueueUnavailable: Redis does not answer.

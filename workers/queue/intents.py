@@ -39,7 +39,8 @@ class IntentStore:
     """Intents and unsaved PVs; every method needs one round trip and may be repeated.
 
     All methods raise QueueUnavailable when Redis does not answer. A record that no worker signed
-    counts as absent; otherwise any user of Redis could cause a volume to be created or deleted.
+    counts as absent, because any user of Redis could otherwise cause a volume to be created or
+    deleted.
 
     Args:
         client: the client for the queue's Redis.

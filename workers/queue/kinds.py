@@ -1,8 +1,8 @@
 """Lists the kinds of keys, with the properties that the queue needs.
 
 Except for the properties in this table, the queue treats all kinds alike. The table is prepended to
-the scripts, so no Lua file names a kind. Among the modules below the controllers, only this one
-reads the catalogue of controllers, which is pure data.
+the scripts, so no Lua file contains the name of a kind. Among the modules below the controllers,
+only this one reads the catalogue of controllers, which is pure data.
 """
 
 from __future__ import annotations

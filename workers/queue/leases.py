@@ -1,8 +1,8 @@
 """Declares leases on keys, and renews the leases of this process.
 
-Each lease has a deadline in Redis, and an earlier deadline by the local clock. The heartbeat names
+Each lease has a deadline in Redis, and an earlier deadline by the local clock. The heartbeat lists
 every lease that the process holds, and extends both deadlines. A lease ends if the heartbeat does
-not name it, or if Redis has given it to another process. If the process was stopped (SIGSTOP, a
+not list it, or if Redis has given it to another process. If the process was stopped (SIGSTOP, a
 paused virtual machine), the local clock keeps it from writing even before Redis answers (G9).
 """
 

@@ -1,7 +1,7 @@
 """Reads the limits, pauses and counts of lanes.
 
 Limits are global: every script that could start a key reads the same numbers in Redis. A lane
-without declared limits admits no key. So the keys of a driver without workers wait in Redis, not in
+without declared limits admits no key. So if a driver has no workers, its keys wait in Redis, not in
 Celery.
 """
 
@@ -86,9 +86,10 @@ class LaneStats:
 
     @property
     def untaken_seconds(self) -> float:
-        """How long the next key has been waiting although its lane's limits would allow it; else 0.
+        """How long the next key has been waiting although the lane's limits would allow it.
 
-        It is 0 for a lane with a rate or with a shared limit on calls, where keys may have to wait.
+        This is 0 if the limits would not allow it. It is also 0 for a lane with a rate or with a
+        shared limit on calls, where keys may have to wait.
         """
         limits = self.limits
         if limits is None or self.paused or limits.rate_per_second or limits.total:

@@ -100,7 +100,7 @@ class Links:
         *,
         is_serving: bool = False,
     ) -> Verdict:
-        """Report that this process is connected and knows the driver's name and capabilities.
+        """Report that this process is connected and has read the driver's name and capabilities.
 
         Args:
             driver: the driver's queue name.
@@ -132,7 +132,7 @@ class Links:
 
         A connected driver must not count as lost, even after Redis has lost its data. So `back` is
         repeated for each driver that counts as lost, or for which another replica was chosen, and
-        the answers to these calls are returned.
+        the results of these calls are returned.
 
         Args:
             records: each driver's record for other processes, by queue name; see `record_text`.

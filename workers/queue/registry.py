@@ -78,7 +78,7 @@ class DriverRegistry:
         """Return the records of all served drivers by name; also updates `version`.
 
         If workers with different controllers serve one driver, their records are merged into one
-        record that has the fields of all of them and names all their controllers.
+        record that has the fields of all these records and lists all their controllers.
         """
         version, *flat = self._scripts.run("drivers_alive")
         found: dict[str, dict[str, Any]] = {}

@@ -179,7 +179,7 @@ class Scripts:
             pipe.fcall(self._function(name), 0, name, self._now(), *row)
         with redis_errors():
             replies = pipe.execute(raise_on_error=False)
-        # Each failed call is repeated alone, which loads the library and repairs keys of a wrong
+        # Each failed call is retried alone, which loads the library and repairs keys of a wrong
         # type.
         return [
             self.run(name, *row) if isinstance(reply, Exception) else reply

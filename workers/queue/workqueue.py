@@ -1,9 +1,9 @@
 """Provides client-go's workqueue across all processes, with limits (G1-G6, G10-G12).
 
 A key is ready (it waits for its turn), running (it is leased), blocked (it waits for a busy lock)
-or delayed. A Celery message names no key: it means "work is due in this list", and a flag per list
-records that a message is on its way. Only when a thread takes a key does a script choose the key
-and check the limits. Lost or duplicate messages do no harm.
+or delayed. A Celery message contains no key. It means "work is due in this list", and a flag per
+list records that a message is on its way. Only when a thread takes a key does a script choose the
+key and check the limits. Lost or duplicate messages do no harm.
 
 Every script may be repeated after a lost reply, and a delayed copy of a call may arrive at any
 time. Redis may lose acknowledged writes at any point (in a restart, a fail-over or a flush). The
@@ -203,7 +203,8 @@ class WorkQueue:
         A shared lock that the lease already holds becomes exclusive if it has no other holder.
 
         Returns:
-            None if all locks are now held, else the first busy lock: call `block` with it.
+            None if all locks are now held, otherwise the first busy lock. Pass that lock to
+            `block`.
 
         Raises:
             LeaseLost: no lock was taken.
