@@ -1,7 +1,7 @@
 """The Celery application, and the only way in which messages are published.
 
 A message means that work is due in a list. It contains no key, because the keys and their state are
-in Redis (workers.queue). It is therefore harmless if messages are lost, duplicated or reordered,
+in Redis (workers.queue). Therefore no harm is done if messages are lost, duplicated or reordered,
 and the settings below prefer prompt recovery to durable messages. In measurements, early
 acknowledgement with prefetching disabled survived restarts of Redis without running a task twice.
 

@@ -147,9 +147,9 @@ def lost_answer(bench: Bench) -> None:
 
 
 def concurrent(bench: Bench) -> None:
-    """Concurrent calls return the same volume, because two workers may provision.
+    """Concurrent calls return the same volume.
 
-    This happens after a worker has lost its lease.
+    Two workers may provision at the same time after one of them has lost its lease.
     """
     options = bench.options()
 

@@ -114,7 +114,7 @@ class Subject:
         return [entry.volume.volume_id for page in pages for entry in page.entries]
 
     def refused(self, what: str, call: Callable[[], object], *codes: int) -> CsiError:
-        """Run a call that must fail with one of the codes, or with any error without codes."""
+        """Run a call that must fail with one of the codes; without codes, accept any error."""
         try:
             call()
         except CsiError as error:

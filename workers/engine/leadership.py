@@ -289,7 +289,7 @@ class Leadership:
         return max(_SOON_SECONDS, next_at - self._clock())
 
     def _step_alone(self, one: _Kept) -> None:
-        """Step one Lease, and report it to Redis in a separate task.
+        """Step one Lease, and report its state to Redis in a separate task.
 
         The task is separate so that the report cannot delay renewals.
         """
@@ -416,9 +416,9 @@ class Leadership:
             self._loop.wake()
 
     def _slow_path(self, name: str) -> Callable[[], None]:
-        """Return a function that counts a Lease's slow paths, which are exported from 0.
+        """Return a function that counts a Lease's slow paths.
 
-        The count is the one of client-go (F-024).
+        As in client-go, the count is exported as 0 before the first slow path (F-024).
         """
         if self._metrics is None:
             return lambda: None

@@ -88,7 +88,7 @@ def translate_class(storage_class: Mapping[str, Any], in_tree: str) -> StorageCl
 
 
 def class_to_csi(storage_class: Mapping[str, Any], in_tree: str) -> StorageClass:
-    """Translate like `translate_class`, but raise the bare error text, as for deletions (P-513).
+    """Translate like `translate_class`, but raise the bare text, which deletions report (P-513).
 
     Raises:
         AttemptError: FINISHED, because zones are specified twice (P-604), or because the plugin

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def ordered(parameters: Mapping[str, str] | None) -> Iterator[tuple[str, str, str]]:
-    """Yield (lower-case key, key, value) in the order in which the last of equal keys wins.
+    """Yield (lower-case key, key, value), ordered so that the last of equivalent keys wins.
 
-    Keys are equal if they have the same meaning (D-026). None counts as empty, because class
+    Keys are equivalent if they have the same meaning (D-026). None counts as empty, because class
     parameters and volume attributes can be absent.
     """
     known = parameters or {}

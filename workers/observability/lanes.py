@@ -76,7 +76,8 @@ class LaneCollector(Collector):
 
     Args:
         read: reads the figures from Redis, by queue (`<kind>|<driver>`).
-        read_sizes: reads the figures that belong to no queue, such as `intents`, by name.
+        read_sizes: reads the figures that belong to no queue, such as `intents`, and returns
+            them by name.
         work_queues: maps each kind to the name of upstream's work queue; all other kinds keep
             their names (L-096).
     """
