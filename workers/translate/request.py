@@ -88,6 +88,7 @@ def repeated_request(recorded: Mapping[str, Any]) -> csi.CreateVolumeRequest:
         return ParseDict(dict(recorded), csi.CreateVolumeRequest(), ignore_unknown_fields=True)
     except (ParseError, TypeError, ValueError) as error:
         raise AttemptError(
-            f"the recorded CreateVolume request cannot be read ({error}): csi-fleet audit shows it",
+            f"the recorded CreateVolume request cannot be read ({error}). Check it with `csi-fleet "
+            "audit`",
             State.NO_CHANGE,
         ) from None
