@@ -197,7 +197,7 @@ def _system(report: dict[str, Any]) -> str:
     counts, redis = report["counts"], report["redis"]
     redis_state = f"Redis {redis['version']}, {redis['memory']} used"
     if is_new(report):
-        redis_state += ", lost its data or began a moment ago"
+        redis_state += ", has just started, or has just lost its data"
     facts = {
         "Watchers": str(len(report["watchers"])),
         "Workers": str(len(report["workers"])),
