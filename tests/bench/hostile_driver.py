@@ -3,9 +3,9 @@
     python -m tests.bench.hostile_driver [CLAIMS] [--idle]
 
 One control plane and one `csi-fleet run` for both drivers. Prints how long the good driver's claims
-take to Bound: alone, while the claims of the other arrive, and while they are tried again. "asked to saved"
-is csi-fleet's part. With `--idle` nobody serves those claims: what remains is the share of
-kube-controller-manager, which asks for one volume after the other.
+take to Bound: alone, while the claims of the other arrive, and while they are retried. "asked to
+saved" is csi-fleet's part. With `--idle` no worker serves those claims, so that only the share of
+kube-controller-manager remains, which requests one volume after the other.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -54,8 +53,7 @@ def texts() -> Iterator[tuple[str, str]]:
             where = str(path.relative_to(ROOT))
             for node in ast.walk(ast.parse(source)):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    if " " in node.value.strip():
-                        yield f"{where}:{node.lineno}", prose(" ".join(node.value.split()))
+                    yield f"{where}:{node.lineno}", prose(" ".join(node.value.split()))
             comments = re.findall(r"(?:^|  )# (.*)$", source, re.MULTILINE)
             yield where, prose("\n".join(comments))
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:

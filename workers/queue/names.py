@@ -128,7 +128,7 @@ NAMES: Final = {
         _by_driver("intents", "hash", "intents", "domain -> record; from before CreateVolume"),
         _by_driver("unsaved", "hash", "intents", "domain -> full PV; until saved"),
         RedisName("held", "hash", "intents", "namespace -> bytes of its intents; recounted"),
-        _by_driver("saved", "string", "intents", "then '|domain': the PV was saved less than 10 min ago"),
+        _by_driver("saved", "string", "intents", "then '|domain': the PV was just saved; 10 min"),
         # Catalog: these keys are written by the watcher.
         _family("catalog", "hash", "catalog", "kind: name -> 'rv json', no json = tombstone"),
         _family("changes", "zset", "catalog", "kind: name -> version of its last change"),

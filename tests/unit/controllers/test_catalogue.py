@@ -24,7 +24,10 @@ def test_all_are_all_that_there_are():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("provisoner", "unknown controller provisoner; the known controllers are provisioner"), ("", "at least one")],
+    [
+        ("provisoner", "unknown controller provisoner; the known controllers are"),
+        ("", "at least one"),
+    ],
 )
 def test_a_mistaken_choice_is_one_clear_line(text, message):
     with pytest.raises(ConfigError, match=message):
