@@ -15,6 +15,7 @@ wrong type is only deleted, because the sweep wakes its workers again.
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -95,7 +96,9 @@ def library(names: Names = USUAL) -> tuple[str, str]:
         "local function run(_, args)\nARGV = args\nlocal script = table.remove(ARGV, 1)\n"
         "begin_call()\nreturn scripts[script]()\nend\n"
     )
-    name = "csifleet_" + hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()[:16]
+    # Comments do not count: every running Redis would have to load the library for a reworded one.
+    meaning = re.sub(r"^[ \t]*--.*\n|[ \t]*--.*", "", code, flags=re.MULTILINE)
+    name = "csifleet_" + hashlib.sha1(meaning.encode(), usedforsecurity=False).hexdigest()[:16]
     return name, (
         f"#!lua name={name}\n{code}"
         f"redis.register_function('{name}', run)\n"

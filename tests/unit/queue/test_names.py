@@ -91,3 +91,23 @@ def test_no_module_keeps_a_full_name() -> None:
         if ".full\n" in path.read_text("utf-8") or "].full" in path.read_text("utf-8")
     ]
     assert found == []
+
+
+def test_a_comment_makes_no_other_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each reworded one would have to be loaded into every Redis."""
+    before, _ = library()
+    body = scripts._body
+    library.cache_clear()
+    monkeypatch.setattr(scripts, "_body", lambda name: f"-- for readers\n{body(name)}")
+    assert "-- for readers" in library()[1]
+    assert library()[0] == before
+    library.cache_clear()
+    monkeypatch.setattr(scripts, "_body", lambda name: f"local more = 1\n{body(name)}")
+    assert library()[0] != before
+    library.cache_clear()
+
+
+def test_no_string_of_the_scripts_looks_like_a_comment() -> None:
+    code = "".join(scripts._body(name) for name in (*scripts.script_names(), *scripts._SHARED))
+    unclosed = [line for line in re.sub(r"(?m)--.*", "", code).splitlines() if line.count("'") % 2]
+    assert unclosed == []
