@@ -172,6 +172,19 @@ def test_the_entry_point_leads_to_the_class(modules):
     assert getattr(modules(module), name).name == "example.com/directories"
 
 
+def test_the_package_of_the_page_is_found_by_its_short_name(folder, tmp_path_factory):
+    """Built as the page says, beside the other files that a reader has in the folder."""
+    site = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", site, "."], cwd=folder, check=True, timeout=120)
+    code = "from workers.custom.loading import load; print(load('directories').name)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env=environment(PYTHONPATH=f"{site}:{ROOT}"), cwd=site,
+    )  # fmt: skip
+    assert done.stdout.strip() == "example.com/directories"
+
+
 def test_the_conformance_command(folder):
     (command,) = commands("conformance")
     with DirectoryDriver() as driver:
