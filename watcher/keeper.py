@@ -123,7 +123,7 @@ class Keeper:
         for place in self._differing.see(alive, self._clock()):
             _log.warning(
                 "workers report different facts about the same driver: two drivers have the same "
-                "name, or a rollout does not finish; give each storage system its own driver name",
+                "name, or a rollout has not finished; give each storage system its own driver name",
                 driver=place,
             )
         if alive == self._alive:

@@ -327,8 +327,9 @@ class Move:
             names = [one for one in names if one == settings.kube.namespace]
         if not names:
             raise ConfigError(
-                "csi-fleet is not installed in this cluster: no namespace for records has the "
-                f"label {'='.join(PART_LABEL)}. Install it first: docs/helm.md, mode sidecar",
+                "csi-fleet is not installed in this cluster: no namespace whose name ends in "
+                f"{RECORDS_ENDING} has the label {'='.join(PART_LABEL)}. Install it first: "
+                "docs/helm.md, mode sidecar",
                 exit_code=1,
             )
         if len(names) > 1:

@@ -133,8 +133,8 @@ def of_class(tools: Tools, name: str) -> Whole:
             Cause(
                 "class-missing",
                 f'Storage class "{name}" does not exist.{hint}',
-                "Create the class, or create the claims that name it again with a class that "
-                "exists: kubectl get sc",
+                "Create the class, or create its claims again with a class that exists: "
+                "kubectl get sc",
             ),
             [],
             groups,

@@ -50,13 +50,13 @@ COMMON_FLAGS: Final = (
     # The API server.
     Flag("kubeconfig", _STRING, "", "Client configuration file. The environment variable "
          "KUBECONFIG, if set, overrides this flag for the sidecars' commands (worker, watcher, "
-         "csi-...), as upstream does; for other commands it is the default.", _CLUSTER),
+         "csi-...), as in the upstream sidecars; for other commands it is the default.", _CLUSTER),
     Flag("master", _STRING, "", "URL of the API server. If neither this flag nor --kubeconfig is "
          "set, the in-cluster configuration is used.", _CLUSTER),
     Flag("kube-api-qps", _FLOAT, "50", "Requests per second to the API server, per process; 0 "
          "means client-go's default of 5, a negative value means no limit.", _CLUSTER),
-    Flag("kube-api-burst", _INT, "100", "Requests that a burst may make above --kube-api-qps; 0 "
-         "means client-go's default of 10.", _CLUSTER),
+    Flag("kube-api-burst", _INT, "100", "How many requests may be sent in a burst above "
+         "--kube-api-qps; 0 means client-go's default of 10.", _CLUSTER),
     # Leader election.
     Flag("leader-election", _BOOL, "false", "Use the Lease of the Go sidecar: while the Go sidecar "
          "holds it, this process stays idle. All workers that use the same Redis share the Lease "
@@ -122,9 +122,10 @@ OWN_FLAGS: Final = (
          "`run` starts its own Redis.", _REDIS, upstream=False, env="CSI_FLEET_REDIS_URL"),
     Flag("redis-username", _STRING, "", "Redis user name.", _REDIS, upstream=False,
          env="CSI_FLEET_REDIS_USERNAME"),
-    Flag("redis-broker-username", _STRING, "", "Redis user name for Celery's connection; its "
-         "password is the same. Default: `broker` for the user `worker`, `broker.DRIVER` for "
-         "`worker.DRIVER`, `publisher` for `watcher`, and --redis-username for any other user.",
+    Flag("redis-broker-username", _STRING, "", "Redis user name for Celery's connection; the "
+         "password is that of --redis-username. Default: `broker` for the user `worker`, "
+         "`broker.DRIVER` for `worker.DRIVER`, `publisher` for `watcher`, and --redis-username for "
+         "any other user.",
          _REDIS, upstream=False,
          env="CSI_FLEET_REDIS_BROKER_USERNAME"),
     Flag("redis-password-file", _STRING, "", "File with the Redis password. Alternatively, set the "

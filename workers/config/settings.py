@@ -58,7 +58,7 @@ class KubeSettings:
     """Requests that may exceed `qps` at once; 0 means client-go's default of 10."""
 
     capacity_qps: float = taken("kube-api-capacity-qps", default=1.0)
-    """Writes of capacity objects per second and driver, across all processes."""
+    """Writes of capacity objects per second for each driver, across all processes."""
 
     capacity_burst: int = taken("kube-api-capacity-burst", default=5)
     """The burst allowed above `capacity_qps`."""

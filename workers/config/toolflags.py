@@ -62,7 +62,7 @@ TOOL_FLAGS: Final = (
          _TIMED, upstream=False),
     Flag("for", Kind.DURATION, "0s", "Resume automatically after this time; 0 means never.", _TIMED,
          upstream=False, bound=NOT_NEGATIVE),
-    Flag("wait", Kind.DURATION, "5m", "How long drain waits until running work has ended. adopt "
+    Flag("wait", Kind.DURATION, "5m", "How long drain waits for running work to end. adopt "
          "and release wait this long for the new pods, and again for the claim of --verify.",
          frozenset({Command.DRAIN}) | _MOVES, upstream=False, bound=NOT_NEGATIVE),
     Flag("as", Kind.STRING, "worker", "What replaces the Go sidecars: `worker` is one worker "
@@ -74,8 +74,8 @@ TOOL_FLAGS: Final = (
          _MOVES, upstream=False),
     Flag("one-replica", Kind.BOOL, "false", "Scale the driver's workload to one replica; release "
          "scales it back.", _ADOPT, upstream=False),
-    Flag("any-replica", Kind.BOOL, "false", "Let the workers in all replicas call the driver "
-         "beside them at the same time. Use it only for a driver that keeps no state of its own.",
+    Flag("any-replica", Kind.BOOL, "false", "Let the workers call all replicas of the driver "
+         "at the same time. Use it only for a driver that keeps no state of its own.",
          _ADOPT,
          upstream=False),
     Flag("verify", Kind.BOOL, "false", "Afterwards create a claim, wait until it is Bound, and "

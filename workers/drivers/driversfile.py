@@ -204,8 +204,8 @@ def parse_all(texts: Mapping[Path, str], *, pool: str | None = "") -> dict[str, 
             same = next((x for x in found.values() if x.endpoint == spec.endpoint), None)
             if other := found.get(name) or same:
                 raise ConfigError(
-                    f"{path}: driver {name} has the {'name' if name in found else 'endpoint'} of "
-                    f"driver {other.name} in {places[other.name].name}; remove one of the two "
+                    f"{path}: driver {name} has the same {'name' if name in found else 'endpoint'} "
+                    f"as driver {other.name} in {places[other.name].name}; remove one of the two "
                     "entries"
                 )
             found[name], places[name] = spec, path

@@ -148,21 +148,22 @@ class Election:
             now = self.clock()
             if self.standing is not Standing.UNKNOWN:
                 _log.warning(
-                    "could not renew the Lease, so this worker stops its work for it",
+                    "could not renew the Lease, so this worker stops the work that requires it",
                     lease=self.name,
                     err=why,
                 )
                 self._told_at = now
             elif now - self._told_at >= _AGAIN_SECONDS:  # includes a Lease that was never known
                 _log.warning(
-                    "could not read the Lease, so this worker does no work for it",
+                    "could not read the Lease, so this worker does no work that requires it",
                     lease=self.name,
                     err=why,
                 )
                 self._told_at = now
             self.standing = Standing.UNKNOWN
             self.trouble = (
-                f"Lease {self.name} could not be read, so this worker does no work for it: {why}"
+                f"Lease {self.name} could not be read, so this worker does no work that requires "
+                f"it: {why}"
             )
 
     def pause_seconds(self) -> float:

@@ -232,7 +232,7 @@ class Pass:
             self.context.metrics.lease_losses.labels(self.key.kind).inc()
             return wait(0, "lease lost")
         except (TransientError, AwayError) as error:
-            _log.warning("the key waits for a retry", err=error)
+            _log.warning("the key will be retried", err=error)
             trail.note("waits", str(error))
             is_full = isinstance(error, QueueFull)
             return wait(FULL_SECONDS if is_full else AWAY_SECONDS, "away")

@@ -238,7 +238,11 @@ class Leadership:
             try:
                 is_last = self._fellows.is_last(one.candidate.lease, self._identity.unique)
             except QueueUnavailable as error:
-                _log.warning("lease runs out by itself", lease=one.candidate.lease, err=error)
+                _log.warning(
+                    "could not check for other workers; the Lease expires automatically",
+                    lease=one.candidate.lease,
+                    err=error,
+                )
                 continue
             if is_last:
                 self._release(one.election)

@@ -92,7 +92,7 @@ def paused(
                 "driver-lost",
                 f'No worker is connected to driver "{driver}": {reason}.',
                 "Check the driver's pod and log. Waiting work continues automatically when a "
-                "worker is connected again; no claim is failed in the meantime.",
+                "worker is connected again; no attempt counts as failed in the meantime.",
             )
         return Cause(
             "lease-elsewhere",
@@ -238,7 +238,7 @@ def defect(state: KeyState, message: str, again: str) -> Cause | None:
     if message.startswith(REFUSED):
         return Cause(
             "refused",
-            f"The last attempt failed, for {message}",
+            f"The last attempt failed because {message}",
             "If a permission is missing, run `csi-fleet doctor` in the worker's pod to see which "
             f"one. {again}",
             state.due,

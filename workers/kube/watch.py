@@ -450,7 +450,7 @@ class Reflector(Generic[T]):
     def _recovered(self) -> None:
         if self.health.error:
             self.health.error = ""
-            _log.info("listing and watching work again", path=self.path)
+            _log.info("listing and watching succeed again", path=self.path)
 
 
 def _version_of(item: Any) -> str:

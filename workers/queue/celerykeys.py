@@ -75,7 +75,9 @@ class CeleryKeys:
                 self._look()
             except NoPermissionError as error:
                 _log.warning(
-                    "could not delete the data that fills Redis under Celery's key names", err=error
+                    "could not delete keys with Celery's names that are too large or that no "
+                    "process reads",
+                    err=error,
                 )
                 return None
         return STEP_SECONDS
@@ -119,8 +121,8 @@ class CeleryKeys:
             return
         self._celery.delete(name)
         _log.warning(
-            "deleted a key with one of Celery's names: nobody reads it, it is too large, or it is "
-            "not a list",
+            "deleted a key with one of Celery's names: no process reads it, it is too large, or it "
+            "is not a list",
             redis_key=name,
             size_bytes=size,
         )

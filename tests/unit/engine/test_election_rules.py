@@ -99,7 +99,7 @@ def test_a_fellow_stands_by_while_a_renewal_lasts_until_its_next_look(leases, cl
 def test_what_becomes_of_a_lease_is_told_once(leases, clock, caplog):
     """Taken, and not known any more; a renewal is no news, nor what was never known."""
     taken = "acquired the Lease"
-    lost = "could not renew the Lease, so this worker stops its work for it"
+    lost = "could not renew the Lease, so this worker stops the work that requires it"
     election = elect(leases, clock)
     leases.is_away = True
     election.step()
@@ -122,7 +122,7 @@ def test_a_lease_that_was_never_known_is_told_again_and_again(leases, clock, cap
     leases.is_away = True
     for _ in range(7):
         look(election, clock, 20)
-    words = "could not read the Lease, so this worker does no work for it"
+    words = "could not read the Lease, so this worker does no work that requires it"
     told = [one for one in caplog.messages if one == words]
     assert len(told) == 3
 

@@ -18,10 +18,10 @@ _FLOAT, _DURATION = Value.FLOAT, Value.DURATION
 
 FLAGS: Final = (
     Flag("kube-api-capacity-qps", _FLOAT, "1", "How many CSIStorageCapacity objects may be written "
-         "per second and driver, across all worker processes. This limit is separate from the "
+         "per second for each driver, across all worker processes. This limit is separate from the "
          "limit for all other requests."),
-    Flag("kube-api-capacity-burst", _INT, "5", "Writes that a burst may make above "
-         "--kube-api-capacity-qps."),
+    Flag("kube-api-capacity-burst", _INT, "5", "How many objects may be written in a burst "
+         "above --kube-api-capacity-qps."),
     # Capacity.
     Flag("enable-capacity", _BOOL, "false", "Publish CSIStorageCapacity objects with the results "
          "of the driver's GetCapacity. Requires the environment variables NAMESPACE and POD_NAME.",

@@ -204,7 +204,7 @@ class ClaimPass(ClaimWork):
 
     def set_aside(self, intent: Intent | None, problem: str) -> Outcome:
         """Marks an attempt whose record is not trusted as stranded, without copying its record."""
-        _log.warning("record of an attempt is not trusted", volume=self.volume, err=problem)
+        _log.warning("the record of an attempt is not trusted", volume=self.volume, err=problem)
         trail.note("error", problem)
         if intent is not None and intent.problem != problem:
             kept = intent.stranded(problem)
@@ -261,7 +261,9 @@ class ClaimPass(ClaimWork):
 
         A retry succeeds if the missing secret, its namespace or a permission has been restored.
         """
-        _log.warning("volume without claim cannot be asked for", volume=self.volume, err=problem)
+        _log.warning(
+            "cannot repeat CreateVolume for a claim that is gone", volume=self.volume, err=problem
+        )
         trail.note("error", problem)
         if self.record is None or self.lease.fails < TRIES_BEFORE_STRANDED:
             return retry("cannot be asked for")

@@ -93,7 +93,7 @@ class Safekeeping:
                 self._kube.apply_config_map(self._copy_of(lease, kept))
         except AwayError as error:
             _log.warning(
-                "record of the attempt may not have been copied to a ConfigMap",
+                "the record of the attempt may not have been copied to a ConfigMap",
                 volume=volume,
                 err=error,
             )

@@ -64,8 +64,9 @@ FLAGS: Final = (
          "finalizers on snapshots that served as a source; 0 means never.",
          _SCHEDULE, bound=NOT_NEGATIVE),
     # One provisioner on each node.
-    Flag("node-deployment", _BOOL, "false", "Provision volumes only for the node that the "
-         "environment variable NODE_NAME names. An audit ignores the volumes of other nodes.",
+    Flag("node-deployment", _BOOL, "false", "Provision volumes only for the node that is "
+         "given by the environment variable NODE_NAME. An audit ignores the volumes of other "
+         "nodes.",
          _RUN_WORKER | {Command.AUDIT}),
     Flag("node-deployment-immediate-binding", _BOOL, "true", "In node deployment, also provision "
          "claims with immediate binding."),

@@ -163,7 +163,7 @@ def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         return Cause(
             "volume-missing",
             f"The claim's volume {claim.volume_name} does not exist.",
-            "Restore the PersistentVolume; csi-fleet continues when it exists.",
+            "Restore the PersistentVolume; csi-fleet continues once it exists.",
         )
     volume = read_volume(facts.volume)
     if (volume.claim_namespace, volume.claim_uid) != (claim.namespace, claim.uid):

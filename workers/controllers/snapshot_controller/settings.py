@@ -28,8 +28,9 @@ FLAGS: Final = (
          RESYNC_COMMANDS, bound=POSITIVE),
     Flag("retry-crd-interval-max", _DURATION, "30s", "How long snapshot-controller waits for its "
          "CRDs.", ignored="csi-fleet checks for missing CRDs indefinitely"),
-    Flag("enable-distributed-snapshotting", _BOOL, "false", "Label the contents of local volumes "
-         "with their node, for sidecars that run on every node.", _RUN_WORKER),
+    Flag("enable-distributed-snapshotting", _BOOL, "false", "Label the VolumeSnapshotContents "
+         "of local volumes with the name of their node, for sidecars that run on every node.",
+         _RUN_WORKER),
     Flag("prevent-volume-mode-conversion", _BOOL, "true", "Record the mode of the source volume in "
          "snapshot contents, so that a restore to a different mode needs an explicit permission.",
          _RUN_WORKER),

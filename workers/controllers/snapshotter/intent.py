@@ -215,7 +215,7 @@ def write_copy(kube: KubeResources, queue: Proof, namespace: str, key: Key, inte
             known = replace(intent, copy_uid=uid)
             kube.apply_config_map(_copy_of(queue, namespace, key, known))
     except (Unreachable, ServerError) as error:
-        _log.warning("attempt may not have been copied to a ConfigMap", err=error)
+        _log.warning("the attempt may not have been copied to a ConfigMap", err=error)
         return ""
     except ApiError as error:
         _log.warning("could not copy the attempt to a ConfigMap", err=error)

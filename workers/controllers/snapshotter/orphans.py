@@ -80,7 +80,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
     seconds = work.hold_seconds()
     if seconds > 0:
         return wait(seconds, "the call of another process may still run")
-    _log.warning("the object is gone; asking the driver for what its call left behind")
+    _log.warning("the object is gone; repeating its call to find out what the call created")
     secrets = secrets_of(work, known)
     work.remember(replace(known, is_copied=False, deadline=work.deadline()), polls=work.polls)
     work.reach("ask-orphan")
@@ -120,7 +120,7 @@ def _doubt(work: ContentPass, known: Intent) -> str:
 def _set_aside(known: Intent, problem: str) -> Outcome:
     """Leaves an attempt to an operator; `csi-fleet audit` lists its snapshot, if there is one."""
     _log.warning(
-        "record of an attempt is not trusted",
+        "the record of an attempt is not trusted",
         name=known.name,
         snapshot=known.handle,
         err=problem,

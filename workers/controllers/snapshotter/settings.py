@@ -36,15 +36,19 @@ FLAGS: Final = (
     Flag("snapshot-name-uuid-length", _INT, "-1", "How many characters (1 to 32) of the "
          "VolumeSnapshot's UID, without its dashes, the snapshot name contains; -1 means the whole "
          "UID with its dashes."),
-    Flag("groupsnapshot-name-prefix", _STRING, "groupsnapshot", "The same for group snapshots."),
-    Flag("groupsnapshot-name-uuid-length", _INT, "-1", "The same for group snapshots."),
+    Flag("groupsnapshot-name-prefix", _STRING, "groupsnapshot", "Prefix of the names of group "
+         "snapshots in the driver. The name is this prefix, a dash and the UID of the "
+         "VolumeGroupSnapshot."),
+    Flag("groupsnapshot-name-uuid-length", _INT, "-1", "How many characters (1 to 32) of the "
+         "VolumeGroupSnapshot's UID, without its dashes, the name of the group snapshot contains; "
+         "-1 means the whole UID with its dashes."),
     Flag("extra-create-metadata", _BOOL, "false", "Add the names of the snapshot and of its "
          "content to the parameters of CreateSnapshot.", _RUN_WORKER),
     Flag("node-deployment", _BOOL, "false", "Handle only the snapshot contents whose label names "
          "the node in the environment variable NODE_NAME. An audit ignores the snapshots of other "
          "nodes.",
          _RUN_WORKER | {Command.AUDIT}),
-    Flag("resync-period", _DURATION, "15m", "How often every undecided snapshot content is "
+    Flag("resync-period", _DURATION, "15m", "How often every unfinished snapshot content is "
          "rechecked.", RESYNC_COMMANDS, bound=POSITIVE),
     Flag("delete-unread-snapshots", _BOOL, "true", "When a pre-provisioned content with policy "
          "Delete is deleted before its status has a handle, delete its snapshot too. "
