@@ -39,8 +39,8 @@ def is_accessible(volume: Mapping[str, Any], node_segments: Mapping[str, str]) -
 
     Args:
         volume: the PersistentVolume.
-        node_segments: the accessible topology that NodeGetInfo returned; if it is empty, every
-            volume is accessible.
+        node_segments: the node's accessible topology, as NodeGetInfo returned it; if it is
+            empty, every volume is accessible.
     """
     if not node_segments:
         return True
@@ -52,7 +52,7 @@ def is_accessible(volume: Mapping[str, Any], node_segments: Mapping[str, str]) -
 
 
 def selector_problem(volume: Mapping[str, Any]) -> str:
-    """Return why a volume's affinity is invalid, with Go's text; "" if it is valid (P-341, P-506).
+    """Return why a volume's affinity is invalid, as Go words it; "" if it is valid (P-341, P-506).
 
     The API server accepts only one kind of invalid affinity: a comparison with a value that is not
     a 64-bit integer. The problem matters only if no term matches.
@@ -150,7 +150,7 @@ def expression_matches(expression: Mapping[str, Any], labels: Mapping[str, str])
 
 
 def _numbers(label: str | None, values: Sequence[str]) -> tuple[int, int] | None:
-    """Return the label and the only value as 64-bit integers; None if that is impossible."""
+    """Return the label and the single value as 64-bit integers, or None if that fails."""
     if label is None or len(values) != 1:
         return None
     left, right = _integer(label), _integer(values[0])

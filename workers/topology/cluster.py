@@ -81,9 +81,9 @@ class ClusterTopology:
     def places(self, driver_name: str) -> tuple[Term, ...]:
         """Return the distinct places for all registered sets of keys, sorted (P-321).
 
-        The sets of all nodes count. So a node that is outdated, or ahead in an upgrade of the
-        driver, can add places but never removes any. (csi-provisioner uses the keys of one random
-        node.)
+        The key sets of all nodes are used. So a node that is outdated, or ahead in an upgrade of
+        the driver, can add places but never removes any. (csi-provisioner uses the keys of one
+        random node.)
         """
         if driver_name not in self._places:
             found = [self.terms(keys) for keys in self.key_sets(driver_name)]

@@ -134,7 +134,10 @@ class _Attempt:
             )
 
     def _requisite(self) -> Sequence[Term]:
-        """Steps B and C: return the distinct, sorted terms; empty for an unset field (P-312)."""
+        """Steps B and C: return the distinct, sorted terms; empty if the field stays unset.
+
+        The field is `accessibility_requirements` of CreateVolume (P-312).
+        """
         if self._inputs.allowed_topologies:
             return sort_distinct(flatten(self._inputs.allowed_topologies))
         if not self._node and not self._inputs.immediate:
@@ -144,7 +147,7 @@ class _Attempt:
     def _aggregate(self) -> tuple[Term, ...]:
         """Collect the terms of the cluster's nodes for the driver's keys (P-321)."""
         cluster, driver = self._inputs.cluster, self._inputs.driver_name
-        # If a node is selected, only its keys count.
+        # If a node is selected, only the keys of that node are used.
         sets = (self._keys,) if self._keys else cluster.key_sets(driver)
         if not sets:
             raise _TopologyError("no available topology found")

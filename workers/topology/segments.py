@@ -23,7 +23,7 @@ _SAFE = "/:"
 def node_segment(segments: Mapping[str, str]) -> Term:
     """Return the node's only segment in node deployment, sorted (CAP-024).
 
-    The segment is empty without topology.
+    The segment is empty if the node reports no topology.
     """
     return make_term(segments)
 
