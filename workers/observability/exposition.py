@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that is set in the environment of the children of `run` before they are started."""
+"""The environment variable that `run` sets for its child processes before it starts them."""
 
 # These names are public in prometheus_client, but have no type annotations.
 _MmapedDict: Any = mmap_dict.MmapedDict
@@ -61,12 +61,12 @@ class SharedMetrics(Collector):
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
-        """Empty the folder, so that a run starts from zero as a single process does."""
+        """Empty the folder, so that a run starts from zero, as a single process does."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(mode=0o700, parents=True)
 
     def forget_process(self, pid: int) -> None:
-        """Drop a dead child's gauges and keep its counts; call this after a child has ended."""
+        """Drop a dead child's gauges and keep its counts; call this after the child has exited."""
         with self._lock:
             _mark_process_dead(pid, str(self.directory))
             for kind in ("counter", "histogram"):
@@ -159,14 +159,14 @@ class Exposition(Collector):
         self._sources = (*sources, process, self.scrapes)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, each metric family once."""
+        """Yield all metric families, without duplicates."""
         for source in self._sources:
             for family in source.collect():
                 yield _without_empty_labels(family)
 
 
 def _without_empty_labels(family: Metric) -> Metric:
-    """Remove ended gauges, the library's `_created` samples, and optional labels without value."""
+    """Remove hidden gauges, the library's `_created` samples, and optional labels with no value."""
     optional = _OPTIONAL_LABELS.get(family.name)
     shown = Metric(family.name, family.documentation, family.type, family.unit)
     for sample in family.samples:

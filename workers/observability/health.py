@@ -1,8 +1,8 @@
 """Checks the liveness of this process's threads, and whether its Lease is renewed.
 
 Each piece of background work has a heart, which must beat or end within a time limit. If a heart is
-silent for longer, its thread hangs, and the liveness check names it. A thread that waits for work
-has no heart, because it cannot be late.
+silent for longer, its thread is stuck, and the liveness check reports the name of the heart. A
+thread that waits for work has no heart, because it cannot be late.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LIMIT_SECONDS: Final = 120.0
-"""The default time limit of a heart. A step is a bounded piece of work: a few requests to Redis or
-the API server, each with a timeout of some seconds.
+"""The default time limit of a heart. The work between two beats is bounded: a few requests to Redis
+or the API server, each with a timeout of some seconds.
 """
 
 # A leader is unhealthy if it has not renewed its Lease for the lease duration plus this time

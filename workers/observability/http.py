@@ -55,13 +55,13 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def always_ok() -> str:
-    """Return "", as a check that never fails."""
+    """Always return "": this is a check that never fails."""
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The probes; each returns "" if all is well, otherwise the problem in one line.
+    """The probes; each returns "" if all is well, or else one line that names the problem.
 
     Args:
         live: fails if only a restart can help (`Heartbeats.check`).

@@ -52,7 +52,7 @@ class LaneFigures(Protocol):
 
     @property
     def blocked(self) -> int:
-        """Number of keys that wait for a lock that another key holds."""
+        """Number of keys that are waiting for a lock that another key holds."""
 
     @property
     def head_age_seconds(self) -> float:
@@ -75,7 +75,8 @@ class LaneCollector(Collector):
     """Converts figures about the queues into gauges.
 
     Args:
-        read: reads the figures from Redis, by queue (`<kind>|<driver>`).
+        read: reads the figures from Redis, and returns a mapping from each queue
+            (`<kind>|<driver>`) to its figures.
         read_sizes: reads the figures that belong to no queue, such as `intents`, and returns
             them by name.
         work_queues: maps each kind to the name of upstream's work queue; all other kinds keep
@@ -93,7 +94,7 @@ class LaneCollector(Collector):
         self._read_sizes = read_sizes
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Return nothing, so that Redis is not needed for the registration."""
+        """Return nothing, so that the collector can be registered while Redis is unavailable."""
         return []
 
     def collect(self) -> Iterable[GaugeMetricFamily]:

@@ -61,7 +61,8 @@ _RECORD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", None, None
     "taskName",
 }
 
-# Verbosity 5 is DEBUG (10) and verbosity 0 is INFO (20), so each step of verbosity is two levels.
+# Verbosity 5 is DEBUG (10) and verbosity 0 is INFO (20), so each step of verbosity lowers Python's
+# log level by 2.
 _LEVELS_A_VERBOSITY: Final = 2
 _FIELD_ORDER: Final = ("key", "claim", "volume", "driver", "attempt")
 _bound: ContextVar[dict[str, Any]] = ContextVar("log_fields")
@@ -151,7 +152,7 @@ def is_operational(error: BaseException) -> bool:
 
 
 def strip_text(text: str) -> str:
-    """Replace logins in URLs and bearer tokens in a text."""
+    """Replace the logins in URLs, and bearer tokens, with `STRIPPED`."""
     text = _URL_LOGIN.sub(f"://{STRIPPED}@", text)
     text = _QUERY_LOGIN.sub(rf"\g<name>{STRIPPED}", text)
     return _BEARER.sub(rf"\g<word>{STRIPPED}", text)

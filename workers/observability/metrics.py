@@ -28,8 +28,8 @@ NO_STATUS: Final = "unknown-non-grpc"
 """Status label of calls that ended without a gRPC status (P-011)."""
 
 GONE: Final = -math.inf
-"""The value of an ended gauge, which the exposition hides. With several processes, a gauge cannot
-be removed; `livemax` then prefers another process's value.
+"""The value of a gauge that is no longer exported; the exposition hides such a gauge. With several
+processes, a gauge cannot be removed; `livemax` then prefers another process's value.
 """
 
 OUTCOMES: Final = ("done", "retry", "wait", "blocked")
@@ -44,7 +44,7 @@ _CLAIM_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 
 
 
 class _Known(MetricWrapperBase):
-    """Caches known series, to avoid the library's checks and its lock for 17 series per claim."""
+    """Caches the series in use, to save the library's checks and lock for 17 series per claim."""
 
     def labels(self, *labelvalues: Any, **labelkwargs: Any) -> Self:
         known: Any = self._metrics.get(labelvalues)
@@ -80,7 +80,7 @@ class Metrics:
         self._declare_attachments()
 
     def provisioned(self, claim: Mapping[str, Any], seconds: float) -> None:
-        """Count a claim whose volume was created and saved, after `seconds` (L-095)."""
+        """Count a claim whose volume took `seconds` to be created and saved (L-095)."""
         labels = claim_labels(claim)
         self.provision_total.labels(*labels).inc()
         self.provision_seconds.labels(*labels).observe(seconds)
@@ -90,7 +90,7 @@ class Metrics:
         self.provision_failed_total.labels(*claim_labels(claim)).inc()
 
     def deleted(self, volume: Mapping[str, Any], seconds: float) -> None:
-        """Count a deleted volume, after `seconds`."""
+        """Count a volume that took `seconds` to be deleted."""
         self.delete_total.labels(volume_class(volume)).inc()
         self.delete_seconds.labels(volume_class(volume)).observe(seconds)
 
@@ -111,7 +111,7 @@ class Metrics:
                 self.attempts.labels(kind, driver_name, outcome)
 
     def driver_left(self, driver_name: str) -> None:
-        """End the connection gauge of a driver that this process no longer serves."""
+        """Stop exporting the connection gauge of a driver that this process no longer serves."""
         self.driver_connected.labels(driver_name).set(GONE)
 
     def csi_observer(
@@ -119,10 +119,10 @@ class Metrics:
     ) -> Callable[[str, str | None, float], None]:
         """Return an observer of a driver's calls.
 
-        Its arguments are the method, the code in Go's spelling, and the seconds.
+        The observer's arguments are the method, the code in Go's spelling, and the seconds.
 
         Args:
-            driver_name: the driver's name, "" while it is unknown.
+            driver_name: the driver's name, "" while the name is unknown.
             migrated: True or False for a driver that replaces an in-tree plugin (P-009),
                 otherwise None.
         """
@@ -390,7 +390,7 @@ class Metrics:
 
 
 def claim_labels(claim: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a claim's class and source from `spec`, not the beta annotation (L-095, C-085)."""
+    """Return a claim's class and source, as in `spec`; ignore the beta annotation (L-095, C-085)."""
     spec = claim.get("spec") or {}
     source = spec.get("dataSource") or {}
     return spec.get("storageClassName") or "", source.get("kind") or ""

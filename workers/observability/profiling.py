@@ -68,7 +68,7 @@ def profile(seconds: float, stop: threading.Event) -> str:
 
     Args:
         seconds: how long to sample, at most `MAX_PROFILE_SECONDS`.
-        stop: ends the profile early when set.
+        stop: an event that ends the profile early when it is set.
     """
     stacks: Counter[str] = Counter()
     end = time.monotonic() + min(seconds, MAX_PROFILE_SECONDS)

@@ -42,8 +42,8 @@ def resource_of(url: str) -> tuple[str, str]:
 def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
     """Return an observer of API requests.
 
-    Its arguments are the method, the path, the status and the seconds. The status is 0 if there was
-    no response. A watch is observed only if it could not be opened.
+    The observer's arguments are the method, the path, the status and the seconds. The status is 0
+    if there was no response. A watch is observed only if it could not be opened.
     """
 
     def observe(method: str, url: str, status: int, seconds: float) -> None:
@@ -83,7 +83,7 @@ def csi_observer(
 ) -> Callable[[str, str, str | None, float], None]:
     """Return an observer of driver calls.
 
-    Its arguments are the driver, the method, the code in Go's spelling, and the seconds.
+    The observer's arguments are the driver, the method, the code in Go's spelling, and the seconds.
 
     Args:
         metrics: counts the calls.

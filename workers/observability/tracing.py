@@ -72,7 +72,7 @@ class Tracing:
     def work(
         self, name: str, text: str, waited_seconds: float, **fields: str
     ) -> AbstractContextManager[None]:
-        """Trace the block, one reconcile, as a span; calls made inside become its children.
+        """Trace the block, which runs one reconcile, as a span; calls inside it become child spans.
 
         Args:
             name: the name of the span.

@@ -61,7 +61,7 @@ def note(event: str, detail: str = "") -> None:
 
 
 def last(event: str) -> str:
-    """Return the text of the newest note with this event in the current reconcile; "" if none."""
+    """Return the text of the current reconcile's newest note with this event, or "" if none."""
     notes = _current.get()
     for _, text in reversed(notes.lines if notes is not None else ()):
         if text.startswith(f"{event} "):
@@ -75,7 +75,7 @@ def refused(error: Exception) -> None:
 
 
 def tell_refused(log: FleetLogger, error: Exception) -> None:
-    """Note and log a refusal whose cause is not shown by an event or by the caller."""
+    """Note and log a refusal whose cause neither an event nor the caller reports."""
     log.warning("the API server refused", err=error)
     refused(error)
 
