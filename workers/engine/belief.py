@@ -5,9 +5,9 @@ copy of the bytes and write them back later. So the API server decides, because 
 write to it:
 
 1. If an object is gone, its record is trusted while the copy of the record in a ConfigMap exists:
-this copy is removed before the attempt ends. The record is also trusted if the API server still
-remembers the deletion, and the deleted object had no volume or snapshot. If the deleted object had
-its result, the attempt has ended and the record is dropped. Any other record is left for an
+this copy is removed before the attempt ends. The record is also trusted if the API server's history
+still contains the deletion, and the deleted object had no volume or snapshot. If the deleted object
+had its result, the attempt has ended and the record is dropped. Any other record is left for an
 operator to decide.
 2. A volume or snapshot that a live object names is in use, whatever a record says about it.
 
@@ -64,14 +64,14 @@ def doubt_about(
 ) -> str:
     """Return why the record of a deleted object is not trusted; "" if its attempt is still open.
 
-    The reason is `ENDED` if the API server still remembers that the object had its result.
+    The reason is `ENDED` if the API server still has evidence that the object had its result.
 
     Args:
         kube: reads objects live from the API server.
         vanished: the deleted object.
         has_copy: asks the API server whether the attempt's ConfigMap exists.
-        since: the known resourceVersions from before the deletion. They may come from Redis,
-            because with a wrong version no deletion is found.
+        since: the known resourceVersions from before the deletion. They may be read from Redis,
+            because a wrong version can only mean that no deletion is found.
 
     Raises:
         AwayError: the API server does not answer.

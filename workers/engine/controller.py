@@ -62,7 +62,7 @@ class Controller(Protocol):
         """Return True if this controller has work for the driver, given its capabilities."""
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Return how many keys of each kind may run at once over all workers; 0 allows none."""
+        """Return how many keys of each kind may run at once across all workers; 0 allows none."""
 
 
 def load(name: str) -> Controller:
@@ -107,7 +107,9 @@ class Ticks(Protocol):
     """A controller that adds keys on its own schedule, in addition to `periodic`."""
 
     def tick(self, context: Context, drivers: Sequence[Driver], *, is_first: bool) -> None:
-        """Add the due keys; called twice a second, `is_first` on a process's first call.
+        """Add the keys that are due; this is called twice a second.
+
+        `is_first` is True for the first call in a process.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -119,4 +121,4 @@ class TellsOfDrivers(Protocol):
     """A controller whose watcher rules or tools need facts about a driver."""
 
     def record(self, driver: Driver) -> Mapping[str, Any]:
-        """Return this controller's fields for the driver's record in the registry; no secrets."""
+        """Return this controller's fields for the driver's registry record, without secrets."""

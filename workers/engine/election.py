@@ -7,9 +7,9 @@ Lease must expire first, as in client-go.
 
 Each worker measures its permitted time with its own clock, from a moment that is certainly before
 the renewal. For the holder, this is the start of its write. For a peer, it is the start of its last
-read that did not yet show the renewal. A foreign holder counts the whole duration from when it sees
-the renewal, which is later. So this worker has stopped before a foreign holder starts, whatever
-hangs or dies.
+read that did not yet show the renewal. A foreign candidate counts the whole duration from the
+moment when it sees the renewal, which is later. So this worker has stopped before a foreign
+candidate starts, whatever hangs or dies.
 
 If the remaining time of a peer is unknown or too short, the peer writes itself into the Lease in
 place of the current holder: a renewal by one peer counts for all of them.
@@ -91,9 +91,10 @@ class Election:
     Args:
         leases: reads and writes Leases; each call must end within the renew deadline.
         name: the name of the Lease (F-020).
-        identity: the identity of this process; it also recognises peers.
+        identity: the identity of this process, which is also used to recognise peers.
         settings: the leader election settings from the flags.
-        clock: returns local seconds, which also count while the machine is suspended.
+        clock: returns the time of a local clock in seconds, which keeps running while the
+            machine is suspended.
         now: returns the wall-clock time to write into the Lease; it is never compared with
             another clock.
         on_slow: called when the holder had to read the Lease before it could renew it.
@@ -127,11 +128,11 @@ class Election:
     def step(self) -> Standing:
         """Take, renew or watch the Lease once.
 
-        If `is_in_doubt` is True afterwards, the holder may be a peer that knows a newer name of
-        this Redis. The next step decides whether it is.
+        If `is_in_doubt` is True afterwards, the holder may be a peer that already uses a newer name
+        of this Redis. The next step decides whether the holder is a peer.
 
         While the API server does not answer, work continues until the last renewal expires. After
-        that, the standing is UNKNOWN in this process, but may still be known in its peers.
+        that, the standing is UNKNOWN in this process, but its peers may still know the holder.
         """
         self.is_in_doubt = False
         try:
@@ -176,9 +177,9 @@ class Election:
         return period * (1 + _JITTER * random.random())  # noqa: S311 - no secret
 
     def release(self) -> None:
-        """Give up the Lease if this process or a peer holds it, so that no candidate waits (F-018).
+        """Give up the Lease if this process or a peer holds it, so that others need not wait.
 
-        Only the last of the peers calls this.
+        Only the last of the peers calls this (F-018).
         """
         if not self.standing.is_ours:
             return
@@ -239,7 +240,7 @@ class Election:
         if not self.holder or self.clock() - self._seen_at > duration:
             return self._write(lease, is_new=True)
         if not self.identity.is_fellow(self.holder):
-            # A csi-fleet holder that is not recognised may be a peer that already knows a new name
+            # A csi-fleet holder that is not recognised may be a peer that already uses a new name
             # of this Redis.
             self.is_in_doubt = (
                 OURS in self.holder and self.holder != self._doubted and self.may_work()

@@ -41,7 +41,7 @@ _log = get_logger(__name__)
 AWAY_SECONDS: Final = 1.0
 # Retry delay while Redis accepts no new records: other keys must finish first.
 FULL_SECONDS: Final = 15.0
-# How long a woken thread keeps taking keys from its list before other lists have their turn.
+# How long a thread keeps taking keys from one list before it lets other lists have their turn.
 TURN_SECONDS: Final = 0.5
 # The retry intervals of the Go sidecars, for controllers that have no settings for them.
 RETRY_START_SECONDS: Final = 1.0
@@ -61,7 +61,7 @@ def _current(lease: Lease) -> Iterator[None]:
 
 @contextmanager
 def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Iterator[None]:
-    """Release the lease if the block fails, because the heartbeat would renew it forever."""
+    """Release the lease if the block fails; otherwise the heartbeat would renew it forever."""
     try:
         yield
     except BaseException:
@@ -70,9 +70,9 @@ def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Ite
 
 
 def run(context: Context, controllers: Mapping[str, Controller], place: str) -> None:
-    """Reconcile each due key of one place, one after the other.
+    """Reconcile the due keys of one place, one after the other.
 
-    Ends when no key is due, when the turn of the place is over, or when this process is no longer
+    Return when no key is due, when the turn of the place is over, or when this process is no longer
     allowed to work on such keys. Another message announces the remaining keys.
 
     Args:
@@ -104,7 +104,7 @@ def _take(context: Context, driver: str, kinds: Sequence[str], *, is_woken: bool
     may_work = context.may_work
     wanted = [kind for kind in kinds if may_work is None or may_work(kind, driver)]
     if not wanted:
-        # The sweep wakes the list again, so a peer worker gets these keys.
+        # The sweep sends another message for this list, so a peer worker takes these keys.
         _log.v(2, "keys left to others, the lease is not ours", driver=driver)
         return None
     try:
@@ -181,7 +181,8 @@ class Pass:
             ended(outcome)
             result = outcome.action.value
             context.metrics.attempts.labels(key.kind, self.driver_name, result).inc()
-            # The reason of a failed attempt is upstream's word for its state, such as "finished".
+            # For a failed attempt, the outcome's reason is upstream's name for its state, such as
+            # "finished", so the note says "failed" instead.
             has_failed = outcome.action is Action.RETRY and trail.last("error")
             trail.note("end", "failed" if has_failed else outcome.reason)
             tracing.ended(result, outcome.reason, is_error=outcome.action is Action.RETRY)

@@ -6,8 +6,8 @@ Redis, for all workers. If only one process does not know the state of the Lease
 unreachable, or its last read is too old), only that process stops: it takes no key, begins no call,
 cancels its running calls, and leaves the keys to its peers.
 
-Each effect asks the election's own clock immediately before it happens, so nothing in this module
-is urgent: Redis may be empty, or a request may hang. Each Lease is renewed independently of the
+The election's own clock is checked immediately before each effect, so nothing in this module is
+urgent, even if Redis is empty or a request hangs. Each Lease is renewed independently of the
 others, and is also reported to Redis independently.
 
 A worker that cannot reach its Redis for long can do no work. It lets its Leases expire, because a
@@ -90,7 +90,10 @@ class Lanes(Protocol):
 
 
 class Fellows(Protocol):
-    """The register of the workers under each Lease. Methods raise QueueUnavailable."""
+    """The register of the workers that work under each Lease.
+
+    Methods raise QueueUnavailable if Redis does not answer.
+    """
 
     def installation(self, known: str) -> str:
         """Return the name of this Redis; if Redis has no name, give it the name `known`."""
@@ -149,7 +152,8 @@ class Leadership:
         on_change: called when this process's permission to work under a Lease has changed. The
             arguments are the candidate, and True if its keys are left to other processes.
         metrics: the metrics with the gauges (F-024); None for no gauges.
-        clock: returns local seconds, which also count while the machine is suspended.
+        clock: returns the time of a local clock in seconds, which keeps running while the
+            machine is suspended.
     """
 
     def __init__(
@@ -193,7 +197,7 @@ class Leadership:
         return election is not None and election.may_work()
 
     def step(self, candidates: Iterable[Candidate]) -> None:
-        """Step every Lease once, in parallel, and wait until all steps have ended.
+        """Take one election step for every Lease, in parallel, and wait until all steps have ended.
 
         Raises:
             QueueUnavailable: Redis does not answer; the next step reports again.
@@ -205,7 +209,7 @@ class Leadership:
         self.look()
 
     def start(self, candidates: Callable[[], Iterable[Candidate]]) -> None:
-        """Start a thread that steps each Lease when it is due, until `stop` is called."""
+        """Start a thread that takes each Lease's election step when it is due, until `stop`."""
         period = self._settings.retry_period_seconds
         self._loop = Loop(
             "leases", lambda: self._round(candidates()), backoff=Backoff(period / 2, period)
@@ -213,7 +217,7 @@ class Leadership:
         self._loop.start()
 
     def look(self) -> None:
-        """Call `on_change` for each Lease whose permission has changed; send no request."""
+        """Call `on_change` for each Lease whose permission has changed, without any request."""
         for one in self._all():
             may_work = one.election.may_work()
             # A foreign holder's Lease pauses the lanes for all workers, so no peer can take over
@@ -293,7 +297,7 @@ class Leadership:
         return max(_SOON_SECONDS, next_at - self._clock())
 
     def _step_alone(self, one: _Kept) -> None:
-        """Step one Lease, and report its state to Redis in a separate task.
+        """Take the election step of one Lease, and report its state to Redis in a separate task.
 
         The task is separate so that the report cannot delay renewals.
         """

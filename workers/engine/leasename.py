@@ -1,7 +1,7 @@
-"""Names a sidecar's Lease and this process as its holder; recognises holders with the same Redis.
+"""Builds the names of a sidecar's Lease and of its holder; recognises the peers of a holder.
 
-Rules F-020, F-021, L-090.
-Source: kubernetes-csi/csi-lib-utils, leaderelection/leader_election.go sanitizeName.
+Rules F-020, F-021, L-090. Source: kubernetes-csi/csi-lib-utils, leaderelection/leader_election.go
+sanitizeName.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def lease_name(driver_name: str) -> str:
 
 
 class LeaseIdentity:
-    """Names this process as a holder of Leases, and recognises its peers.
+    """The identity under which this process holds Leases, also used to recognise its peers.
 
     Peers, called fellows in the code, are the workers of one Redis, where each worker sees what the
     others are working on. Workers of another Redis, for instance a replica with its own Redis, are

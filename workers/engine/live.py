@@ -1,10 +1,10 @@
 """Reads and writes one object during a reconcile, for every controller.
 
 A `LivePass` holds the object as last read or written. All reads are live. A write is retried in a
-loop after conflicts, and names the uid, so that it never changes a newer object with the same name.
-A finalizer is patched in the only way that cannot conflict. Each effect is announced, by the name
-of its step, immediately before it happens. A reconcile that must stop early raises `Ended`, whose
-outcome the frame uses.
+loop after conflicts. It contains the object's uid, so that it never changes a newer object with the
+same name. A finalizer is patched in the only way that cannot conflict. Each effect is announced, by
+the name of its step, immediately before it happens. A reconcile that must stop early raises
+`Ended`, whose outcome the frame uses.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class LivePass:
             status: True to patch the status subresource.
             is_exact: True to fail if the object has changed since it was read. False if the
                 patch is right whatever else has changed in the object.
-            tries: number of conflicts after which the last one is raised.
+            tries: number of conflicts after which the last conflict is raised.
 
         Returns:
             The object as stored; `item` itself if nothing was written.
@@ -282,7 +282,7 @@ class DriverPass(LivePass):
         return self.driver.event_source
 
     def secret(self, reference: SecretRef | None) -> dict[str, str]:
-        """Return the data of a secret, read live; empty without a reference.
+        """Return the data of a secret, read live; empty if `reference` is None.
 
         Read the secret again for each call, and never keep its data.
 
@@ -344,7 +344,7 @@ class OpenCalls:
         return session.latest(self.newest, self.earlier)
 
     def seconds_left(self, session: Session) -> float:
-        """Return how long the opposite call must wait; 0 if every call has ended."""
+        """Return how long a call that undoes these calls must wait; 0 if every call has ended."""
         return session.seconds_left(self.newest, self.earlier)
 
     def with_next(self, session: Session, timeout_seconds: float) -> Self:

@@ -71,7 +71,7 @@ class Passes:
             self._heartbeats.stop(heart)
 
     def expire(self, queue: WorkQueue) -> None:
-        """Release the leases of reconciles over their time limit; call this periodically."""
+        """Release the leases of reconciles that exceed their time limit; call this periodically."""
         with self._lock:
             running = list(self._running.items())
         for heart, lease in running:

@@ -23,7 +23,7 @@ AGAIN_SECONDS: Final = 5.0
 
 
 def mirror_first(pauses: Pauses, record: PauseRecord) -> None:
-    """Copy the operators' pauses from the API server to a Redis without a recent copy.
+    """Copy the operators' pauses from the API server to a Redis that has no recent copy.
 
     Call this before limits are declared.
 
@@ -42,7 +42,7 @@ def mirror_first(pauses: Pauses, record: PauseRecord) -> None:
 
 
 def class_pause(runtime: Runtime, name: str) -> Outcome | None:
-    """Return the outcome, with its reason, for a key; None if the key's class is not paused.
+    """Return the outcome for a key of the class, if the class is paused; None if it is not.
 
     Raises:
         QueueUnavailable: Redis does not answer.

@@ -1,4 +1,4 @@
-"""Adds the keys of periodic work that is due, and sends events about claims that are held.
+"""Adds the keys of periodic work that is due, and sends events about claims that are held back.
 
 The periodic work includes capacity polls and sweeps. Each worker checks twice a second what is due,
 and beat's tick triggers a check too. The periods are marks in Redis, so a timer that runs twice, is
@@ -33,6 +33,7 @@ class Periodic:
         periods: the marks of the periods in Redis.
         controllers: the controllers of this process; their methods are called with the result
             of `context`.
+        context: returns this process's `Context`.
         lasting: sends events about claims that are held back for long; None for no events.
     """
 

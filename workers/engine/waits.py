@@ -1,6 +1,6 @@
 """Indexes objects that still need work by the objects that they wait for, for all rules.
 
-`put` declares which objects an object waits for; `waiting_for` finds the objects to wake when one
+`put` declares which objects an object waits for; `waiting_for` finds the objects to queue when one
 of those changes. `begin_list` notes the known objects, `listed` checks off an object that the list
 contains, and `end_list` returns the objects that are gone. Objects that need no more work are not
 kept.

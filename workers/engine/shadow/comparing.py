@@ -105,7 +105,7 @@ def compare(
 
 
 def _created(wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]) -> tuple[str, ...]:
-    """Return the differences, in both directions, between our created object and theirs."""
+    """Return the differences, in both directions, between our object and the sidecar's."""
     ours, theirs = dict(leaves(wanted)), dict(leaves(live))
     others = re.compile("(" + ignored.pattern + _OTHERS + ")")
     names = [one for one in sorted(ours.keys() | theirs.keys()) if not others.fullmatch(one)]
@@ -123,7 +123,7 @@ def _created(wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]) -> 
 def _changed(
     base: JsonObject, wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]
 ) -> tuple[str, ...]:
-    """Return the fields that ours would have changed, and whose live values differ from ours."""
+    """Return the fields that the shadow would have changed and whose live values differ."""
     before, ours, theirs = (dict(leaves(one)) for one in (base, wanted, live))
     names = [
         name

@@ -21,13 +21,13 @@ _SECONDS: Final = "1"
 
 
 class History:
-    """Reads an object's past states; both methods return an empty result if they are lost."""
+    """Reads an object's past states; both methods return an empty result if the states are lost."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
     def version(self, path: str) -> str:
-        """Return the version from which to read the states of an object that does not exist yet."""
+        """Return the resourceVersion at which to start watching for an object to be created."""
         try:
             found = self._client.get(_collection(path), {"limit": "1"})
         except ApiError:

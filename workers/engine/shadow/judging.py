@@ -49,10 +49,10 @@ class Past(Protocol):
     """The states of an object between two checks (`history.History`)."""
 
     def version(self, path: str) -> str:
-        """Return the version from which to read an object that does not exist yet."""
+        """Return the resourceVersion at which to start watching for an object to be created."""
 
     def states(self, path: str, version: str) -> list[JsonObject]:
-        """Return the object's states since `version`, oldest first; empty if they are forgotten."""
+        """Return the object's states since `version`, oldest first; empty if they are lost."""
 
 
 class Judge:
@@ -183,7 +183,7 @@ class Judge:
         return Verdict.DIFFERS if self._now() - since > self._settle_seconds else Verdict.WAITS
 
     def _look_for_unforeseen(self) -> None:
-        """Record the volumes that were created since the start and had not been predicted."""
+        """Record the volumes that were created since the start without having been predicted."""
         names = set(self._drivers())
         for volume in self._kube.list(paths.VOLUMES):
             metadata = volume["metadata"]
@@ -225,7 +225,7 @@ def _without_noise(item: JsonObject | None) -> JsonObject | None:
 
 
 def _owner(record: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the path and uid of the object for which an object is created; None without one."""
+    """Return the path and uid of the object for which an object is created, or None."""
     spec = (record["wanted"] or {}).get("spec") or {}
     for name, resource in _OWNERS.items():
         if isinstance(found := spec.get(name), dict):
