@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from workers.queue.keys import Key
 
-# Number of fields per command; they add up to a few hundred KiB.
+# Number of fields per command; together, they have a size of a few hundred KiB.
 _BATCH: Final = 250
 
 
 class CapacityStore:
-    """A store for the known objects of each driver, by the text of their item.
+    """A store of each driver's known objects, which are found by the text of their item.
 
     Methods raise QueueUnavailable.
     """
@@ -49,7 +49,7 @@ class CapacityStore:
         return int(self._scripts.run("turn", driver, 1000 / qps, max(1, burst))) / 1000
 
     def known(self, driver: str, item: str) -> tuple[bool, dict[str, Any] | None]:
-        """Return whether a plan is stored, and the known object of the item.
+        """Return True if a plan is stored, and the known object of the item, or None.
 
         If Redis loses its data, no plan is stored until the next one is made.
         """
@@ -173,14 +173,14 @@ class CapacityStore:
             self._client.set(self._planned + driver, encode(record))
 
     def postponed(self, keys: Sequence[Key]) -> set[Key]:
-        """Return the keys that wait for a retry or a delayed refresh.
+        """Return the keys among `keys` that are waiting for a retry or a delayed refresh.
 
         A poll must not add these keys.
         """
         return self._having(keys, lambda pipe, texts: pipe.zmscore(self._delayed, texts))
 
     def failing(self, keys: Sequence[Key]) -> set[Key]:
-        """Return the keys that are in back-off; no refresh shortens their back-off (S-008)."""
+        """Return the keys among `keys` that are in back-off, which no refresh shortens (S-008)."""
         return self._having(keys, lambda pipe, texts: pipe.hmget(self._fails, texts))
 
     def _having(self, keys: Sequence[Key], ask: Any) -> set[Key]:
@@ -222,8 +222,8 @@ def _is_newer(
 ) -> bool:
     """Return True if the known object was stored after the LIST, by comparing versions.
 
-    An object that was known before the LIST never is, even with a higher version: etcd was restored
-    from a backup then.
+    The result is False for an object that was known before the LIST, even if its version is higher
+    than the listed one: in that case, etcd was restored from a backup.
     """
     if known is None or known == before:
         return False

@@ -34,12 +34,16 @@ if TYPE_CHECKING:
 CACHED_KINDS: Final = (KIND_CLASSES, KIND_CSINODES, KIND_NODES)
 KINDS: Final = (*CACHED_KINDS, KIND_ATTACHMENTS)
 
-# Number of objects per script call; they add up to a few hundred KiB.
+# Number of objects per script call; together, they have a size of a few hundred KiB.
 _BATCH = 200
 
 
 class CatalogWriter:
-    """The watcher's side of the catalog. All methods may be repeated and raise QueueUnavailable."""
+    """The watcher's side of the catalog.
+
+    Every method may be called again after a failure, and raises QueueUnavailable if Redis does not
+    answer.
+    """
 
     def __init__(self, client: redis.Redis, *, now_ms: Callable[[], int] | None = None) -> None:
         self._client = client
@@ -52,8 +56,8 @@ class CatalogWriter:
     def epoch(self) -> str:
         """Return the current epoch.
 
-        If it has changed, list and replace all kinds again, and add all keys again. Read the epoch
-        before the LIST request and pass it to `mark_complete` afterwards.
+        If the epoch has changed, list and replace all kinds again, and add all keys again. Read the
+        epoch before the LIST request and pass it to `mark_complete` afterwards.
         """
         candidate, ttl_ms = self._scripts.new_life(), round(TTL_SECONDS * 1000)
         self._epoch = text(self._scripts.run("epoch", candidate, self._epoch, ttl_ms))
@@ -123,7 +127,7 @@ class CatalogWriter:
         self._drop(kind, gone, resource_version)
 
     def mark_complete(self, kinds: Iterable[str], epoch: str) -> bool:
-        """Declare that all objects of these kinds are written; False if `epoch` has ended."""
+        """Declare that all objects of these kinds are written; return False if `epoch` is over."""
         return bool(self._scripts.run("catalog_complete", epoch, *kinds))
 
     def keep_fresh(self, kinds: Iterable[str], epoch: str) -> None:
@@ -206,11 +210,11 @@ class _Copy:
 
 
 class CatalogReader:
-    """The worker's side of the catalog: one copy per process, refreshed by version; thread-safe.
+    """The worker's side of the catalog: one copy per process, of which only changes are fetched.
 
-    Pass the lease's `catalog` as `state`, so that Redis is queried only if the kind has changed
-    since the copy was read. Without `state`, every call costs one small round trip. Never modify
-    the returned objects, which all callers share.
+    A reader is thread-safe. Pass the lease's `catalog` as `state`, so that Redis is queried only if
+    the kind has changed since the copy was read. Without `state`, every call costs one small round
+    trip. Never modify the returned objects, which all callers share.
     """
 
     def __init__(self, client: redis.Redis) -> None:

@@ -1,4 +1,4 @@
-"""Deletes keys that fill up Redis under Celery's names: lists without a reader, oversized keys.
+"""Deletes keys with Celery's names that fill up Redis: lists that nothing reads, oversized keys.
 
 Redis has no quota per user, so a user that may send messages could fill it. No driver would then
 get new work until an operator deleted these keys. Deleting them is harmless: the queue sends lost
@@ -41,7 +41,7 @@ _STRANGE: Final = ("redbeat:", "_kombu.", "unacked")
 
 
 class CeleryKeys:
-    """Deletes keys that fill up Redis under Celery's names; each step checks a share of keys.
+    """Deletes keys with Celery's names that fill up Redis; each step checks some of the keys.
 
     Args:
         client: reads csi-fleet's own keys, which determine the expected lists.
@@ -95,7 +95,7 @@ class CeleryKeys:
                 break
 
     def _lists(self) -> set[str]:
-        """Return the names of the lists that have a reader or that announce waiting keys."""
+        """Return the names of the lists that a worker reads or that belong to a lane with keys."""
         found: Any = self._client.smembers(redis_key(self._client, "lanes"))
         lanes = {tuple(reversed(text(lane).split("|", 1))) for lane in found if b"|" in lane}
         drivers = {"", *self._drivers()}
@@ -104,7 +104,7 @@ class CeleryKeys:
         return {names.celery_queue(kinds.place_of(*place)) for place in places}
 
     def _most_bytes(self, name: str, lists: set[str]) -> int | None:
-        """Return a key's maximum size; 0 without a reader, None if the key is not Celery's."""
+        """Return a key's maximum size: 0 if nothing reads it, None if it is not Celery's key."""
         if name in lists or name == self._system:
             return LIST_BYTES
         if name in SCHEDULE:

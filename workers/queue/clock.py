@@ -57,7 +57,7 @@ def read_clock(client: redis.Redis) -> Clock:
 
 
 def ask_clock(client: redis.Redis, pipe: Any) -> None:
-    """Add two commands to a pipeline; pass their replies to `clock_of`."""
+    """Add the two commands that read the clock to a pipeline; pass their replies to `clock_of`."""
     pipe.time()
     pipe.get(redis_key(client, "clock"))
 

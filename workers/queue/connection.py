@@ -94,7 +94,7 @@ class FileLogin(CredentialProvider):
 
 
 def first_line(path: str) -> str:
-    """Return the first line of a password file; "" without a path or a readable file.
+    """Return the first line of a password file; "" if the file cannot be read or `path` is empty.
 
     The file cannot be read for a moment while it is being replaced.
     """

@@ -27,7 +27,7 @@ class Declared:
     Args:
         scripts: the scripts of the queue's Redis.
         heartbeats: the same scripts, run over the client of the heartbeat's thread.
-        wakeups: receives the lists that a declaration wakes.
+        wakeups: receives the Celery lists to which a message must be sent after a declaration.
         before: called with each lane before its limits are declared; None for no call. It may
             raise ApiError and may be slow, so after Redis has lost its data it is called from
             `declare`, not from `again`.

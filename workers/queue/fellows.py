@@ -42,7 +42,9 @@ INSTALLATION_VARIABLE: Final = "CSI_FLEET_INSTALLATION"
 
 
 class LeaseFellows:
-    """The workers that run under each Lease. Methods raise QueueUnavailable.
+    """The workers that run under each Lease.
+
+    Methods raise QueueUnavailable if Redis does not answer.
 
     Args:
         client: the client for the queue's Redis.
@@ -86,7 +88,7 @@ class LeaseFellows:
         return found
 
     def _give(self, name: str, instead_of: str) -> None:
-        """Write the name unless another process has already written one."""
+        """Write the name of this Redis, unless another process has replaced `instead_of`."""
         untyped: Any = self._client.pipeline(transaction=True)
         with untyped as pipe:
             pipe.watch(self._name)

@@ -25,7 +25,7 @@ _TRIES: Final = 5
 
 
 def adopt(client: redis.Redis) -> list[Key]:
-    """Move the remaining records of the previous release; overwrites nothing and may be repeated.
+    """Move the remaining records of the previous release; overwrite nothing. Safe to repeat.
 
     If a newer record already exists under the new key, the old record is kept where it is until the
     newer attempt has ended, because its call may still be running. A watcher is not allowed to

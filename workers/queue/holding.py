@@ -46,9 +46,10 @@ class HeldLeases:
     Args:
         scripts: runs the scripts that take, enter and end leases.
         heartbeats: runs scripts over a separate client, for the heartbeat's thread.
-        wakeups: receives the lists that the end of a lease wakes.
+        wakeups: receives the Celery lists to which a message must be sent after the end of a lease.
         ttl_ms: how long Redis keeps a lease that is not renewed.
-        clock: returns local seconds, which also count while the process is stopped.
+        clock: returns the time of a local clock in seconds, which keeps running while the
+            process is stopped.
         on_lost: called after leases were lost, or when Redis has begun a new epoch.
         remembered: reads marks and memos.
         caller: the `caller` of the session.
@@ -124,7 +125,7 @@ class HeldLeases:
         """See `WorkQueue.enter`."""
         lists, status = self._scripts.run("enter", *owner_of(lease), *(lock.text for lock in locks))
         if status == 1:
-            # The locks are set before `publish`, which may take long: if Redis begins a new life
+            # The locks are set before `publish`, which may take long: if Redis begins a new epoch
             # meanwhile, the heartbeat restores only the locks that are set here. They are not set
             # before the script runs, because the heartbeat would then restore locks that were only
             # requested.
@@ -205,7 +206,7 @@ class HeldLeases:
         return has_lost
 
     def end(self, script: str, lease: Lease, *args: str | bytes | float) -> list[int]:
-        """Run a script that ends a lease; return its reply without the lists to wake.
+        """Run a script that ends a lease; return its reply without the lists that need a message.
 
         Raises:
             QueueUnavailable: Redis does not answer; the heartbeat retries the call until Redis
@@ -231,9 +232,8 @@ class HeldLeases:
     ) -> list[int]:
         """Write the end of a lease; safe to repeat.
 
-        If the lease was lost, this only adds its key again and restores its records, because
-        perhaps no other process knows of the attempt. The records of a newer owner are never
-        replaced.
+        If the lease was lost, this only adds its key again and restores its records, because they
+        may be the only evidence of the attempt. The records of a newer owner are never replaced.
         """
         publish = self._wakeups.publish if scripts is self._scripts else self._wakeups.hold
         lists, is_owner, *reply = scripts.run(script, *args)
@@ -247,7 +247,7 @@ class HeldLeases:
     def _pay(self) -> None:
         """Retry writing the unconfirmed ends of leases.
 
-        This has no effect on a lease that another worker has.
+        This has no effect if another worker already has the lease.
         """
         while self._owed:
             self._settle(self._heartbeats, *self._owed[0])
@@ -271,8 +271,8 @@ def usable_seconds(ttl_ms: int) -> float:
 def owner_of(lease: Lease) -> tuple[str, str, str, str]:
     """Return the values that prove a lease to a script: key, process, token, epoch.
 
-    The epoch of a lost lease is empty. A Redis that has lost its data since then does not know of
-    the loss, and would mistake the end of the lease for a repeated call.
+    The epoch of a lost lease is empty. If Redis has lost its data since then, it has no record of
+    the lost lease, and with the epoch it would mistake the end of the lease for a repeated call.
     """
     session = lease.session
     epoch = "" if lease.is_lost else session.epoch

@@ -125,7 +125,7 @@ class KnownKeys:
         return KeyState(key, 0.0)
 
     def load(self) -> None:
-        """Read the keys that `state` was asked for.
+        """Read the states of all keys for which `state` was called.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -204,7 +204,7 @@ def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
 
 
 def _records(key: Key) -> dict[str, str]:
-    """Return the families with a record of this key, each with the record's hash field."""
+    """Return the families that can have a record of this key, each with the record's hash field."""
     return {"memos": key.text, "intents": key.record_name, "unsaved": key.record_name}
 
 
@@ -341,8 +341,9 @@ def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) ->
     """Return the keys of an object, found by the object's name.
 
     These are the keys that are waiting, running or failing, or that have a history. The history of
-    an ended key does not contain the driver, so the returned key has an empty driver. Use this for
-    a deleted object whose uid is unknown. This function scans the lists of all keys, in batches.
+    a finished key does not contain the driver, so the returned key has an empty driver. Use this
+    for a deleted object whose uid is unknown. This function scans the lists of all keys, in
+    batches.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -366,7 +367,7 @@ def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) ->
 
 
 def _about(name: str, kinds: Collection[str], object_: str) -> dict[Key, None]:
-    """Return the parsed key if it is a key of the object, which may lack its namespace."""
+    """Return the parsed key if it belongs to the object, which may be given without namespace."""
     key = _parse(name)
     if key is None or key.kind not in kinds:
         return {}
@@ -378,7 +379,7 @@ def read_sizes(client: redis.Redis) -> dict[str, int]:
     """Return the counts that belong to no lane, for the metrics and `status`."""
     with reading(client):
         # Workers remove dead processes from this list, so it is not cleaned up while no worker is
-        # alive.
+        # running.
         now = read_clock(client).now_ms
         pipe = client.pipeline(transaction=False)
         pipe.hlen(redis_key(client, "fails"))
@@ -435,7 +436,7 @@ def _seconds(milliseconds: bytes | str | float | None) -> float:
 
 
 def _shown(clock: Clock, stamp_ms: bytes | str | float | None) -> float:
-    """Convert a time on the queue's clock to the Redis host's clock; 0 if there is none."""
+    """Convert a time on the queue's clock to the Redis host's clock; 0 if there is no time."""
     seconds = _seconds(stamp_ms)
     return clock.shown(seconds * 1000) if seconds else 0.0
 
@@ -497,7 +498,7 @@ def read_life(client: redis.Redis) -> tuple[str, str]:
 
 
 def read_age(client: redis.Redis) -> float:
-    """Return the seconds since Redis started or lost data; older announcements are gone."""
+    """Return the seconds since Redis started or lost data; it has no older announcements."""
     epoch, run = read_life(client)
     _, birth, of_run = [*epoch.split(":"), "", ""][:3]
     born_ms = whole(birth)

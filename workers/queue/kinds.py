@@ -44,7 +44,8 @@ def apart(spec: Spec) -> str:
     """Return the suffix of a controller's list and record; "" for the catalogue's first controller.
 
     Two workers for one driver may run different controllers, each in its own container like the
-    sidecars. Neither worker may be woken for the other's keys or overwrite the other's record.
+    sidecars. Neither worker may receive messages about the other worker's keys or overwrite the
+    other worker's record.
     """
     whole = spec.part_of or spec.name
     return "" if whole == catalogue.SPECS[0].name else f"{APART}{whole}"
@@ -71,7 +72,10 @@ def kinds_of(place: str, kinds: Iterable[Kind]) -> tuple[str, tuple[str, ...]]:
 
 
 def places(driver: str, specs: Iterable[Spec]) -> set[str]:
-    """Return the places of a driver's keys for these controllers; "" is for no driver."""
+    """Return the places of a driver's keys for these controllers.
+
+    If `driver` is "", these are the places of the work that needs no driver.
+    """
     return {
         place_of(driver, kind.name)
         for spec in specs
@@ -87,7 +91,7 @@ KINDS: Final = tuple(
 )
 _APART: Final = {kind.name: kind.apart for kind in KINDS}
 DRIVER_KINDS: Final = catalogue.driver_kinds()
-"""Kinds whose lanes are paused together with their driver, by an operator or a lost connection."""
+"""Kinds whose lanes are paused if an operator pauses the driver or the connection to it is lost."""
 
 
 def lua_tables(kinds: Iterable[QueueKind]) -> str:

@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 
 # A process that is silent for this long counts as dead, and its keys are given to other processes.
 TTL_SECONDS: Final = 4.0
-# How many ended processes are remembered; beyond that, all of them are forgotten and checked again.
+# Maximum number of ended processes that are remembered; if there are more, all of them are
+# forgotten and checked again.
 _ENDED_KEPT: Final = 1000
 
 
 def suspend_aware_clock() -> float:
-    """Return seconds that also count while the process or the machine is stopped."""
+    """Return a local time in seconds that also advances while the process or machine is stopped."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -54,7 +55,8 @@ class Session:
 
     Args:
         epoch: the last known epoch of Redis, "" for none.
-        clock: returns local seconds, which also count while the process is stopped.
+        clock: returns the time of a local clock in seconds, which keeps running while the
+            process is stopped.
         caller: the `Lifeline.caller` of this process if the process's death ends all its calls,
             else empty.
     """
@@ -74,7 +76,10 @@ class Session:
         self._heard = now_ms / 1000, asked_at, self.clock()
 
     def now(self) -> float:
-        """Return the queue's time in seconds; it is never ahead, so that no wait ends too early."""
+        """Return the queue's time in seconds, which may be too low but never too high.
+
+        So no wait ends too early.
+        """
         heard, _, heard_at = self._heard
         return heard + self.clock() - heard_at
 
@@ -88,7 +93,7 @@ class Session:
         return Deadline(heard + self.clock() - asked_at + seconds, seconds, self._life)
 
     def seconds_left(self, *deadlines: Deadline) -> float:
-        """Return the seconds until the last of these deadlines; 0 without deadlines.
+        """Return the seconds until the last of these deadlines; 0 if there are no deadlines.
 
         If a caller has certainly ended, its call counts as over `MARGIN_SECONDS` after this process
         found out. The driver needs that time to notice the end of the caller, as it needs time to
@@ -127,7 +132,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class CatalogState:
-    """The catalog's versions when the lease was taken; they save the reader a round trip."""
+    """The catalog's versions when the lease was taken, which save the reader a round trip."""
 
     epoch: str
     versions: dict[str, int]
@@ -160,8 +165,8 @@ class Lease:
         asked_at: the local time just before the lease was requested.
         seen: the newest resourceVersion of the key's object that an event reported, or that a
             reconcile read or wrote, in the last few minutes; 0 for none.
-        takes_next: True if the caller itself takes the next key of the list, so that no wake-up
-            is needed.
+        takes_next: True if the caller itself takes the next key of the list, so that no message
+            needs to be sent.
         domain: the name of the key's record, see `Key.record_name`.
     """
 
@@ -229,8 +234,8 @@ effect uses it to check again.
 def guard_of_lease() -> Callable[[], None] | None:
     """Return the check of this thread's lease, for a write that may have to wait.
 
-    Return None without a lease, or if the lease is already over, because such a write needs no
-    lease.
+    Return None if there is no lease or it is already over: a write that is made at that point does
+    not depend on a lease.
     """
     lease = CURRENT.get()
     return lease.check if lease is not None and lease.is_held() else None
@@ -277,7 +282,7 @@ class Heartbeat:
         self._loop.start()
 
     def wake(self) -> None:
-        """Renew now, because Redis no longer knows this process."""
+        """Renew now, because Redis no longer has a record of this process."""
         self._loop.wake()
 
     def stop(self) -> None:

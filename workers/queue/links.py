@@ -1,10 +1,10 @@
 """Reports connections to drivers, and lowers the limits of overloaded drivers.
 
 If no worker is connected to a driver, the driver's lanes are paused (kind `driver`). Their keys
-wait without events and without back-off steps, and continue when a worker is connected and has read
-the driver's capabilities. A driver that answers is never paused, even if it answers with errors,
-because only some of its storage systems may be failing. `throttle` halves a lane's limit after the
-driver has answered "too much"; the limit recovers slowly.
+wait without events and without back-off steps, and are processed once a worker is connected and has
+read the driver's capabilities. A driver that answers is never paused, even if it answers with
+errors, because only some of its storage systems may be failing. `throttle` halves a lane's limit
+after the driver has answered "too much"; the limit recovers slowly.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Links:
 
     Args:
         client: the client for the queue's Redis.
-        publish: sends one message to each list that a change wakes.
+        publish: sends one message to each list in which a change makes work due.
         now_ms: returns the time instead of Redis; used only by tests.
     """
 
@@ -106,8 +106,8 @@ class Links:
             driver: the driver's queue name.
             ttl_seconds: how long the report counts if it is not repeated.
             place: the replica that the process is connected to.
-            is_serving: True if the process already serves this replica, which a Redis that has
-                lost its data does not know.
+            is_serving: True if the process already serves this replica; Redis has no record of
+                that after it has lost its data.
         """
         ttl_ms = round(ttl_seconds * 1000)
         return self._event("back", driver, place, ttl_ms, place.address, int(is_serving))
@@ -118,7 +118,7 @@ class Links:
         return int(self._scripts.run("throttle", lane, step, cool_down))
 
     def pace(self, lane: str) -> float:
-        """Return how long a call must wait because of its lane's rate; the call counts as begun."""
+        """Return how long a call must wait because of its lane's rate; count the call as begun."""
         return int(self._scripts.run("pace", lane)) / 1000
 
     def keep(

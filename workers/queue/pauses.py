@@ -7,7 +7,8 @@ without limits, no key is admitted.
 
 While a driver is paused, none of its keys is admitted. While a class is paused, its claims and
 volumes are returned to the queue with a delay and a reason. Running work finishes; `draining`
-counts it. A pause ends by the queue's clock, after the time that remained when it was mirrored.
+counts it. The queue's clock determines when a pause ends: after the time that remained when the
+pause was mirrored.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
         @property
         def pauses(self) -> Mapping[str, str]:
-            """`until_ms reason` by `driver NAME` or `class NAME`."""
+            """Maps `driver NAME` or `class NAME` to `until_ms reason`."""
 
 
 CLASS_CACHE_SECONDS: Final = 1.0
@@ -131,8 +132,8 @@ class Pauses:
         with self._lock:
             epoch = "" if self._queue is None else self._queue.epoch
             if self._clock() - self._read_at >= CLASS_CACHE_SECONDS or epoch != self._read_in:
-                # The epoch is compared too, because in a new epoch of Redis the pauses may just
-                # have been mirrored.
+                # The epoch is compared too: after Redis has lost its data, the pauses are copied to
+                # it again, perhaps only after the last read here.
                 self._known, self._read_in = self.classes(), epoch
                 self._read_at = self._clock()
             return self._known.get(name)

@@ -57,7 +57,7 @@ class Recovery:
     Args:
         client: the Redis client.
         queue: the queue to which the keys are added.
-        period_seconds: the interval at which one of all calling processes searches.
+        period_seconds: the interval at which one of the processes that call `run` searches.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ and are refused.
 A declared key of a wrong type (written by hand or by another program) makes a script fail half-way.
 The key is then renamed, the whole queue state is dropped as if Redis had lost it, and the script
 runs once more. The watcher notices the new epoch and adds everything again. A Celery list of a
-wrong type is only deleted, because the sweep wakes its workers again.
+wrong type is only deleted, because the sweep sends a new message to its workers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ _TOO_OLD = (
 _HIDDEN = frozenset({"__pycache__"})
 # The shared parts of the library; each part uses only the parts before it.
 _SHARED = ("lib", "lib_leases", "lib_taking")
-# Number of calls that are sent together; other clients must wait for them, for a few milliseconds.
+# Number of calls that are sent together; while they run, other clients must wait for a few
+# milliseconds.
 _TOGETHER = 250
 # Scripts that add new work, and the fraction of memory in use (lib.lua) beyond which they are
 # refused. The rest of the memory is for Celery's lists and for the scripts that finish work, so a
@@ -239,7 +240,7 @@ def reading(client: redis.Redis) -> Iterator[None]:
 
 
 def repair(client: redis.Redis) -> bool:
-    """Set aside declared keys of a wrong type and drop the queue state; False if all types fit.
+    """Set aside declared keys of a wrong type and drop the queue state; False if no type is wrong.
 
     Safe to run twice, and in several processes at once. Intents, counters and limits are kept.
     """

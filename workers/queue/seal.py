@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _DIGITS: Final = 32
 _UNSIGNED: Final = b"-"
 UNSIGNED_LINE: Final = "unsigned"
-"""A line that can stand in place of a key; records without a MAC are then valid too, for workers
-without a key.
+"""A line that a key file can have in place of a key. Records without a MAC, which workers without a
+key write, are then valid too.
 """
 
 
@@ -50,7 +50,7 @@ class Seal:
 
     @classmethod
     def of_lines(cls, lines: Iterable[str]) -> Self:
-        """Read the lines of a key file; without any line, nothing is signed or refused."""
+        """Read the lines of a key file; if there is no line, nothing is signed or refused."""
         found = [line.strip() for line in lines if line.strip()]
         keys = tuple(line.encode() for line in found if line != UNSIGNED_LINE)
         return cls(keys, bool(keys) and UNSIGNED_LINE not in found)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_OPEN: Final = 20_000
 MOST_NOTES: Final = 200
 _LIFE_SECONDS: Final = 30 * 86_400
-# Takes the place of the driver's name in reconciles that belong to no driver.
+# The text that is used in place of a driver's name for reconciles that belong to no driver.
 SYSTEM: Final = "-"
 
 

@@ -1,7 +1,7 @@
 """Sends messages that inform the workers of a Celery list that work is due.
 
-If a message cannot be sent, this is only logged: the list's flag in Redis expires, and the next
-sweep then returns the list again (`wake_lane` in lib.lua).
+If a message cannot be sent, the failure is only logged: the list's flag in Redis expires, and the
+next sweep then returns the list again (`wake_lane` in lib.lua).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Wakeups:
         self._held.extend(lists)
 
     def publish(self, lists: list[bytes]) -> None:
-        """Send one message to each list; log the texts that the script could not parse as keys."""
+        """Send one message to each list; log the items that a script could not parse as keys."""
         names = []
         for name in map(text, [*self._taken(), *lists]):
             if name.startswith("|"):

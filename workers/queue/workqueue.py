@@ -63,8 +63,8 @@ class WorkQueue:
             repeats the message).
         lease_ttl_seconds: a process that is silent for this long counts as dead, and its keys
             are given to other processes.
-        clock: returns local seconds for the lease deadline; must also count while the process
-            is stopped.
+        clock: returns the time of a local clock in seconds, for the lease deadline; the clock
+            must keep running while the process is stopped.
         now_ms: returns the time instead of Redis; used only by tests.
         heartbeat_client: a client from `connect_heartbeat`, used only by `heartbeat`, so that a
             dead connection of `client` does not cause leases to be lost. If None, `client` is
@@ -234,8 +234,8 @@ class WorkQueue:
     def mark(self, lease: Lease, record: Mapping[str, Any]) -> None:
         """Replace the mark of the lease's key, which is kept until `forget`; {} removes the mark.
 
-        The key's next leases carry the mark as `lease.mark`. The mark survives this process but not
-        a loss of Redis's data, and must contain no secrets.
+        The key's next leases have the mark as `lease.mark`. The mark is kept if this process ends,
+        but not if Redis loses its data. It must contain no secrets.
 
         Raises:
             LeaseLost: nothing was written.
@@ -308,7 +308,8 @@ class WorkQueue:
             min_delay_seconds: the shortest delay (slow set, L-063).
             threshold: the number of earlier failures at which retrying stops, 0 for no limit
                 (L-016).
-            memo: text for the next lease of this key, kept until `done` or `forget`; no secrets.
+            memo: text for the next lease of this key, kept until `done` or `forget`; it must
+                contain no secrets.
         """
         owner, fails, delay_ms = self._leases.end(
             "fail",
@@ -363,8 +364,9 @@ class WorkQueue:
         """Make due keys ready; return the seconds until the next call, at most one period.
 
         Each call moves delayed keys that are due. In each period, one of all processes does the
-        rest: it makes the keys of dead processes ready, and wakes the lists whose message was lost.
-        The amount of work per call is bounded. If `period_seconds` is 0, every call does all of it.
+        rest: it makes the keys of dead processes ready, and sends a new message for each list whose
+        message was lost. The amount of work per call is bounded. If `period_seconds` is 0, every
+        call does all of it.
         """
         due, lists = self.scripts.run(
             "sweep",
@@ -390,7 +392,7 @@ class WorkQueue:
         total: int = 0,
         hold_seconds: float = 0.0,
     ) -> None:
-        """Declare the limits of a lane, which admits no key without them; `heartbeat` repeats them.
+        """Declare the limits of a lane, which admits no key without them; `heartbeat` renews them.
 
         `total` limits all calls to the lane's driver together; pass it for each of the driver's
         lanes. `hold_seconds` is for a driver that accepts only one call at a time: how long the
