@@ -93,7 +93,7 @@ class Election:
         name: the name of the Lease (F-020).
         identity: the identity of this process, which is also used to recognise peers.
         settings: the leader election settings from the flags.
-        clock: returns the time of a local clock in seconds, which keeps running while the
+        clock: returns the time in seconds of a local clock that keeps running while the
             machine is suspended.
         now: returns the wall-clock time to write into the Lease; it is never compared with
             another clock.

@@ -152,7 +152,7 @@ class Leadership:
         on_change: called when this process's permission to work under a Lease has changed. The
             arguments are the candidate, and True if its keys are left to other processes.
         metrics: the metrics with the gauges (F-024); None for no gauges.
-        clock: returns the time of a local clock in seconds, which keeps running while the
+        clock: returns the time in seconds of a local clock that keeps running while the
             machine is suspended.
     """
 

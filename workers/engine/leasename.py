@@ -1,7 +1,7 @@
 """Builds the names of a sidecar's Lease and of its holder; recognises the peers of a holder.
 
-Rules F-020, F-021, L-090. Source: kubernetes-csi/csi-lib-utils, leaderelection/leader_election.go
-sanitizeName.
+Rules F-020, F-021, L-090.
+Source: kubernetes-csi/csi-lib-utils, leaderelection/leader_election.go sanitizeName.
 """
 
 from __future__ import annotations

@@ -390,7 +390,7 @@ class Metrics:
 
 
 def claim_labels(claim: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a claim's class and source, as in `spec`; ignore the beta annotation (L-095, C-085)."""
+    """Return a claim's class and source as in `spec`; ignore the beta annotation (L-095, C-085)."""
     spec = claim.get("spec") or {}
     source = spec.get("dataSource") or {}
     return spec.get("storageClassName") or "", source.get("kind") or ""

@@ -48,7 +48,7 @@ class HeldLeases:
         heartbeats: runs scripts over a separate client, for the heartbeat's thread.
         wakeups: receives the Celery lists to which a message must be sent after the end of a lease.
         ttl_ms: how long Redis keeps a lease that is not renewed.
-        clock: returns the time of a local clock in seconds, which keeps running while the
+        clock: returns the time in seconds of a local clock that keeps running while the
             process is stopped.
         on_lost: called after leases were lost, or when Redis has begun a new epoch.
         remembered: reads marks and memos.

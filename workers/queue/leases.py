@@ -55,7 +55,7 @@ class Session:
 
     Args:
         epoch: the last known epoch of Redis, "" for none.
-        clock: returns the time of a local clock in seconds, which keeps running while the
+        clock: returns the time in seconds of a local clock that keeps running while the
             process is stopped.
         caller: the `Lifeline.caller` of this process if the process's death ends all its calls,
             else empty.
