@@ -1,4 +1,4 @@
-"""The pass over an attachment, and attaching: from a VolumeAttachment to a published volume.
+"""The reconcile of an attachment, and its attach: from a VolumeAttachment to a published volume.
 
 All checks run before the finalizer and the node id are written, so that an attachment that fails
 early can be deleted without an unpublish. This module undoes nothing. The finalizer guarantees that
@@ -110,7 +110,7 @@ class AttachmentPass(DriverPass):
 
     @property
     def memory(self) -> Memory:
-        """The reconcile state that earlier passes stored with this key."""
+        """The reconcile state that earlier reconciles stored with this key."""
         return Memory.read(self.lease.mark)
 
     @property
@@ -141,7 +141,7 @@ class AttachmentPass(DriverPass):
     def is_gone(self) -> bool:
         """Return True if the attachment with this uid is gone; retry during a short outage.
 
-        No other reconcile knows about the publish, so this one must notice if no detach will
+        No other reconcile has a record of the publish, so this one must detect that no detach will
         follow.
         """
         for seconds in GONE_PAUSES_SECONDS:
@@ -180,10 +180,10 @@ class AttachmentPass(DriverPass):
     def lock_calls(self, operation: str, handle: str, node_id: str, *, multi_node: bool) -> None:
         """Allow one call at a time per volume, or per volume and node for a multi-node volume.
 
-        Static PVs may share a handle, so the lock is on the handle. If there is a limit per node, a
-        node has that many locks, which its calls share (`limits: {attach: {per: node}}`).
-        Attachments that keep timing out share a single lock, so that a dead node occupies only one
-        call.
+        Static PVs may share a handle, so the lock is on the handle. With a limit of n calls per
+        node (`limits: {attach: {per: node}}`), the calls for one node share n locks. The
+        attachments of one node that keep timing out share a single lock, so that a dead node takes
+        up only one call at a time.
         """
         volume = f"{self.driver.name}#{handle}"
         locks = [Lock(volume, Mode.SHARED if multi_node else Mode.EXCLUSIVE)]
@@ -274,7 +274,7 @@ class AttachmentPass(DriverPass):
         self.save_status("save-attached", status)
 
     def failed(self, word: str, error: AttemptError) -> Outcome:
-        """Report the error in status, event, history and log; return the back-off."""
+        """Report the error in status, event, history and log; return the outcome of `again`."""
         self.failure(error.message, operation=word)
         field, with_code = f"{word}Error", self.settings.writes_error_code
         content = error_content(self.item, field, error, with_code=with_code, now=datetime.now(UTC))
@@ -289,9 +289,10 @@ class AttachmentPass(DriverPass):
         return self.again(error, f"{word} failed")
 
     def again(self, error: AttemptError, reason: str) -> Outcome:
-        """Return the back-off.
+        """Count the failure and return the outcome that schedules the retry.
 
-        The first few ABORTED answers use the first retry interval and do not count as failures.
+        After each of the first few ABORTED answers, the call is retried after the first retry
+        interval, and the queue counts no failure.
         """
         memory = self.memory
         aborted = memory.aborted + 1 if error.code == errors.ABORTED else 0
@@ -458,7 +459,7 @@ def is_detach_due(work: AttachmentPass, name: str) -> bool:
 
 
 def record_publish(work: AttachmentPass, source: Source, node_id: str) -> None:
-    """Before the call, record what a detach needs on the attachment and in the key's mark."""
+    """Record, before the call, what a detach needs: on the attachment and in the key's mark."""
     memory, wanted = work.memory, volumes.record(source, work.driver.name, node_id)
     earlier = volumes.annotated_id(work.item) if work.has_finalizer else ""
     if earlier and earlier != node_id:

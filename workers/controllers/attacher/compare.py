@@ -67,7 +67,7 @@ _UNSPECIFIED: Final = "UNSPECIFIED"
 
 
 class Finding(StrEnum):
-    """The result of comparing one attachment; a label of the metric (A-113)."""
+    """The result of comparing one attachment; the value is also a label of the metric (A-113)."""
 
     SAME = "same"
     DIFFERENT = "different"
@@ -298,7 +298,7 @@ class Published:
     unknown: frozenset[str]
 
     def says(self, handle: str, node_id: str) -> bool | None:
-        """Return True if the volume is on the node; None if the driver gave no status for it."""
+        """Return True if the volume is on the node; None if the driver gave no status."""
         if handle in self.unknown:
             return None
         return node_id in self.nodes.get(handle, frozenset())

@@ -31,7 +31,7 @@ FORCED_AT_ONCE: Final = 2
 
 
 class AttacherController:
-    """Attaches and detaches volumes, removes finalizers from PVs, compares with ListVolumes."""
+    """Attaches and detaches volumes, removes finalizers from PVs, checks against ListVolumes."""
 
     spec = SPEC
 
@@ -68,7 +68,7 @@ class AttacherController:
         return True
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Return the limits for attaches, detaches and PVs, `--worker-threads` each.
+        """Return the limits for attaches, detaches and PVs; each of them is `--worker-threads`.
 
         The limits are separate (A-030, DA-023).
         """

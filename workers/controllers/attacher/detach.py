@@ -42,7 +42,9 @@ _log = get_logger(__name__)
 
 ABANDON_TRIES: Final = 5
 MOST_PAUSE_SECONDS: Final = 1.0
-"""The longest pause before the second try; each later pause is about twice as long: 26 s in all."""
+"""The longest pause before the second try; each later pause is about twice as long as the one
+before, which makes 26 s in total.
+"""
 ABANDON_SECONDS: Final = 120.0
 """No try starts later than this, so that timeouts cannot extend a reconcile beyond `longest_pass`.
 """
@@ -191,9 +193,9 @@ def abandon(work: AttachmentPass) -> Outcome:
     """Unpublish a volume whose attachment disappeared without a detach (DA-033).
 
     If the API server began a deletion before it stored csi-fleet's finalizer, the deletion still
-    removes the attachment (kubernetes/kubernetes#77988). No other reconcile will know about the
-    publish. Without an attachment that confirms the publish, the state in Redis is not trusted, and
-    the watcher drops that state. A publish whose outcome is unknown is first given time to end.
+    removes the attachment (kubernetes/kubernetes#77988). No other reconcile will have a record of
+    the publish. Without an attachment that confirms the publish, the state in Redis is not trusted,
+    and the watcher drops that state. A publish whose outcome is unknown is first given time to end.
     """
     memory = work.memory
     if not work.is_unheard:
@@ -228,7 +230,7 @@ def abandon(work: AttachmentPass) -> Outcome:
 def take_back(work: AttachmentPass) -> Outcome:
     """Unpublish a volume that may have been published after its attachment was deleted.
 
-    A worker that was frozen just before the call sends the call when it wakes, whatever has
+    A worker that was frozen just before the call sends the call when it resumes, whatever has
     happened in the meantime. The queue then restores the worker's record, and the next reconcile
     calls this function. Any Redis user could also write an old record back, so a live attachment of
     the same volume and node has priority.

@@ -31,7 +31,7 @@ NOBODY: Final = Served(ATTACHER)
 
 @dataclass(frozen=True, slots=True)
 class AttachmentFacts:
-    """Everything that `explain` knows about an attachment.
+    """The facts about an attachment from which `explain` finds the cause.
 
     Attributes:
         attachment: the attachment, read live; None if it does not exist.
@@ -115,7 +115,7 @@ def attachment_cause(facts: AttachmentFacts) -> Cause:
 
 
 def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
-    """Return the cause if csi-fleet has nothing to do for the attachment now, else None."""
+    """Return why csi-fleet has nothing to do for the attachment now; None if it has work to do."""
     metadata = attachment["metadata"]
     node = attachment["spec"]["nodeName"]
     if metadata.get("deletionTimestamp") and not has_finalizer(attachment, finalizer):
@@ -168,7 +168,7 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
 def _failed(
     facts: AttachmentFacts, attachment: JsonObject, word: str, message: str, at: float
 ) -> Cause:
-    """Return a cause with the last attempt's error and what resolves it."""
+    """Return a cause with the last attempt's error and the remedy."""
     state = facts.state
     again = queueing.next_try(state) if state is not None else ""
     if state is not None and (cause := queueing.defect(state, message, again)):

@@ -55,7 +55,7 @@ def lease_name(driver_name: str) -> str:
 
 
 def attachment_key(queue_name: str, node: str, name: str, uid: str) -> Key:
-    """Return the key of an attachment; the node stands where other keys have a namespace.
+    """Return the key of an attachment, which names the node where other keys have a namespace.
 
     The queue is therefore fair between nodes (MA-015). The uid gives an attachment that was
     recreated under the same name its own counters and state (DA-004, DA-005).

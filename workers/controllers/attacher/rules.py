@@ -127,7 +127,7 @@ class AttacherRules:
         return self._drop_attachment(item) if resource == paths.ATTACHMENTS else ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to record which objects still exist."""
+        """Start recording which objects still exist."""
         self._tables[resource].begin_list()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
@@ -137,7 +137,7 @@ class AttacherRules:
             return [Forget(key) for key in missing]
         if resource == paths.CSI_NODES:
             return ()
-        # It is unknown which attachments of a held PV are gone, so the worker checks.
+        # It is unknown which attachments of a held PV are gone, so the worker checks all of them.
         return [*(told for waiting in missing for told in waiting.forgotten), *self._held.values()]
 
     def all_keys(self) -> Iterable[Key]:
@@ -233,7 +233,8 @@ def is_another_kind(before: Records, now: Records) -> bool:
 def is_settled(item: Attachment, driver: DriverView) -> bool:
     """Return True if the attachment needs no work.
 
-    A driver that cannot attach needs no finalizer, but an old one must be removed (A-075, DA-008).
+    A driver that cannot attach needs no finalizer, but an old finalizer must be removed (A-075,
+    DA-008).
     """
     has_finalizer = item.metadata.has_finalizer(driver.finalizer)
     if item.metadata.deletion_timestamp:

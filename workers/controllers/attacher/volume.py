@@ -1,9 +1,9 @@
-"""Determines an attachment's volume and node id, and builds the driver's requests; has no I/O.
+"""Determines an attachment's volume and node id, and builds the driver's requests, without I/O.
 
 An attachment names a PV, or contains the PV spec of a migrated volume that is defined in a pod. The
 record of the publish has what a detach needs once the PV is gone. Redis and annotations are not
-trusted: a record from Redis counts only if the attachment's own name proves it.
-Source: kubernetes-csi/external-attacher, pkg/controller/csi_handler.go; csi-lib-utils, accessmodes.
+trusted: a record from Redis counts only if the attachment's own name proves it. Source:
+kubernetes-csi/external-attacher, pkg/controller/csi_handler.go; csi-lib-utils, accessmodes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Source:
 
     @property
     def handle(self) -> str:
-        """The volume's id at the driver."""
+        """The id by which the driver identifies the volume."""
         return str(self.csi.get("volumeHandle") or "")
 
     @property
@@ -89,7 +89,7 @@ def volume_name(attachment: JsonObject) -> str:
     """Return the name of the PV; "" for an inline volume.
 
     Raises:
-        AttachError: the attachment has both sources or none, or its inline volume has no CSI
+        AttachError: the attachment has both sources or neither, or its inline volume has no CSI
             source.
     """
     source = attachment["spec"].get("source") or {}
@@ -132,7 +132,7 @@ def volume_source(volume: JsonObject) -> Source:
 
 
 def foreign_driver(volume: JsonObject, driver: str) -> str:
-    """Return the driver of a PV, migrated or not, if it is not `driver`; else "".
+    """Return a PV's driver, migrated or not, if that is a driver other than `driver`; else "".
 
     csi-attacher sends such a volume's handle to the wrong driver (DA-032).
     """

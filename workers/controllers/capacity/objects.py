@@ -107,9 +107,9 @@ def object_names(publisher: Publisher, item: Item) -> Iterator[str]:
     """Yield the names to try for an item's object; they are the same in every worker (M-014).
 
     On AlreadyExists the caller reads the object and adopts it if `publisher.can_adopt` returns
-    True. Otherwise it tries the next name, because another item's hash collides or a user removed
-    the labels (C-098). The suffix has five characters, not ten (M-014), so that the names look like
-    csi-provisioner's.
+    True. Otherwise the caller tries the next name, because another item's hash collides or a user
+    removed the labels (C-098). The suffix has five characters, not ten (M-014), so that the names
+    look like csi-provisioner's.
     """
     for attempt in range(_NAME_ATTEMPTS):
         text = "\0".join([publisher.driver_name, publisher.managed_by, item.text, str(attempt)])

@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 from workers.errors import ApiError, ConfigError
 
 Fetch: TypeAlias = Callable[[str, str, str, str], Mapping[str, Any]]
-"""A function of apiVersion, kind, namespace and name; returns the object or raises an ApiError."""
+"""A function that takes an apiVersion, a kind, a namespace and a name; it returns the object or
+raises an ApiError.
+"""
 
 _FATAL = 255
 
@@ -16,7 +18,7 @@ _FATAL = 255
 def owner_reference(
     level: int, *, namespace: str, pod_name: str, fetch: Fetch
 ) -> dict[str, Any] | None:
-    """Return the owner reference at this level above this worker's pod; None below level zero.
+    """Return the owner reference at this level above this worker's pod; None for a negative level.
 
     Level 0 is the pod, 1 its controller, 2 the controller's controller (a Deployment). The owner at
     `level` is not fetched, because the object below that level names the owner in an owner

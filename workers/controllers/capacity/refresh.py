@@ -29,9 +29,9 @@ def after_provision(
             claim the state is FINISHED, or NO_CHANGE in node deployment (ND-003).
 
     Returns:
-        After success, the items of every class for the volume's segments. If the volume has no
-        affinity, all items of the claim's class instead. After a failure, all items of the
-        claim's class, because the storage system may be full. No items for NO_CHANGE.
+        After success, the items of every class for the volume's segments or, if the volume has
+        no affinity, all items of the claim's class. After a failure, all items of the claim's
+        class, because the storage system may be full. For NO_CHANGE, no items.
     """
     if isinstance(outcome, State):
         return [] if outcome is State.NO_CHANGE else wanted.of_class(storage_class)

@@ -124,7 +124,7 @@ class CapacityPass:
         return done("planned")
 
     def add(self, items: list[Item], obsolete: tuple[JsonObject, ...]) -> None:
-        """Add the keys of a plan, deletions first; leave out keys that wait for their retry."""
+        """Add the keys of a plan, deletions first; omit keys that are waiting to be retried."""
         keys = [
             capacity_key(self.queue_name, Obsolete(one["metadata"]["name"]).text)
             for one in obsolete

@@ -1,4 +1,4 @@
-"""Decides which kind of source a claim names and which populator handles it; has no I/O.
+"""Decides which kind of source a claim names and which populator handles it, without I/O.
 
 Source: volume-data-source-validator, pkg/data-source-validator/data_source_validator.go.
 """

@@ -61,11 +61,11 @@ class DataSourceRules:
         return self._unpopulated(former) if former is not None else ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to process a complete list."""
+        """Start processing a complete list."""
         self._tables[resource].begin_list()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Drop unlisted objects; after a list of populators, queue the claims that have none.
+        """Drop unlisted objects; after a list of populators, queue claims without a populator.
 
         The CRD of the populators may have been installed just before that list (DV-006).
         """

@@ -165,7 +165,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         )
 
     def protect_source(self) -> None:
-        """Protects a source that still exists while the driver copies from it.
+        """Protects the source, if it still exists, while the driver copies from it.
 
         While the claim exists, a problem with the source is reported to the claim's user (D-046).
         Once the claim is gone, the problem is only logged and the call is repeated, because no user

@@ -40,7 +40,7 @@ class CsiBackend:
     def save(
         self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
     ) -> Outcome:
-        """Saves the PV and retries until the save succeeds, like the library's queue store."""
+        """Saves the PV and retries until the save succeeds, as the library's queue store does."""
         return saving.save(work, claim, volume, live)
 
     def resume(self, work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:

@@ -80,7 +80,10 @@ class ProvisionerController:
         return True
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Returns the limit for each kind; creations and deletions have `--worker-threads` each."""
+        """Returns the limit for each kind.
+
+        `--worker-threads` limits creations and deletions separately.
+        """
         assert driver is not None
         provision = driver.settings.provision
         return {

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class ClaimEntry(msgspec.Struct, frozen=True, gc=False):
-    """The facts that the watcher keeps about an undecided claim."""
+    """The facts that the watcher keeps about a claim that may need a volume."""
 
     namespace: str
     name: str
@@ -106,7 +106,7 @@ def claim_driver(entry: ClaimEntry, drivers: Drivers) -> str | None:
 def claim_keys(
     entry: ClaimEntry, drivers: Drivers, binding_modes: Mapping[str, str | None]
 ) -> list[Key]:
-    """Return the keys of a claim that can be decided now; none if the claim has to wait.
+    """Return the keys of a claim that can be reconciled now; none if the claim has to wait.
 
     Late binding waits for the selected node (L-022 rows 6 and 7; the alpha annotation does not
     count). The worker reports and retries a missing class (row 5). In node deployment every node

@@ -11,7 +11,7 @@ An optional field that is empty is left out. The fields are:
 - `stage`: one of the stages below;
 - `has_copy`: whether there may be a ConfigMap;
 - `copy_uid`: the uid of the ConfigMap;
-- `is_copied`: whether the ConfigMap surely holds this intent;
+- `is_copied`: whether the ConfigMap certainly holds this intent;
 - `since`: the start of the first attempt, in unix seconds;
 - `request`: the CreateVolumeRequest as JSON, without secrets;
 - `class`: the claim's StorageClass;
@@ -181,7 +181,7 @@ class Intent:
         previous: Self | None,
         session: Session,
     ) -> Self:
-        """Returns the intent to record just before CreateVolume; keeps the first attempt's time.
+        """Returns the intent to record just before CreateVolume; keeps the first attempt's start.
 
         A ConfigMap of the previous attempt does not describe the new attempt, but must still be
         removed.
@@ -276,7 +276,7 @@ class Intent:
 
     @property
     def deadlines(self) -> tuple[Deadline, Deadline]:
-        """The deadlines of this attempt's call and of overtaken calls; both may still run."""
+        """The deadlines of this attempt's call and of overtaken calls, which may all still run."""
         last = self.deadline if self.stage == STAGE_CALLING else NONE
         return last, self.overtaken
 

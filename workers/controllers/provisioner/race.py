@@ -3,7 +3,7 @@
 The wait is a delayed key, not a blocked thread (D-037). The key's reconcile state holds the time at
 which the wait ends and the number of attempts. Each reconcile reads the claim again, so the node
 does not race for a claim that was meanwhile taken, replaced or deleted. The delay does not use the
-key's failure counter, because events may wake the key early.
+key's failure counter, because an event may cause the key to be reconciled early.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Turns events into the provisioner's keys: which claims and volumes need a reconcile.
 
-The watcher keeps a few strings of each undecided object and nothing of the other objects. So a new
-driver, a new class, a finished clone, a resync or a loss of Redis data affects only undecided
-objects. Each method receives one fact and returns the keys to add because of it. The watcher holds
-its lock during each call.
+An object is called undecided if it may still need a reconcile. The watcher keeps a few strings of
+each undecided object and nothing of the other objects. So a new driver, a new class, a finished
+clone, a resync or a loss of Redis data affects only undecided objects. Each method receives one
+fact and returns the keys to add because of it. The watcher holds its lock during each call.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class ProvisionerRules:
-    """Tracks the claims and volumes that are still undecided.
+    """Tracks the claims and volumes that may still need a reconcile.
 
     No claim key is returned until the classes have been listed, because the class decides between
     late and immediate binding. When that listing ends, the keys that were held back are returned.
@@ -104,7 +104,7 @@ class ProvisionerRules:
         return ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to record which of the known objects still exist."""
+        """Start recording which of the known objects still exist."""
         if resource == paths.CLAIMS:
             self._listed = set()
             self._listed_sources = set()
@@ -128,7 +128,7 @@ class ProvisionerRules:
         return ()
 
     def all_keys(self) -> list[Key]:
-        """Return the keys of all undecided objects that can be decided now."""
+        """Return the keys of all tracked objects that can be reconciled now."""
         keys = [
             key for entry in self._volumes.values() for key in volume_keys(entry, self._drivers)
         ]
@@ -173,8 +173,9 @@ class ProvisionerRules:
     def _see_claim(self, claim: Claim, *, is_listed: bool = False) -> list[Key]:
         """Process a claim that was added, changed or listed.
 
-        As in csi-provisioner, the keys of an undecided claim are returned at each event. For a
-        listed claim they are returned only if the claim has changed since it was last seen.
+        As in csi-provisioner, the keys of a claim that may need a volume are returned at each
+        event. For a listed claim they are returned only if the claim has changed since it was last
+        seen.
         """
         uid = claim.metadata.uid
         keys = self._see_clone(claim) + self._see_source(claim, is_listed=is_listed)
@@ -193,9 +194,9 @@ class ProvisionerRules:
     def _drop_claim(self, uid: str, name: str) -> list[Key]:
         """Process the deletion of a claim; `name` is `namespace/name`.
 
-        An undecided claim of a known driver is queued again, because only the worker knows whether
-        an open attempt has to be finished (M-012, G7). If no attempt is open, the worker drops the
-        key.
+        A claim of a known driver that may have needed a volume is queued again, because only the
+        worker knows whether an open attempt has to be finished (M-012, G7). If no attempt is open,
+        the worker drops the key.
         """
         keys = self._end_clone(uid)
         if self._sources.get(name, ("", ""))[0] == uid:
@@ -248,7 +249,7 @@ class ProvisionerRules:
     # Attachments.
 
     def _detached(self, volume: str) -> list[Key]:
-        """Return an undecided volume's keys if its last attachment is gone (C-080)."""
+        """Return the keys of a tracked volume if its last attachment is gone (C-080)."""
         entry = self._volumes.get(volume)
         if entry is None or volume in self._attached.values():
             return []

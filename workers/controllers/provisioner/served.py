@@ -24,12 +24,12 @@ class DriverView:
     Attributes:
         name: the provisioner name.
         queue_name: the driver part of the driver's keys.
-        in_tree_name: the in-tree plugin that the driver replaces; the claims of that plugin also
-            need the migrated-to annotation (L-025).
+        in_tree_name: the in-tree plugin that the driver replaces; the claims of that plugin
+            also need the migrated-to annotation (L-025).
         additional_names: further names that a custom provisioner serves unconditionally (L-026).
         node: the driver's node in node deployment, else None.
         node_segments: that node's topology as the driver reports it.
-        add_finalizer: whether the driver's volumes carry the deletion finalizer (L-072).
+        add_finalizer: whether the driver's volumes have the deletion finalizer (L-072).
         has_topology: whether the driver needs CSINodes and node labels in the shared cache.
         has_attach: whether the driver needs VolumeAttachments in the shared cache (L-078).
         can_clone: whether the driver's workers remove the clone-source finalizer (CL-004).
@@ -78,8 +78,8 @@ class Drivers:
 
     Attributes:
         by_name: maps a provisioner name to the driver's views, one per node in node deployment.
-        owners: maps every name that a volume may carry (L-071), including in-tree names, to the
-            name of the driver.
+        owners: maps every driver name that a volume may have (L-071), including in-tree names,
+            to the name of the driver.
     """
 
     by_name: Mapping[str, tuple[DriverView, ...]] = field(default_factory=dict)

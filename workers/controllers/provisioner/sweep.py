@@ -145,7 +145,7 @@ def _added_at(snapshot: Mapping[str, Any]) -> str | None:
 
 
 def _is_foreign(runtime: Runtime, driver: Driver, snapshot: JsonObject) -> bool:
-    """Return True if another driver took the snapshot; that driver's own sweep checks it."""
+    """Return True if another driver took the snapshot; that driver's sweep checks the snapshot."""
     name = text(snapshot, "status", "boundVolumeSnapshotContentName")
     try:
         content = runtime.kube.get_snapshot_content(name) if name else {}

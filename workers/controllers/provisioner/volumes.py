@@ -95,7 +95,10 @@ class VolumePass(Work):
         return bool(found["metadata"].get("uid") == claim["uid"])
 
     def being_cut(self, volume: JsonObject) -> Outcome | None:
-        """Waits while a csi-fleet snapshotter (in any process) is snapshotting the volume."""
+        """Returns the outcome that makes the key wait while the volume is being snapshotted.
+
+        Returns None if no csi-fleet snapshotter, in any process, is taking a snapshot of it.
+        """
         if not self.driver.supports("CREATE_DELETE_SNAPSHOT"):
             return None
         try:
@@ -108,7 +111,10 @@ class VolumePass(Work):
         return None if busy is None else blocked(busy, "a snapshot of it is being cut")
 
     def overtaken(self, volume: JsonObject) -> Outcome | None:
-        """Waits for a dead worker's in-flight CreateVolume, which would recreate the volume."""
+        """Returns the outcome that makes the key wait for a dead worker's in-flight CreateVolume.
+
+        That call would recreate the volume. Returns None if there is no such call.
+        """
         owner = volume["spec"].get("claimRef") or {}
         namespace, name, uid = (owner.get(one) or "" for one in ("namespace", "name", "uid"))
         claim = claim_key(self.key.driver, namespace, name, uid)
@@ -167,5 +173,5 @@ class VolumePass(Work):
             self.runtime.effects.reach(Step.RELEASE_OBJECT, self.lease)
             with contextlib.suppress(NotFoundError, ConflictError):
                 left = kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME, uid=uid)
-        # `known` says that the events that these writes cause need no further reconcile.
+        # Because of `known`, the events that these writes cause lead to no further reconcile.
         return done("deleted", known=version_of(left))

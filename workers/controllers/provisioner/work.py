@@ -58,18 +58,18 @@ class ClaimWork(Work):
     Attributes:
         started: the start of the reconcile, in monotonic time.
         record: the intent, as it is stored in Redis.
-        is_orphaned: whether no claim waits for the volume: the claim is gone or has a different
-            volume.
-        is_elsewhere: whether, in node deployment, the attempt is orphaned because the claim selects
-            another node, which creates its own volume of the same name.
+        is_orphaned: whether no claim waits for the volume, because the claim is gone or has a
+            different volume.
+        is_elsewhere: whether, in node deployment, the attempt is orphaned because the claim
+            selects another node, which creates its own volume of the same name.
         had_failed: whether the intent found at the start belonged to an attempt with a final error.
-        had_doubt: whether an intent was found at the start, so that an earlier call may have left a
-            volume.
+        had_doubt: whether an intent was found at the start, so that an earlier call may have
+            left a volume.
         has_read: whether the claim was read from the API server.
-        tried: the intent as it was after the last attempt to copy it; it is not copied again until
-            it changes.
-        recorded_name: the volume's name in the intent found at the start, if it differs from the
-            usual name.
+        tried: the intent as it was after the last attempt to copy it; it is not copied again
+            until it changes.
+        recorded_name: the volume's name in the intent found at the start, if it differs from
+            the usual name.
     """
 
     started: float = 0.0

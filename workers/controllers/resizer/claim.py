@@ -134,7 +134,7 @@ class VolumeView:
     """A PersistentVolume as the state machine sees it.
 
     Attributes:
-        csi_driver: `spec.csi.driver`; "" without a CSI source.
+        csi_driver: `spec.csi.driver`; "" if there is no CSI source.
         has_csi: whether the PV has a CSI source.
         pre_resize: the value of the pre-resize annotation; None if it is absent.
     """

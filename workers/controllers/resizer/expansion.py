@@ -77,7 +77,7 @@ class ExpandStep:
         return None
 
     def record_call(self) -> None:
-        """Clear the recorded result before the call, as a call may then be in flight (MR-010).
+        """Clear the recorded result just before the call (MR-010).
 
         The absence of a recorded result means that a call may be in flight; the claim stores the
         size. The number of RESOURCE_EXHAUSTED answers is cleared too, because it proves nothing
@@ -166,7 +166,7 @@ class ExpandStep:
     # After a failed call.
 
     def _failed(self, message: str, result: Result, error: CsiError | None = None) -> Outcome:
-        """Record and report a failed call, and return the back-off (R-051, R-052)."""
+        """Record and report a failed call; return a retry with back-off (R-051, R-052)."""
         work = self.work
         text = self._failed_text(message)
         if not result.may_run and not self.plan.is_legacy:
@@ -217,7 +217,10 @@ class ExpandStep:
     # After success.
 
     def _succeeded(self, size_bytes: int, *, node_part: bool) -> Outcome:
-        """Save the volume, then the claim; a crash in between repeats the call (R-060, MR-042)."""
+        """Save the volume, then the claim (R-060, MR-042).
+
+        After a crash in between, the call is repeated.
+        """
         work = self.work
         size = canonical(size_bytes)
         try:

@@ -38,7 +38,7 @@ NOBODY: Final = Served(RESIZER)
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """Everything that `explain` knows about one claim's size and class.
+    """The facts about a claim's size and class from which `explain` finds the cause.
 
     Attributes:
         claim: the claim, read live; None if it does not exist.

@@ -185,7 +185,7 @@ class ModifyStep:
         return retry("not sent")
 
     def _failed(self, error: CsiError) -> Outcome:
-        """Record and report a failed call, and return the back-off (R-111)."""
+        """Record and report a failed call; return a retry with back-off (R-111)."""
         work, result = self.work, modify_result(error)
         problem = self._record_failure(result, error.code_name, error.details)
         self._remember(result, is_heard=not error.from_transport)

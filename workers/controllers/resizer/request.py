@@ -1,4 +1,4 @@
-"""Builds the driver's requests from live objects (R-040, R-041, R-104); has no I/O."""
+"""Builds the driver's requests from live objects, without I/O (R-040, R-041, R-104)."""
 
 from __future__ import annotations
 

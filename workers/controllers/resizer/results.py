@@ -1,4 +1,4 @@
-"""Classifies the result of a driver's call for the requested size or class (R-050)."""
+"""Classifies the result of a call to the driver for the requested size or class (R-050)."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class ResizerRules:
         return ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to record which objects still exist."""
+        """Start recording which objects still exist."""
         if resource == paths.CLAIMS:
             self._waiting.begin_list()
         elif resource == paths.VOLUMES:
@@ -240,7 +240,7 @@ class ResizerRules:
         return [Key(KIND, view.queue_name, noted.claim, noted.uid) for view in views]
 
     def _see_class(self, item: AttributesClass) -> list[Told]:
-        """Queue the claims that wait for a class that has been created (DR-018)."""
+        """Queue the claims that were waiting for a class that now exists (DR-018)."""
         name, uid = item.metadata.name, item.metadata.uid
         if self._classes.get(name) == uid:
             return []

@@ -1,7 +1,7 @@
-"""Writes results only to the object state to which they belong (MR-040, MR-041).
+"""Writes a result only if the object still has the state for which the result was computed.
 
-Every write is conditional on the uid and the resourceVersion. After a conflict the object is read
-again and the write is checked again, without a driver call and without a back-off.
+Every write is conditional on the uid and the resourceVersion (MR-040, MR-041). After a conflict the
+object is read again and the write is checked again, without a driver call and without a back-off.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _not_found(plural: str, item: JsonObject) -> Iterator[None]:
 
 @dataclass
 class Writer(LivePass):
-    """Writes to one claim, which is the pass's object, and to its volume.
+    """Writes to the claim that is being reconciled, and to its volume.
 
     Attributes:
         volume: the PV as it was last read or written.

@@ -1,8 +1,8 @@
 """Keeps a claim from being deleted while snapshots are taken from it (SNC-060 to SNC-062).
 
-The claim carries a finalizer for this purpose, and a lock on the claim is held whenever the
-finalizer is checked or written. Without the lock, as in snapshot-controller, one snapshot can find
-the finalizer present while another snapshot's reconcile removes it (SND-018).
+The claim has a finalizer for this purpose, and a lock on the claim is held whenever the finalizer
+is checked or written. Without the lock, as in snapshot-controller, one snapshot can find the
+finalizer present while another snapshot's reconcile removes it (SND-018).
 """
 
 from __future__ import annotations

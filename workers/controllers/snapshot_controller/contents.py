@@ -1,4 +1,4 @@
-"""Builds the VolumeSnapshotContent of a dynamic snapshot; has no I/O (SNC-044)."""
+"""Builds the VolumeSnapshotContent of a dynamic snapshot, without I/O (SNC-044)."""
 
 from __future__ import annotations
 

@@ -139,7 +139,10 @@ def was_gone(error: RefusedError, name: str) -> bool:
 
 
 def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: bool) -> Outcome:
-    """Removes the finalizers; the bound one is kept until the content is gone (SNC-058 row 7)."""
+    """Removes the finalizers, but the bound finalizer only once the content is gone.
+
+    The rule is SNC-058 row 7.
+    """
 
     def patch(item: JsonObject) -> JsonObject | None:
         known = text_list(item, "metadata", "finalizers")

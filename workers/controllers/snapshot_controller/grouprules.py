@@ -62,7 +62,7 @@ class GroupRules:
         return ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to record which objects are in the list."""
+        """Start recording which objects are in the list."""
         if resource in {paths.GROUP_SNAPSHOTS, paths.GROUP_SNAPSHOT_CONTENTS}:
             self._listed[resource] = set()
 

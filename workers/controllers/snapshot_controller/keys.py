@@ -19,7 +19,7 @@ def snapshot_key(namespace: str, name: str) -> Key:
 
 
 def binding_key(content: str) -> Key:
-    """Return this controller's key for a VolumeSnapshotContent; the snapshotter uses another."""
+    """Return this controller's key for a VolumeSnapshotContent; the snapshotter has its own key."""
     return Key(KIND_BINDINGS, "", content)
 
 

@@ -169,7 +169,7 @@ class SnapshotControllerRules:
         return self._groups.gone(resource, item)
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to record which objects are in the list."""
+        """Start recording which objects are in the list."""
         self._listed[resource] = set()
         self._groups.begin_list(resource)
 
@@ -321,7 +321,7 @@ class SnapshotControllerRules:
         ]
 
     def _misbound(self) -> Iterable[Told]:
-        """Return the keys of ready snapshots without a content in the first lists (SNC-055)."""
+        """Return the keys of ready snapshots whose content was not in the first lists (SNC-055)."""
         settled, self._settled = self._settled or {}, None
         return [
             _bound_key(name)

@@ -53,9 +53,10 @@ class Creation:
 
     Args:
         work: the reconcile.
-        action: CREATE while the content has no status; whether it has one decides the text of
-            an error (SNS-023). LAST_CALL for the last call before the object is released: no
-            annotation is written, and the snapshot that the call returns is deleted.
+        action: CREATE while the content has no status; whether the content has a status decides
+            the text of an error (SNS-023). LAST_CALL for the last call before the object is
+            released: no annotation is written, and the snapshot that the call returns is
+            deleted.
     """
 
     calls: ClassVar[orphans.Calls] = orphans.SNAPSHOTS
@@ -109,10 +110,11 @@ class Creation:
         return self.created(answer)
 
     def check_same(self, answer: Any) -> None:
-        """Compares a ready answer with the handles that an earlier call of the name returned.
+        """Compares a ready answer with the handles that an earlier call with this name returned.
 
         Raises:
-            UnusableAnswerError: one is missing, so the answer says nothing about that snapshot.
+            UnusableAnswerError: one of these handles is missing, so the answer says nothing
+                about that snapshot.
         """
         made = self.handles_of(answer)
         lost = [one for one in self.handles() if one not in made]

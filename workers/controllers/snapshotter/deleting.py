@@ -45,7 +45,7 @@ def release(work: ContentPass, *, has_strays: bool = False) -> Outcome:
         pass
     except ConflictError:  # its deletion policy may have changed
         return retry("it changed meanwhile")
-    # `known` says that the events that these writes cause need no further reconcile.
+    # Because of `known`, the events that these writes cause lead to no further reconcile.
     return done("released", known=version_of(work.item))
 
 
@@ -110,7 +110,7 @@ def secrets_for_deletion(work: ContentPass, reason: str) -> dict[str, str]:
 
 
 def refused(work: ContentPass, error: CsiError, reason: str, words: str) -> Outcome:
-    """Records, in an event and in the status, why the driver did not delete (SND-013)."""
+    """Records, in an event and the status, why the driver did not delete the snapshot (SND-013)."""
     message = f"{words}: {error}"
     work.event("Warning", reason, message)
 

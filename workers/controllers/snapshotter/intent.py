@@ -66,17 +66,18 @@ class Intent:
             recorded.
         secret: the name and namespace of the secret, never its data.
         earlier: the parameters and the secret of an earlier, different request. If that call
-            created the snapshot, the driver refuses any other request for it (CSI: ALREADY_EXISTS).
+            created the snapshot, the driver refuses any other request for it (CSI:
+            ALREADY_EXISTS).
         is_open: whether a call may be in flight. False if all calls so far found the pool full
             (SND-032) or if the last call ended with a final error.
-        is_failed: whether the last call ended with a final error but may have left a snapshot: an
-            earlier call has an unknown outcome, or the code was INTERNAL, which drivers also return
-            after their own timeout. A deletion then makes one last call, during which `is_open` is
-            set too.
+        is_failed: whether the last call ended with a final error but may have left a snapshot:
+            an earlier call has an unknown outcome, or the code was INTERNAL, which drivers also
+            return after their own timeout. A deletion then makes one last call, during which
+            `is_open` is set too.
         has_copy: whether a ConfigMap may exist.
-        is_copied: whether a ConfigMap surely exists and describes this call.
+        is_copied: whether a ConfigMap certainly exists and describes this call.
         handle, members: the handles in the driver's answer; empty before the answer. They are
-            recorded because a repeated call may not return them once the source is gone (G8).
+        recorded because a repeated call may not return them once the source is gone (G8).
         deadline: the call's deadline; none once the call's outcome is known.
         is_retained: whether the object's policy was Retain.
         version: the object's resourceVersion before the call; 0 if it is unknown.
@@ -101,7 +102,7 @@ class Intent:
 
     @classmethod
     def read(cls, record: Mapping[str, Any] | None) -> Self | None:
-        """Reads an intent from a reconcile state or a ConfigMap; returns None without a record."""
+        """Reads an intent from a reconcile state or ConfigMap; None if there is no record."""
         if not record:
             return None
         parameters, earlier = record.get("parameters"), record.get("earlier")

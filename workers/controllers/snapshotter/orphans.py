@@ -130,7 +130,7 @@ def _set_aside(known: Intent, problem: str) -> Outcome:
 
 
 def _user_of(work: ContentPass, handle: str, members: Sequence[str]) -> str:
-    """Returns the live object that names one of the handles; "" for none.
+    """Returns the name of a live object that names one of the handles; "" if there is none.
 
     The object is a snapshot content or a group snapshot content.
     """

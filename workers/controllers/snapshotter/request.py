@@ -1,6 +1,6 @@
 """Builds request parameters and reads the driver's answers (SNS-022, SNS-031, SNS-040).
 
-The functions have no I/O.
+The functions perform no I/O.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def group_parameters(
 
 
 def created_nanoseconds(snapshot: csi.Snapshot | csi.VolumeGroupSnapshot, now: float) -> int:
-    """Returns the creation time, or `now` if it is absent or 0 (SND-005; upstream writes 1970)."""
+    """Returns the creation time, or `now` if there is none (SND-005; upstream then writes 1970)."""
     stamp = snapshot.creation_time
     found = stamp.seconds * _NANOSECONDS + stamp.nanos
     return found or int(now * _NANOSECONDS)

@@ -1,9 +1,9 @@
 """Turns events into the keys of snapshot contents that need a reconcile (SNS-001 to SNS-003).
 
-The watcher remembers those fields of each undecided snapshot content that only other programs
-change. The snapshotter's own writes (annotation being-created, status, finalizer removal) do not
-change these fields, so they add no key. No key is needed, because the reconcile that made the
-writes has scheduled its own next run.
+The watcher remembers, for each snapshot content that may need a reconcile, the fields that only
+other programs change. The snapshotter's own writes (annotation being-created, status, finalizer
+removal) do not change these fields, so they add no key. No key is needed, because the reconcile
+that made the writes has scheduled its own next run.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def view_of_group_content(item: GroupSnapshotContent) -> View:
 
 @dataclass(slots=True)
 class _Open:
-    """An undecided snapshot content."""
+    """A snapshot content that may need a reconcile."""
 
     key: Key
     foreign: tuple[Any, ...]
@@ -134,7 +134,7 @@ class _Open:
 
 
 class _Contents:
-    """The undecided snapshot contents of one kind."""
+    """The snapshot contents of one kind that may need a reconcile."""
 
     def __init__(self, kind: str, view: Callable[[Any], View]) -> None:
         self.kind, self.view = kind, view
@@ -172,7 +172,7 @@ class _Contents:
 
 
 class SnapshotterRules:
-    """Tracks the undecided snapshot contents of all registered drivers."""
+    """Tracks the snapshot contents of all registered drivers that may need a reconcile."""
 
     def __init__(self) -> None:
         self._queues: dict[str, dict[str | None, str]] = {}
@@ -207,7 +207,7 @@ class SnapshotterRules:
         return self._contents[resource].gone(item, self._queue)
 
     def begin_list(self, resource: Resource) -> None:
-        """Start to record which snapshot contents are in the list."""
+        """Start recording which snapshot contents are in the list."""
         if resource in self._contents:
             self._contents[resource].open.begin_list()
 
@@ -217,7 +217,7 @@ class SnapshotterRules:
         return [one.key for one in contents.open.end_list()] if contents is not None else ()
 
     def all_keys(self) -> Iterable[Key]:
-        """Return the keys of all undecided snapshot contents."""
+        """Return the keys of all snapshot contents that may need a reconcile."""
         return [one.key for contents in self._contents.values() for one in contents.open.values()]
 
     def _queue(self, meta: Meta, driver: str) -> str | None:

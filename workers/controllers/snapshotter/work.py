@@ -259,7 +259,7 @@ class ContentPass(LiveContent):
                 self.clear_annotation()
 
     def settle(self, outcome: Outcome) -> Outcome:
-        """Returns the outcome, or an immediate reconcile if the object can now be deleted.
+        """Returns `outcome`, or a new reconcile at once if the object can now be deleted.
 
         If the object's deletion event arrived during a call, no further event follows (SND-006).
         """
@@ -272,7 +272,10 @@ class ContentPass(LiveContent):
 
 
 def held_back(work: ContentPass) -> Outcome | None:
-    """Returns a wait while a dead worker's call may be in flight and recreate the snapshot."""
+    """Returns a wait if a dead worker's call may still be in flight, else None.
+
+    Such a call could recreate the snapshot. The returned outcome tells the engine to wait for it.
+    """
     seconds = work.hold_seconds()
     return wait(seconds, "the call of another process may still run") if seconds > 0 else None
 
