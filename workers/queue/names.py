@@ -6,8 +6,8 @@ declared. `Names` contains the key names of one cluster, and is attached to the 
 cluster's Redis.
 
 All data can be lost at any moment: the API server is the source of truth, and the watcher adds
-every undecided object again. Only `intents`, `unsaved` and some `marks` contain data that the API
-server does not have (M-010, M-011).
+every object that may need a reconcile again. Only `intents`, `unsaved` and some `marks` contain
+data that the API server does not have (M-010, M-011).
 
 A record that can cause an effect is stored in a key named after its driver (`driver_key`). So
 Redis's ACL keeps a worker in one driver's pod away from the records of all other drivers.

@@ -8,7 +8,7 @@ key and check the limits. Lost or duplicate messages do no harm.
 Every script may be repeated after a lost reply, and a delayed copy of a call may arrive at any
 time. Redis may lose acknowledged writes at any point (in a restart, a fail-over or a flush). The
 epoch then changes, live processes restore their leases and the records written under them, and no
-new key is admitted meanwhile. The watcher adds every undecided object again.
+new key is admitted meanwhile. The watcher again adds every object that may need a reconcile.
 """
 
 from __future__ import annotations
