@@ -78,7 +78,7 @@ def program_of(kind: str) -> str:
 
 @cache
 def driver_kinds() -> tuple[str, ...]:
-    """Return the kinds whose work belongs to a driver; their queues stop when the driver stops."""
+    """Return the kinds whose work belongs to a driver; their lanes are paused with the driver."""
     return tuple(kind.name for kind in kinds().values() if kind.has_driver)
 
 
@@ -112,7 +112,7 @@ def program(name: str) -> Spec | None:
 
 @cache
 def explainer(name: str) -> Callable[[Any, str, str, str], Any] | None:
-    """Return a controller's `explain(tools, noun, namespace, name)`; None if it defines none."""
+    """Return a controller's function `explain(tools, noun, namespace, name)`, or None."""
     folder = f"workers.controllers.{name.replace('-', '_')}"
     if importlib.util.find_spec(f"{folder}.explain") is None:
         return None

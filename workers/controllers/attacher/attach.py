@@ -152,7 +152,7 @@ class AttachmentPass(DriverPass):
         return self.context.kube.is_gone(self.resource, self.name, self.key.uid)
 
     def read_volume(self, name: str) -> JsonObject | None:
-        """Read the PV under a shared lock, which excludes its creation, deletion and expansion."""
+        """Read the PV under a lock that excludes the PV's creation, deletion and expansion."""
         self.acquire(Lock(name, Mode.SHARED))
         self.volume = self.find(paths.VOLUMES, name)
         return self.volume
@@ -307,7 +307,7 @@ class AttachmentPass(DriverPass):
         return retry(reason, memo=memo)
 
     def warn(self, reason: str, message: str) -> None:
-        """Record an event on the volume's claim, whose owner can act on it.
+        """Record an event on the volume's claim, whose owner can act on the problem.
 
         csi-attacher writes no event.
         """
@@ -401,7 +401,7 @@ def publish(work: AttachmentPass) -> dict[str, str]:
 
 
 def checked_source(work: AttachmentPass) -> Source:
-    """Read the volume and add csi-fleet's finalizer to its PV (steps 1 to 6).
+    """Return the volume's source, after adding csi-fleet's finalizer to its PV (steps 1 to 6).
 
     Until this reconcile ends, the lock on the PV's name prevents the removal of the finalizer.
     """

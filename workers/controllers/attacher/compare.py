@@ -98,7 +98,7 @@ def compare(work: DriverPass, settings: AttacherSettings) -> Outcome:
 
 
 def compare_once(work: DriverPass, settings: AttacherSettings) -> Outcome:
-    """Compare once, for a driver that lists publications."""
+    """Compare once; the driver must list the nodes of its volumes."""
     context, driver = work.context, work.driver
     # The attachments are read before the volumes are listed, so that a later change shows in the
     # resourceVersion.

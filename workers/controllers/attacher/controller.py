@@ -55,7 +55,7 @@ class AttacherController:
         )
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Return the comparison with ListVolumes, if the driver supports it (A-090)."""
+        """Return the periodic comparison with ListVolumes, if the driver supports it (A-090)."""
         del context
         if driver is None or not can_compare(driver):
             return ()

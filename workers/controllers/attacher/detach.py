@@ -46,7 +46,8 @@ MOST_PAUSE_SECONDS: Final = 1.0
 before, which makes 26 s in total.
 """
 ABANDON_SECONDS: Final = 120.0
-"""No try starts later than this, so that timeouts cannot extend a reconcile beyond `longest_pass`.
+"""No try starts later than this after the first try, so that timeouts cannot extend a reconcile
+beyond `longest_pass`.
 """
 
 
@@ -221,8 +222,8 @@ def abandon(work: AttachmentPass) -> Outcome:
     message = f"the attachment is gone, but the volume may still be attached to its node: {problem}"
     _log.error("could not detach the volume of a deleted attachment", err=message)
     work.warn("DetachFailed", message)
-    # The state is deleted again. This reconcile may have written it after the watcher had deleted
-    # it.
+    # The state is deleted again, because this reconcile may have written it after the watcher had
+    # deleted it.
     _note(work, "forget", {})
     return done("attachment went meanwhile, and the volume may still be on its node")
 

@@ -49,7 +49,7 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """An attachment that needs work: the parts of its key, and the facts that may queue it again.
+    """An attachment that needs work: the parts of its key, and facts used to queue it again.
 
     `fingerprint`: a hash of the attachment without csi-fleet's own writes. `is_marked`: whether the
     attachment has the finalizer and a node id.
@@ -205,7 +205,7 @@ class AttacherRules:
         return told
 
     def _owner(self, item: Volume) -> DriverView | None:
-        """Return the driver whose finalizer can be removed; None if the PV must keep it."""
+        """Return the driver whose finalizer can be removed from the PV; None if it must be kept."""
         ours = [self._by_finalizer.get(one) for one in item.metadata.finalizers or ()]
         driver = next((view for view in ours if view is not None), None)
         if driver is None:

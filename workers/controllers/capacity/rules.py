@@ -68,7 +68,7 @@ class CapacityRules:
 
 
 def _place(record: Any) -> tuple[str, str] | None:
-    """Return the namespace and managed-by label of a driver's objects; None if it has none."""
+    """Return the namespace and managed-by label in a driver's record; None if they are missing."""
     capacity = record.get("capacity")
     return (capacity["namespace"], capacity["managed_by"]) if capacity else None
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# A node without enough space checks again after this time, or at the claim's next event (ND-008).
+# The worker of a node without enough space checks again after this time, or at the claim's next
+# event (ND-008).
 NO_ROOM_SECONDS: Final = 60.0
 # Disables the queue's own back-off, so that only `delay_seconds` sets the wait.
 _NO_BACKOFF_SECONDS: Final = 0.001
@@ -40,7 +41,7 @@ _NO_BACKOFF_SECONDS: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The reconcile state of a racing key: how many attempts it had and when its wait ends."""
+    """The reconcile state of a racing key: the number of its attempts, and the end of its wait."""
 
     attempts: int = 0
     due: float | None = None

@@ -67,8 +67,8 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
             work.own.intents.created(work.lease.domain, self.current.record(), volume, work.lease)
         except TransientError:
-            # The lease or Redis is lost; the next worker learns about the volume from the
-            # ConfigMap.
+            # The lease has been lost or Redis is unavailable; the next worker finds the record of
+            # the attempt in the ConfigMap.
             self.remember_background()
             raise
         return volume

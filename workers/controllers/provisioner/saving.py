@@ -56,7 +56,7 @@ def save(
     if work.is_elsewhere:
         found = existing(work, name)
         if is_going(found) or claim_uid(found) != claim_uid(volume):
-            # If the nodes share the storage system, the other node's PV may come to use this
+            # If the nodes share the storage system, the other node's PV may later refer to this
             # volume.
             return later("the claim waits for another node's volume")
         same = is_same(found, volume)
@@ -156,7 +156,7 @@ def is_going(found: JsonObject) -> bool:
 
 
 def is_same(found: JsonObject, volume: JsonObject) -> bool:
-    """True if the PV found under the name is the one that csi-fleet tried to save."""
+    """True if the existing PV is the one that csi-fleet tried to save."""
     return claim_uid(found) == claim_uid(volume) and storage_of(found)[1] == storage_of(volume)[1]
 
 

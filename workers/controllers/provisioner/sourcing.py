@@ -111,7 +111,7 @@ def _hold_content(work: ClaimWork, name: str) -> None:
 
 
 def _protect_snapshot(work: ClaimWork, source: DataSource, snapshot: JsonObject) -> None:
-    """Adds the source-protection finalizer; continues without it if that is forbidden (P-217)."""
+    """Adds the source-protection finalizer; continues if the API server forbids that (P-217)."""
     kube = work.runtime.effects.kube
     work.runtime.effects.reach(Step.PROTECT_SOURCE, work.lease)
     try:

@@ -176,7 +176,7 @@ class ModifyStep:
     # Failures.
 
     def _unsent(self, message: str) -> Outcome:
-        """Handle a failure before the call; csi-resizer does not report it (DR-020)."""
+        """Handle a failure before the call; csi-resizer does not report such a failure (DR-020)."""
         work = self.work
         if not self.plan.is_again and work.marks.modification_of(self._class) is None:
             self._remember(Result.UNSENT)

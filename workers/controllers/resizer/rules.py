@@ -294,7 +294,7 @@ def _is_echo(before: Waiting, now: Waiting) -> bool:
 
 
 def _size(text: str) -> int:
-    """Parse a size in bytes; return 0 if it is unreadable, which the worker then reports."""
+    """Parse a size in bytes; return 0 if the text is invalid, which the worker then reports."""
     try:
         return parse(text)
     except AttemptError:

@@ -251,7 +251,7 @@ class Creation:
             raise AttemptError(message, State.NO_CHANGE) from error
         wanted = replace(self.source(), parameters=parameters, secret=secret)
         known = self.work.asked or self.work.intent
-        # The driver knows the snapshot by the name in the first call, even if the prefix has
+        # The driver identifies the snapshot by the name in the first call, even if the prefix has
         # changed since.
         return wanted if known is None else replace(wanted, name=known.name)
 
@@ -350,7 +350,7 @@ class Creation:
         return retry(error.code_name, not_before_seconds=slow)
 
     def may_be_there(self, error: CsiError, before: Intent | None) -> bool:
-        """True if a snapshot of this name may exist in spite of a final answer."""
+        """True if a snapshot with this name may exist even though the driver's error is final."""
         is_uncertain = before is not None and (before.is_open or before.is_failed)
         return self.handle() is None and (is_uncertain or may_have_made(error))
 

@@ -49,7 +49,7 @@ class Proof(Protocol):
     """The methods of workers.queue.WorkQueue that this module uses."""
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:
-        """Returns the record with its signature in front."""
+        """Returns the record, preceded by its signature."""
 
     def is_our_copy(self, key: Key, stored: bytes) -> bool:
         """True if a worker with this installation's signing key wrote the copy."""

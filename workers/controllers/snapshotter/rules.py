@@ -134,7 +134,7 @@ class _Open:
 
 
 class _Contents:
-    """The snapshot contents of one kind that may need a reconcile."""
+    """Those snapshot contents of one kind that may need a reconcile."""
 
     def __init__(self, kind: str, view: Callable[[Any], View]) -> None:
         self.kind, self.view = kind, view
@@ -172,7 +172,7 @@ class _Contents:
 
 
 class SnapshotterRules:
-    """Tracks the snapshot contents of all registered drivers that may need a reconcile."""
+    """Tracks, for all registered drivers, the snapshot contents that may need a reconcile."""
 
     def __init__(self) -> None:
         self._queues: dict[str, dict[str | None, str]] = {}
