@@ -85,7 +85,7 @@ def doubt_about(
 
 
 def _last_state(kube: KubeReader, vanished: Vanished, version: int) -> JsonObject | None:
-    """Return the object as it was when it was deleted; None if that is no longer known."""
+    """Return the object as it was when it was deleted; None if the API server no longer has it."""
     resource, name = vanished.resource, vanished.name
     try:
         for event, item in kube.past(resource, name, namespace=vanished.namespace, since=version):

@@ -200,7 +200,7 @@ class Election:
         return min(settings.retry_period_seconds, settings.lease_duration_seconds * _LOOK_SHARE)
 
     def _try(self) -> Standing:
-        """Renew the Lease, or read it and decide; retry at once if another process changed it."""
+        """Renew the Lease, or read it and act on it; retry at once if another process wrote it."""
         return self._renew() or self._try_once() or self._try_once() or Standing.UNKNOWN
 
     def _renew(self) -> Standing | None:

@@ -44,7 +44,7 @@ AnswerT = TypeVar("AnswerT", bound="Message")
 _log = get_logger(__name__)
 
 WRITE_TRIES: Final = 5
-"""Number of conflicts of one write after which the reconcile fails."""
+"""Number of conflicts in a row after which a write fails, and the reconcile with it."""
 
 
 class Gone(Ended):
