@@ -37,7 +37,8 @@ _CLEANED_SECONDS: Final = 7 * 24 * 3600
 _NAME: Final = re.compile("[0-9a-f]{16}")
 
 INSTALLATION_VARIABLE: Final = "CSI_FLEET_INSTALLATION"
-"""The environment variable in which `csi-fleet run` passes the name of its own Redis to its parts.
+"""The environment variable in which `csi-fleet run` passes the name of its own Redis to the
+processes that it starts.
 """
 
 

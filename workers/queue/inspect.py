@@ -277,7 +277,9 @@ class FailedKey:
 
 
 def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
-    """Return keys with failures or at their retry limit, most failures first; reads in batches.
+    """Return the keys that failed or are at their retry limit, those with most failures first.
+
+    The keys are read in batches.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -498,7 +500,7 @@ def read_life(client: redis.Redis) -> tuple[str, str]:
 
 
 def read_age(client: redis.Redis) -> float:
-    """Return the seconds since Redis started or lost data; it has no older announcements."""
+    """Return the seconds since Redis started or lost data; earlier announcements are lost."""
     epoch, run = read_life(client)
     _, birth, of_run = [*epoch.split(":"), "", ""][:3]
     born_ms = whole(birth)

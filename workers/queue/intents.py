@@ -159,7 +159,10 @@ class IntentStore:
         self._drop("intents", domain)
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """Return every intent by domain; reads in batches, so entries may change meanwhile."""
+        """Return every intent by domain.
+
+        The intents are read in batches, so entries may change meanwhile.
+        """
         return self._read_all("intents")
 
     def everywhere(self) -> Iterator[IntentStore]:

@@ -197,7 +197,10 @@ class Lease:
 
     @property
     def volume(self) -> str:
-        """The first lock's name; "" without locks. For claims and volumes, it is the PV's name."""
+        """The name of the first lock; "" if there is none.
+
+        For claims and volumes, this is the name of the PV.
+        """
         return self.locks[0].name if self.locks else ""
 
     def is_held(self) -> bool:

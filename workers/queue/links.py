@@ -73,7 +73,7 @@ class Links:
     Args:
         client: the client for the queue's Redis.
         publish: sends one message to each list in which a change makes work due.
-        now_ms: returns the time instead of Redis; used only by tests.
+        now_ms: returns the time to use in place of Redis's time; used only by tests.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Links:
         self.process_id = uuid.uuid4().hex
 
     def lost(self, driver: str, reason: str, place: Place = ANYWHERE) -> None:
-        """Report a lost connection; if it was the last one, the driver's lanes are paused."""
+        """Report a lost connection; if it was the driver's last one, pause the driver's lanes."""
         self._event("lost", driver, place, reason)
 
     def back(

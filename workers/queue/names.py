@@ -171,7 +171,7 @@ NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of one cluster's keys: those declared above, under the cluster's own prefix."""
+    """The names of one cluster's keys: the declared names, under the cluster's own prefix."""
 
     prefix: str = PREFIX
 

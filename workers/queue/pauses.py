@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
         @property
         def version(self) -> str:
-            """Its resourceVersion."""
+            """The record's resourceVersion."""
 
         @property
         def pauses(self) -> Mapping[str, str]:

@@ -91,7 +91,7 @@ class Recovery:
         return True
 
     def adopt(self) -> list[Key]:
-        """Move the previous release's records; call this once, before the first key is sent.
+        """Move the previous release's records; call this once, before any key is added.
 
         Raises:
             QueueUnavailable: Redis does not answer.

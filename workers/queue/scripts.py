@@ -76,7 +76,7 @@ def text(value: bytes | str | None) -> str:
 
 
 def whole(value: bytes | str | None) -> int | None:
-    """Return a count or a time in ms as csi-fleet writes it; None for any other value."""
+    """Parse a count or a time in ms that csi-fleet wrote; return None for any other value."""
     digits = value or ""
     is_ours = digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_NUMBER
     return int(digits) if is_ours else None
@@ -134,7 +134,7 @@ class Scripts:
 
     Args:
         client: the Redis client.
-        now_ms: returns the time instead of Redis's TIME; used only by tests.
+        now_ms: returns the time to use in place of Redis's TIME; used only by tests.
     """
 
     def __init__(self, client: redis.Redis, now_ms: Callable[[], int] | None = None) -> None:
@@ -210,7 +210,7 @@ class Scripts:
         return call(self._function(name), 0, name, *args)
 
     def _load(self) -> None:
-        """Load the library; a Redis with users refuses this and loads it when it starts."""
+        """Load the library; a Redis with users refuses this, as its container has loaded it."""
         name, code = library(self._names)
         try:
             self.client.function_load(code, replace=True)
@@ -270,7 +270,7 @@ def repair(client: redis.Redis) -> bool:
 
 
 def _drop_wrong_lists(client: redis.Redis, prefix: str) -> bool:
-    """Delete Celery lists of a wrong type; other drivers' lists could not be renamed from here."""
+    """Delete Celery lists of a wrong type; this user may not rename other drivers' lists."""
     found = [text(key) for key in client.scan_iter(match=prefix + "*", count=500)]
     wrong = [key for key in found if text(client.type(key)) not in {"list", "none"}]
     for key in wrong:

@@ -41,7 +41,7 @@ class Seal:
     """The signing keys of one worker.
 
     Args:
-        keys: the first key signs, and every key verifies.
+        keys: the first key is used to sign, and every key to verify.
         is_strict: True if records without a MAC are invalid.
     """
 
@@ -69,7 +69,7 @@ class Seal:
         return b":".join((mac, owner, record))
 
     def is_ours(self, place: str, name: str, stored: bytes) -> bool:
-        """Return True if a worker signed the record for this name; always True without a key."""
+        """Return True if a worker signed the record for this name, or if there is no key."""
         if not self.keys or (not self.is_strict and not _is_signed(stored)):
             return True
         mac, owner, record = _parts(stored)
@@ -83,12 +83,12 @@ UNCHECKED: Final = Seal()
 
 
 def content(stored: bytes) -> bytes:
-    """Return the record from its stored form; verifies nothing."""
+    """Return the record that a stored text contains, without verifying the signature."""
     return _parts(stored)[2]
 
 
 def tenant_of(stored: bytes) -> str:
-    """Return the namespace that the record claims to have, "" for none; verifies nothing."""
+    """Return the namespace that the record claims to have, "" for none, without verifying it."""
     return _parts(stored)[1].decode("utf-8", "backslashreplace")
 
 

@@ -65,7 +65,7 @@ class WorkQueue:
             are given to other processes.
         clock: returns the time of a local clock in seconds, for the lease deadline; the clock
             must keep running while the process is stopped.
-        now_ms: returns the time instead of Redis; used only by tests.
+        now_ms: returns the time to use in place of Redis's time; used only by tests.
         heartbeat_client: a client from `connect_heartbeat`, used only by `heartbeat`, so that a
             dead connection of `client` does not cause leases to be lost. If None, `client` is
             used.
