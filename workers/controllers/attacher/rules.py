@@ -205,7 +205,7 @@ class AttacherRules:
         return told
 
     def _owner(self, item: Volume) -> DriverView | None:
-        """Return the driver whose finalizer can be removed from the PV; None if it must be kept."""
+        """Return the driver whose finalizer can be removed from the PV, or None."""
         ours = [self._by_finalizer.get(one) for one in item.metadata.finalizers or ()]
         driver = next((view for view in ours if view is not None), None)
         if driver is None:

@@ -2,8 +2,8 @@
 
 An attachment names a PV, or contains the PV spec of a migrated volume that is defined in a pod. The
 record of the publish has what a detach needs once the PV is gone. Redis and annotations are not
-trusted: a record from Redis counts only if the attachment's own name proves it. Source:
-kubernetes-csi/external-attacher, pkg/controller/csi_handler.go; csi-lib-utils, accessmodes.
+trusted: a record from Redis counts only if the attachment's own name proves it.
+Source: kubernetes-csi/external-attacher, pkg/controller/csi_handler.go; csi-lib-utils, accessmodes.
 """
 
 from __future__ import annotations

@@ -181,7 +181,9 @@ class Intent:
         previous: Self | None,
         session: Session,
     ) -> Self:
-        """Returns the intent to record just before CreateVolume; keeps the first attempt's start.
+        """Returns the intent to record just before CreateVolume.
+
+        The start time of the first attempt is kept.
 
         A ConfigMap of the previous attempt does not describe the new attempt, but must still be
         removed.
