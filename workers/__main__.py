@@ -83,11 +83,12 @@ def sidecar(arguments: list[str]) -> str:
 
 
 def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
-    """Translate the arguments of a Go sidecar to a csi-fleet command and its arguments.
+    """Translate the arguments of a Go sidecar into a csi-fleet command and its arguments.
 
     `csi-attacher ...` runs one controller. If the environment or a flag sets the Redis URL, the
-    command is a worker; otherwise it runs the whole system in one program. Arguments that start
-    with a flag mean csi-provisioner, so that an operator or a chart can keep its argument list.
+    command is a worker; otherwise it runs the whole system in one program. If the arguments start
+    with a flag, they are csi-provisioner's, so that an operator or a chart can keep its argument
+    list.
     """
     name = sidecar(arguments)
     rest = arguments[1:] if arguments[0] == name else arguments

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 TASK_TICK: Final = "system.tick"
 TASK_WORK: Final = "system.work"
-# The queue for beat's ticks; every worker listens to it.
+# The queue for beat's periodic messages (ticks); every worker reads it.
 SYSTEM_QUEUE: Final = "csifleet.system"
 
 # Times are in seconds. kombu gives up a half-open connection after one or two health checks, plus
@@ -46,8 +46,8 @@ TRANSPORT: Final = {
     "socket_connect_timeout": 5,
     "socket_keepalive": True,
     "health_check_interval": 3,
-    # Messages are not copied into an `unacked` hash: if a message is lost, the sweep wakes its list
-    # again.
+    # Messages are not copied into an `unacked` hash: if a message is lost, the sweep sends another
+    # one for the same list.
     "ack_emulation": False,
 }
 
@@ -87,7 +87,7 @@ def transport_options(settings: Settings) -> dict[str, Any]:
 
 
 def tls_options(settings: Settings) -> dict[str, Any] | None:
-    """Return the TLS options for Sentinel; None without TLS, and for a `rediss://` URL."""
+    """Return the TLS options for Sentinel; None if TLS is not used, and for a `rediss://` URL."""
     url = settings.redis.url_with_credentials()
     tls = dict(parse_sentinels(url).tls) if is_sentinel(url) else {}
     return {"ssl_cert_reqs": CERT_REQUIRED, **tls} if tls else None
@@ -151,9 +151,9 @@ def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None
 def beat_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings of celery-redbeat, which lets a second beat take over within seconds.
 
-    Two beats at the same time do no harm (M-004). Use these settings only for beat's own
-    application. They contain the Redis URL with the password, and a worker shows its configuration
-    to every client that asks for it, such as Flower.
+    It does no harm if two beats run at the same time (M-004). Use these settings only for beat's
+    own application. They contain the Redis URL with the password, and a worker shows its
+    configuration to every client that asks for it, such as Flower.
     """
     return {
         "beat_scheduler": "redbeat.RedBeatScheduler",
@@ -174,7 +174,7 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
 
 
 def file_login(settings: Settings) -> FileLogin | None:
-    """Return the login from the password file; None without a file, and for a unix socket.
+    """Return the login from the password file; None if there is no file, and for a unix socket.
 
     For a unix socket, kombu accepts a login only in the URL.
     """

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Backoff:
-    """A delay that grows with each failure and starts from the beginning after `reset`.
+    """A delay that grows with each failure and starts again at the base delay after `reset`.
 
     Each delay is chosen at random from [base, 3 x the last delay] and is at most `cap_seconds`, so
-    that many processes that lost the same server do not all reconnect at the same time.
+    that many processes that lost their connections to a server do not all reconnect at the same
+    time.
     """
 
     base_seconds: float = 0.8

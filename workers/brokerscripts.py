@@ -82,7 +82,7 @@ class Messages:
     def _read(self, channel: Any, read: Callable[[], Any], *, is_list: bool) -> Any:
         """Read one message with kombu's function; on an error, drop the message.
 
-        The message is dropped because Redis no longer has it.
+        The read cannot be retried, because Redis no longer has the message.
         """
         while True:
             try:
@@ -110,7 +110,7 @@ class Messages:
         return rebuilt
 
     def has_heard(self, record: logging.LogRecord) -> bool:
-        """Return False for kombu's log line about invalid JSON; also count a dropped message."""
+        """Return False for kombu's log line about invalid JSON, and count the dropped message."""
         is_ours = not str(record.msg).startswith("Cannot process event")
         if not is_ours:
             self._drop(ValueError())

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-# Annotations of claims, except for the first one, which is an annotation of the copy of an intent.
-# It names the copy's driver, because the admission policy does not let a worker write copies for
-# other drivers.
+# These are annotations of claims, except the first one, which is set on the copy of an intent. It
+# names the copy's driver, because the admission policy does not let a worker write copies for other
+# drivers.
 ANN_RECORD_DRIVER: Final = "csi-fleet.io/driver"
 
 ANN_STORAGE_PROVISIONER: Final = "volume.kubernetes.io/storage-provisioner"

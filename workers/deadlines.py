@@ -39,7 +39,7 @@ class Deadline:
 
     @classmethod
     def read(cls, data: object) -> Self:
-        """Read a deadline from decoded JSON; invalid data gives no deadline."""
+        """Read a deadline from decoded JSON; return an empty deadline if the data is invalid."""
         caller = ""
         try:
             if isinstance(data, int | float):  # the form of an older release

@@ -46,8 +46,7 @@ def main() -> int:
 
         _hear_interrupts(is_ours=is_ours)
         return node_main(sys.argv[1], sys.argv[2:])
-    # Imports create hardly any garbage, but the garbage collector takes a tenth of the startup
-    # time.
+    # Imports create hardly any garbage, but garbage collection takes a tenth of the startup time.
     gc.disable()
     from workers.__main__ import main as fleet_main  # noqa: PLC0415
 

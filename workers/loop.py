@@ -1,9 +1,9 @@
 """A background thread that repeats a step forever, monitored by the liveness check.
 
 A step returns how long to wait before the next one. No error ends the loop: only the first of
-several errors in a row is logged, and the delay grows with each further error. Each step has a
-heart, so that the liveness check notices a step that hangs. No other code may start a looping
-thread (tests/unit/test_threads.py).
+several errors in a row is logged, and the delay grows with each further error. The liveness check
+monitors the loop, so it notices a step that hangs. No other code may start a looping thread
+(tests/unit/test_threads.py).
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ class Loop:
         name: the name of the thread, which also appears in liveness errors.
         step: does a piece of work; returns the seconds to wait before the next step, or None to
             wait until `wake` is called.
-        limit_seconds: the longest time for one step, or between two calls of `beat` within a
-            step; if it is exceeded, the liveness check fails.
-        heartbeats: the hearts of the process.
+        limit_seconds: the longest time that one step may take, or that may pass between two
+            calls of `beat` within a step; if it is exceeded, the liveness check fails.
+        heartbeats: the registry through which the liveness check monitors the process's threads.
         backoff: the delays after failures.
-        first_wait_seconds: the delay before the first step; None waits until `wake` is called.
+        first_wait_seconds: the delay before the first step; with None, the loop waits until
+            `wake` is called.
 
     Attributes:
         is_failing: True if the last step failed.
@@ -89,7 +90,7 @@ class Loop:
 
     @property
     def is_alive(self) -> bool:
-        """True if the thread is running."""
+        """Return True if the thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def run(self) -> None:

@@ -75,7 +75,7 @@ def guarded(settings: Settings, checks: Checks) -> Checks:
 
 
 def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsServer | None:
-    """Start the HTTP endpoint of one process; returns None without `--http-endpoint`.
+    """Start the HTTP endpoint of one process; return None if `--http-endpoint` is not set.
 
     Raises:
         ConfigError: the process cannot listen on the address.
@@ -145,8 +145,8 @@ def mark_ready(settings: Settings, name: str) -> None:
 def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
     """Report to the supervisor, every few seconds, what hangs in this process.
 
-    If the reports stop, the whole process hangs. Nothing is reported without a state folder,
-    because the kubelet then uses the HTTP endpoint of the process.
+    If the reports stop, the supervisor concludes that the whole process hangs. Nothing is reported
+    without a state folder, because the kubelet then uses the HTTP endpoint of the process.
     """
     if not os.access(settings.process.state_dir or "/nonexistent", os.W_OK):
         return

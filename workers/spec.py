@@ -124,8 +124,8 @@ class Rules(Protocol):
         """Set the records of the controller's drivers; return the keys that now need work.
 
         Each record has at least the driver's `name` and its `queue_name`, which is the driver part
-        of its keys. A driver is still included after its workers have gone. In node deployment, a
-        node is no longer included after its worker has gone.
+        of its keys. A driver is still included when its workers are gone. In node deployment, a
+        node is no longer included when its worker is gone.
         """
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
@@ -179,7 +179,7 @@ class Spec:
         permissions: the controller's RBAC rules.
         needs_driver: False for controllers that run without any CSI driver.
         part_of: the controller that includes this one, such as `provisioner`; "" for none.
-        asks: the methods of CsiClient that the handshake calls in addition. Each returns a set
+        asks: the additional methods of CsiClient that the handshake calls. Each returns a set
             of names, which is empty if the driver does not implement the call.
         fatal_code: the exit code if the handshake fails.
         unserved: the error text if a worker in a driver's pod runs no controller for the driver.

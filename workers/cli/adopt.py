@@ -512,7 +512,7 @@ class Move:
         )
 
     def current(self, workload: JsonObject) -> JsonObject:
-        """Return the workload as the API server has it now."""
+        """Return the workload's current state from the API server."""
         metadata = workload["metadata"]
         found = self._get(_WORKLOADS[workload["kind"]], metadata["namespace"], metadata["name"])
         if found is None:

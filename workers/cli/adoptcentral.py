@@ -133,8 +133,8 @@ class Surroundings:
             {"from": [workers], "ports": [{"protocol": "TCP", "port": port}]}
         ]
         if not self._is_isolated(workload):
-            # A policy closes all ports that no policy opens, so this policy keeps the other ports
-            # open.
+            # Once a policy selects a pod, every port that no policy allows is blocked, so this
+            # policy also allows all other ports.
             ingress.append({"ports": _all_but(port)})
         return [
             (SERVICES, self._service(own, is_one_replica=is_one_replica)),
@@ -196,8 +196,8 @@ class Surroundings:
         }
         known = find(self.kube, SERVICES, self.name, self.namespace)
         if is_one_replica and (known is None or known["spec"].get("clusterIP") == "None"):
-            # A Service without a cluster IP resolves to the addresses of its pods. An existing
-            # Service keeps its cluster IP.
+            # The name of a Service without a cluster IP resolves to the addresses of its pods. An
+            # existing Service keeps its cluster IP.
             spec["clusterIP"] = "None"
         return self._object(SERVICES, self.name, {"spec": spec})
 
@@ -446,7 +446,7 @@ class Surroundings:
         return True
 
     def _is_isolated(self, workload: JsonObject) -> bool:
-        """Return True if another policy already closes the pods' ports."""
+        """Return True if another policy already restricts incoming connections to the pods."""
         labels = workload["spec"]["template"]["metadata"].get("labels") or {}
         for one in self.kube.list(POLICIES, namespace=self.namespace):
             spec = one.get("spec") or {}
@@ -499,7 +499,7 @@ def asked_in_pod(tools: Tools, namespace: str, *command: str) -> JsonObject | No
 
 
 def rights_of(central: Central) -> JsonObject:
-    """Return the workers' account in the form of a pod, for `migrate`'s check of permissions."""
+    """Return a pod object with the workers' account, for `migrate`'s check of permissions."""
     metadata = {"name": "worker", "namespace": central.namespace}
     return {"metadata": metadata, "spec": {"serviceAccountName": "worker", "containers": []}}
 

@@ -68,7 +68,8 @@ class Plan:
     Attributes:
         findings: messages for people; if one of them is a `FAIL`, the change must not be made.
         patch: a merge patch for the workload; None if nothing changes.
-        overlay: the same change as a kustomization, for users who render the workload.
+        overlay: a kustomization that makes the same change, for users whose workload comes from
+            a chart or a Git repository.
         elects: the programs whose Lease decides which side works.
         is_moved: whether the containers are already as requested.
         entry: the driver's entry for the drivers file, in central mode.
@@ -118,7 +119,7 @@ def is_central(record: JsonObject | None) -> bool:
 
 
 def adopt(workload: JsonObject, installation: Installation | Central, choice: Choice) -> Plan:
-    """Plan to replace the Go sidecars with a worker, or with a gateway for central workers."""
+    """Plan the replacement of the Go sidecars by a worker, or by a gateway for central workers."""
     plan = Plan()
     record = _checked_record(workload, choice.driver, plan)
     if plan.is_refused:
@@ -213,7 +214,7 @@ def _built(
 
 
 def release(workload: JsonObject, choice: Choice) -> Plan:
-    """Plan to replace the worker with the original Go sidecars."""
+    """Plan the replacement of the worker by the original Go sidecars."""
     plan = Plan()
     record = _checked_record(workload, choice.driver, plan)
     if plan.is_refused:
@@ -258,8 +259,8 @@ def settle(workload: JsonObject) -> JsonObject | None:
     if record is None:
         return None
     patch: JsonObject = {}
-    # A driver adopted by an earlier release has a Service that distributes the workers over all
-    # pods.
+    # A driver adopted by an earlier release has a Service that spreads the workers' connections
+    # over all pods.
     is_spread = is_central(record) and not (record.get("any_replica") or record.get("chosen"))
     is_kept = is_spread and not record.get("released")
     strategy = None if is_kept else record.pop("strategy", None)
@@ -621,7 +622,7 @@ def _template(
 def _removed(spec: JsonObject, names: set[str]) -> list[JsonObject]:
     """Return the containers to remove, each with the name of its list and its index there.
 
-    An index is the one that the container has when the worker is left out of the list.
+    The index is the container's position in the list without the worker.
     """
     return [
         {"list": one, "index": index, "container": copy.deepcopy(container)}
@@ -673,7 +674,7 @@ def _text(record: JsonObject) -> str:
 
 
 def _overlay(workload: JsonObject, found: Sequence[Sidecar], result: OneContainer) -> str:
-    """Return the same change as a kustomization, for a workload that a chart or repo renders."""
+    """Return the change as a kustomization, for a workload that comes from a chart or from Git."""
     spec = workload["spec"]["template"]["spec"]
     names = {one.container["name"] for one in found}
     lists: JsonObject = {

@@ -219,9 +219,9 @@ class Verification:
         return adoptcentral.find(self.tools.kube, paths.CLAIMS, self.name, self.namespace) is None
 
     def _volumes_of(self, claim: JsonObject) -> list[JsonObject]:
-        """Return the volumes that either side of the binding names.
+        """Return the volumes that the claim names or that name the claim.
 
-        The volume's side of a binding is written first, so the claim may not name its volume yet.
+        Kubernetes writes the claim into the volume first, so the claim may not name its volume yet.
         """
         name, uid = claim["spec"].get("volumeName"), claim["metadata"]["uid"]
         return [
@@ -303,7 +303,7 @@ class Verification:
         return ""
 
     def _cause(self, asked_in: str) -> str:
-        """Return the cause that `explain` reports; if that cannot run, the claim's last warning."""
+        """Return the cause that `explain` reports, or the claim's last warning if it cannot run."""
         report: JsonObject = {}
         if asked_in:
             words = ("explain", "pvc", self.place, "-o", "json")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words for volumes or snapshots, and for their objects in the cluster, in messages."""
+    """The words that messages use for volumes or snapshots, and for their cluster objects."""
 
     thing: str
     owner: str
@@ -172,7 +172,7 @@ def audit(
 
 
 def look(tools: Tools, client: CsiClient, driver: str) -> Look:
-    """Make one pass over volumes; the order of the reads makes comparing two passes safe."""
+    """Make one pass over volumes, reading in an order that makes it safe to compare two passes."""
     at = time.time()
     listed = {
         entry.volume.volume_id: entry.volume.capacity_bytes

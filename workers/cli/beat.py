@@ -47,7 +47,7 @@ def run(settings: Settings) -> int:
 def stop_on_term(sender: Any = None, **_: Any) -> None:
     """Stop even if the signal arrives in a `__del__`, where Python swallows the SystemExit.
 
-    The SystemExit ends the sleep between two ticks; the stopped service makes no further tick.
+    The SystemExit ends beat's sleep between two rounds; a stopped service starts no further round.
     """
 
     def stop(signum: int, frame: object) -> None:

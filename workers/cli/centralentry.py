@@ -2,8 +2,8 @@
 
 This module is pure: it takes containers, and returns a container, an entry for the drivers file,
 and messages. Arguments are parsed with each sidecar's own flags. Where a sidecar's value differs
-from the central workers' value, the entry sets it. Values that an entry cannot set must be equal on
-both sides.
+from the central workers' value, the entry contains the sidecar's value. Values that an entry cannot
+set must be equal on both sides.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def is_good(certificate: bytes, authority: bytes, name: str, now: datetime | Non
 
 
 def is_fresh(certificate: bytes) -> bool:
-    """Return True if a third of the certificate's lifetime remains."""
+    """Return True if at least a third of the certificate's lifetime remains."""
     try:
         return _is_fresh(x509.load_pem_x509_certificate(certificate))
     except ValueError:
@@ -107,7 +107,7 @@ def is_fresh(certificate: bytes) -> bool:
 
 
 def lasting(pem: bytes, *, is_bundle: bool = False) -> tuple[bool, str]:
-    """Return whether the certificate is valid, and when it ends if its end is near or past.
+    """Return whether the certificate is valid, and its time of expiry if that is near or past.
 
     In a chain, the first certificate counts, because it is the owner's. In a bundle of authorities,
     the certificate that expires last counts. Text that cannot be parsed counts as valid.

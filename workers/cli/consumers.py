@@ -114,7 +114,10 @@ class CeleryConsumers:
         return {celery_queue(place) for place in places(queue_name, self._specs)}
 
     def stand_back(self, wanted_places: Iterable[str], is_back: bool) -> None:
-        """Leave these lists to other processes while this process may not work on their keys."""
+        """Stop reading these lists while this process may not work on their keys, or resume.
+
+        Other processes read the lists in the meantime.
+        """
         with self._lock:
             names = {celery_queue(place) for place in wanted_places}
             self._left = self._left | names if is_back else self._left - names
@@ -126,7 +129,7 @@ class CeleryConsumers:
             return {SYSTEM_QUEUE} | (self._served - self._held - self._left)
 
     def fetches(self, key: Key) -> bool:
-        """Return True if a thread may take another key from the same list."""
+        """Return True if a thread may take another key from the list that contains this key."""
         consumer = self._consumer
         ends = (worker_state.should_stop, worker_state.should_terminate)
         if consumer is None or ends != (None, None):
@@ -168,7 +171,7 @@ class CeleryConsumers:
             tell(what, **fields, runtime=time.monotonic() - started)
 
     def start(self) -> None:
-        """Give the application its first queues; call it before the worker is created."""
+        """Register the application's first queues; call this before the worker is created."""
         self._app.amqp.queues.clear()
         for name in self.wanted():
             self._app.amqp.queues.select_add(queue_for(name))
@@ -249,7 +252,7 @@ def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:
         requires = ("celery.worker.consumer.tasks:Tasks",)
 
         def start(self, parent: Any) -> None:
-            """Pass on the consumer, which now has its task consumer."""
+            """Pass on Celery's consumer, whose task queues are now set up."""
             consumers.connected(parent)
 
         def stop(self, parent: Any) -> None:

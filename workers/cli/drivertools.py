@@ -58,7 +58,7 @@ def the_one(settings: DriverSettings, name: str) -> DriverSpec:
 
 
 def open_client(spec: DriverSpec, timeout_seconds: float) -> CsiClient:
-    """Return a client that is connecting; a timeout in the file overrides `timeout_seconds`.
+    """Return a client that has begun to connect; a timeout in the file overrides the argument.
 
     Raises:
         ConfigError: the endpoint or a TLS file is unusable.

@@ -45,7 +45,7 @@ class Elections:
             work on the driver's keys.
         queue: the work queue; a driver's keys are paused while another installation holds a Lease.
         redis: the connection to the queue's Redis.
-        metrics: the metrics that contain the gauges.
+        metrics: the metrics of the process.
     """
 
     def __init__(
@@ -119,7 +119,8 @@ class Elections:
     def _follow(self, candidate: Candidate, is_back: bool) -> None:
         """React to a gained or lost Lease.
 
-        After a loss, forbidden calls are stopped, and the keys are left to other processes.
+        After a loss, calls that are no longer allowed are stopped, and the keys are left to other
+        processes.
         """
         driver = self._fleet.driver_of(candidate.queue_name)
         if driver is not None:
@@ -129,9 +130,9 @@ class Elections:
 
 
 def candidates(specs: Iterable[Spec], drivers: Iterable[Driver]) -> list[Candidate]:
-    """Return one Lease for each controller that uses Leases and each of the controller's drivers.
+    """Return a candidacy for each driver and each controller that uses Leases.
 
-    A Lease also covers the sub-controllers of its controller.
+    The Lease also covers the sub-controllers of the controller.
     """
     names = [(one.queue_name, one.name) for one in drivers]
     return [

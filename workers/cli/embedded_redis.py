@@ -38,9 +38,10 @@ BROKER_COMMANDS: Final = (
     "ping hello client|setname select multi exec lpush brpop llen expire publish subscribe "
     "psubscribe unsubscribe punsubscribe"
 )
-# Lists of replies. They are named after the client that asked, and no key of csi-fleet has such a
-# name. Celery also reads the length of the lists behind its channels. Redis allows a subscription
-# by pattern only if the ACL contains the same pattern, so the database number is fixed.
+# These are lists of replies. Each is named after the client that sent the request, and no key of
+# csi-fleet has such a name. Celery also reads the length of the lists behind its channels. Redis
+# allows a subscription by pattern only if the ACL contains the same pattern, so the database number
+# is fixed.
 REMOTE: Final = (
     "%R~*.celery.pidbox %R~celeryev.* ~????????-????-????-????-????????????.reply.celery.pidbox "
     "&/0.celery.pidbox &/0.celeryev/*"
@@ -113,7 +114,7 @@ def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
 
 
 def url_of(directory: Path) -> str:
-    """Return the URL of the socket. Lists of URLs are separated by spaces, so spaces are quoted."""
+    """Return the URL of the socket, with spaces quoted, because spaces separate URLs in a list."""
     return f"unix://{quote(str((directory / SOCKET).absolute()))}"
 
 
@@ -126,7 +127,7 @@ def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
     """Wait until Redis answers.
 
     Raises:
-        ConfigError: Redis has ended or did not answer in time.
+        ConfigError: Redis has exited or did not answer in time.
     """
     path = directory / SOCKET
     end = time.monotonic() + START_TIMEOUT_SECONDS
@@ -139,10 +140,10 @@ def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
 
 
 def name_of(directory: Path) -> str:
-    """Return the name of this folder's installation; every run on this host uses the same name.
+    """Return the installation's name, which is the same for all runs in this folder on this host.
 
-    A run that follows a killed run therefore need not wait until its Leases expire
-    (`workers.queue.fellows`).
+    If a run was killed, the next run therefore need not wait until the Leases of the killed run
+    expire (`workers.queue.fellows`).
     """
     file = directory / INSTALLATION
     try:

@@ -36,7 +36,7 @@ class Answer:
     """The explanation of an object.
 
     Attributes:
-        found: the most informative answer of a controller.
+        found: the most informative explanation that a controller gave.
         cause: the cause, including anything that keeps watchers and workers from seeing the object.
         problem: why Redis did not answer; "" if it did.
     """
@@ -70,7 +70,7 @@ def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
 
 
 def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer | None:
-    """Return what Redis knows about an object that the user may not read; None if it knows nothing.
+    """Return the data in Redis about an object that the user may not read; None if there is none.
 
     Raises:
         QueueUnavailable: Redis does not answer.

@@ -23,7 +23,7 @@ FOR_GOOD: Final = -1.0
 
 
 def run(tools: Tools) -> int:
-    """Run the command. The arguments and -n select namespaces; without them, all are shown."""
+    """Run the command. The arguments and -n select namespaces; by default, all are shown."""
     tool = tools.settings.tool
     driver = tool.driver
     namespaces = {*tools.settings.arguments, *([tool.namespace] if tool.namespace else [])}

@@ -135,7 +135,7 @@ class Fleet:
         return await IOLoop.current().run_in_executor(_READERS, self.lists)
 
     def lists(self) -> list[dict[str, Any]]:
-        """Count the keys behind each of Celery's lists, including idle lists.
+        """Return the number of keys for each of Celery's lists, including idle lists.
 
         Raises:
             QueueUnavailable: Redis does not answer.

@@ -140,7 +140,7 @@ def check_free(address: str, port: int) -> None:
 
 
 def run(settings: Settings) -> int:
-    """Run the command; return the exit code after a signal.
+    """Run the command until a signal ends it; return the exit code.
 
     Raises:
         ConfigError: the process cannot listen on Flower's address.

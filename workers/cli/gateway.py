@@ -20,7 +20,7 @@ NAME: Final = "csi-fleet-gateway"
 LABEL: Final = "csi-fleet.io/gateway"
 VOLUME: Final = "csi-fleet-gateway-tls"
 FOLDER: Final = "/run/csi-fleet-gateway"
-# Measured with 4 workers: 3.6 MiB of memory and 11 MiB of files; double that while certificates
+# Measured with 4 workers: 3.6 MiB of memory and 11 MiB of files; twice as much while certificates
 # change.
 RESOURCES: Final = {"requests": {"cpu": "5m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}}
 _MOST_CHARACTERS: Final = 63

@@ -52,7 +52,10 @@ def run(tools: Tools) -> int:
 
 
 def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
-    """Yield all findings. A check that cannot run counts as failed, because callers rely on it."""
+    """Yield all findings.
+
+    A check that cannot run counts as failed, so that callers can rely on the result.
+    """
     leases = Holders({}, {}, is_known=False)
     try:
         leases = holders(tools, driver)
@@ -134,7 +137,7 @@ def holders(tools: Tools, driver: str) -> Holders:
 
 
 def looked_at(tools: Tools, pod: str, holding: list[str]) -> tuple[list[Sidecar], list[Finding]]:
-    """Return the sidecars of the named pod, or else of the Lease holders, and what failed."""
+    """Return the sidecars of the named pod, or else of the Lease holders, and the failures."""
     found: list[Sidecar] = []
     problems: list[Finding] = []
     for place in [pod] if pod else holding:
@@ -275,7 +278,7 @@ def _wanted(rule: Permission) -> Iterator[tuple[str, str]]:
 
 
 def may(tools: Tools, user: str, attributes: Mapping[str, str]) -> bool:
-    """Return True if RBAC allows an account the `attributes` of a SubjectAccessReview.
+    """Return True if RBAC allows the account what the SubjectAccessReview `attributes` describe.
 
     Raises:
         ApiError: the API server does not answer, or the caller is not allowed to ask.

@@ -63,7 +63,7 @@ _TAKEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a worker in a driver's pod needs to know about its installation."""
+    """The facts about an installation that a worker in a driver's pod depends on."""
 
     namespace: str
     image: str
@@ -303,7 +303,10 @@ def _place(container: JsonObject, address: str) -> tuple[str, str]:
 
 
 def _gates(given: Sequence[Given], result: OneContainer) -> list[str]:
-    """Return each feature gate once; the controllers that read a gate must agree on its value."""
+    """Return the feature gates, without duplicates.
+
+    The controllers that read a gate must agree on its value.
+    """
     merged: dict[str, bool] = {}
     for one in given:
         merged |= one.value("feature-gates")
@@ -426,7 +429,7 @@ def _long(one: Given, name: str) -> str:
 
 
 def is_told(one: Given, name: str) -> bool:
-    """Return True if the container has the flag, with or without the controller's prefix."""
+    """Return True if the arguments set the flag, with or without the controller's prefix."""
     return one.has(name) or _long(one, name) in one.line.explicit
 
 
@@ -468,7 +471,7 @@ def _check(arguments: Sequence[str], given: Sequence[Given], result: OneContaine
 
 
 def _environment(given: Sequence[Given], result: OneContainer) -> list[JsonObject]:
-    """Return every variable of the sidecars once."""
+    """Return the sidecars' environment variables, without duplicates."""
     found: dict[str, JsonObject] = {}
     left_out: set[str] = set()
     for one in given:
@@ -526,7 +529,7 @@ def _redis_environment(driver: str, installation: Installation) -> list[JsonObje
 
 
 def _mounts(given: Sequence[Given], result: OneContainer) -> list[JsonObject]:
-    """Return every volume mount of the sidecars once."""
+    """Return the sidecars' volume mounts, without duplicates."""
     found: dict[str, JsonObject] = {}
     for one in given:
         for mount in one.container.get("volumeMounts") or ():

@@ -74,7 +74,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class Group:
-    """Objects that wait for the same cause, the one that has waited longest first."""
+    """Waiting objects with the same cause; the object that has waited longest comes first."""
 
     members: list[Waiting] = field(default_factory=list)
 
@@ -126,7 +126,7 @@ class ReadOnce:
 
 
 class Answers:
-    """An object with a method for each keyword argument, which returns the argument's value."""
+    """An object that has, for each keyword argument, a method that returns the argument's value."""
 
     def __init__(self, **known: Any) -> None:
         self._known = known
@@ -245,7 +245,7 @@ def _driver_of_class(once: Any, name: str) -> str:
 
 
 def _is_in(once: Any, item: JsonObject, namespace: str) -> bool:
-    """Return True if an object is in the namespace, or is for a claim or snapshot in it."""
+    """Return True if an object is in the namespace or belongs to a claim or snapshot in it."""
     own = item["metadata"].get("namespace")
     if not namespace or own:
         return own == namespace or not namespace

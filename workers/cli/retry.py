@@ -66,7 +66,7 @@ def _told_queued(kind: str, name: str) -> int:
 
 
 def _retry_known(tools: Tools, kind: str, namespace: str, name: str) -> int:
-    """Queue an object's keys of all controllers, if they wait, fail or have a history."""
+    """Queue each key of the object, for any controller, that waits, fails or has a history."""
     shown = f"{namespace}/{name}" if namespace else name
     try:
         keys = _known(tools, kind, namespace, name)
@@ -90,7 +90,7 @@ def _known(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
 def _others(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
     """Queue and return the keys that other controllers have for a claim or volume.
 
-    An example is the key of a resize.
+    One example is the key for a resize.
     """
     known, own = _known(tools, kind, namespace, name), {KIND_CLAIMS, KIND_VOLUMES}
     found = [key for key in known if key.kind not in own]

@@ -104,13 +104,14 @@ class Supervisor:
         env = {"CSI_FLEET_REDIS_URL": url}
         if self.redis is not None:
             env[INSTALLATION_VARIABLE] = embedded_redis.name_of(self.directory)
-        # Set the effective value; otherwise the parts would read the environment variable, not the
-        # flag.
+        # Set the effective value; otherwise the parts would use the environment variable instead of
+        # the flag.
         env["KUBECONFIG"] = self.settings.kube.kubeconfig
         if self.settings.http.endpoint:
             env[MULTIPROCESS_VARIABLE] = self.serve(url)
-        # Beat keeps its schedule in Redis, and the watcher deletes unread replies from Redis. For
-        # both, they use the connection that sends their messages.
+        # Beat keeps its schedule in Redis, and the watcher deletes unread replies from Redis. Both
+        # use the connection that sends their messages, so that connection cannot have the
+        # restricted user of the workers' broker connections.
         with_broker = env | ({BROKER_VARIABLE: embedded_redis.BROKER} if self.redis else {})
         self.add("watcher", Command.WATCHER, ["watcher"], env)
         for index in range(self.settings.process.workers):
@@ -150,7 +151,7 @@ class Supervisor:
         return str(self.metrics.directory)
 
     def check_live(self) -> str:
-        """Return what hangs in a part. The supervisor restarts parts that have died or hang."""
+        """Return what hangs in a part; the supervisor restarts parts that hang or have died."""
         complaints = {child.name: child.hangs() for child in self.children}
         return "; ".join(f"{name}: {text}" for name, text in complaints.items() if text)
 
@@ -242,7 +243,7 @@ class Supervisor:
         return None
 
     def may_start(self, child: Child) -> bool:
-        """Return True if the part may start; beat waits for the workers, which users wait for."""
+        """Return True if the part may start; beat starts last, because it is not urgent."""
         if child.name != "beat":
             return True
         return all(other.ready for other in self.children if other is not child)

@@ -64,7 +64,7 @@ def take(settings: Settings, environ: Mapping[str, str] = os.environ) -> StateFo
 def is_unwritable(path: Path) -> bool:
     """Return True if writing to the folder fails.
 
-    This is so for the image's default folder if the root file system is read-only.
+    For example, writing to the image's default folder fails if the root file system is read-only.
     """
     return path.is_dir() and not os.access(path, os.W_OK)
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 WATCH_SECONDS: Final = 2.0
 # The number of processes named in a line; `--wide` names all of them.
 _SHOWN_PROCESSES: Final = 3
-# Watchers and workers report every 5 s. So this long after a loss of its data, Redis knows all of
-# them again.
+# Watchers and workers report every 5 s, so all of them have reported again this long after Redis
+# has lost its data.
 _BACK_SECONDS: Final = 15
 _HEAD: Final = ("DRIVER", "STATE", "READY", "RUNNING", "FAILING", "OLDEST")
 _WIDE_HEAD: Final = (
@@ -139,7 +139,7 @@ def problems(report: dict[str, Any]) -> list[str]:
 
 
 def is_new(report: dict[str, Any]) -> bool:
-    """Return True if Redis lost its data recently and does not know all processes again yet."""
+    """Return True if Redis lost its data recently, so not all processes may have reported again."""
     return bool(report["redis_age"] < _BACK_SECONDS)
 
 
@@ -147,7 +147,7 @@ def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[
     work: dict[str, Any] = {}
     pauses: dict[str, str] = {}
     ends: dict[str, float] = {}
-    # Include only kinds of key that concern an object, because users know objects.
+    # Include only kinds of key that concern an object, because users do not know the other kinds.
     for kind in (one.name for one in catalogue.kinds().values() if one.noun):
         figures = stats.get(lane_name(kind, "" if name == _SYSTEM else name))
         if figures is None:
@@ -252,7 +252,7 @@ class DriverLine:
 
 
 def driver_lines(report: dict[str, Any]) -> list[DriverLine]:
-    """Return one line per driver, for all its nodes; states that need action come first."""
+    """Return one line per driver and all its nodes; states that need action come first."""
     parts: dict[str, list[dict[str, Any]]] = {}
     for name, driver in report["drivers"].items():
         parts.setdefault(name.partition("@")[0], []).append(driver)

@@ -153,7 +153,7 @@ def _tried(part: Callable[[], Any]) -> Any:
 
 
 def _checked(tools: Tools) -> list[dict[str, str]]:
-    """Return the findings of `doctor`, up to a check that raises an error."""
+    """Return the findings of `doctor`; stop at the first check that raises an error."""
     found = []
     try:
         for one in doctor.findings(tools):
@@ -165,7 +165,7 @@ def _checked(tools: Tools) -> list[dict[str, str]]:
 
 
 def _explained(tools: Tools, groups: list[Group]) -> Iterable[dict[str, Any]]:
-    """Yield the object that has waited longest for each cause, explained with its history."""
+    """For each cause, yield the object that has waited longest, explained with its history."""
     for group in groups[:EXPLAINED]:
         one = group.oldest
         if one.word not in nouns.nouns():

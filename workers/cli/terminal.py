@@ -82,7 +82,7 @@ def write_lines(lines: Iterable[str], *, style: str = "") -> None:
 def write_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Write a table: boxed on a terminal, else in columns separated by spaces.
 
-    The columns suit grep and awk.
+    grep and awk can process these columns.
     """
     texts = [[plain(str(cell)).replace("\n", " ") for cell in row] for row in rows]
     if is_terminal():

@@ -80,7 +80,7 @@ def run(command: Command, settings: Settings) -> int:
 
 
 def with_redis(settings: Settings) -> Settings:
-    """Add the Redis of a `csi-fleet run` on this machine if no URL was given."""
+    """Return the settings; if they have no URL, add that of a `csi-fleet run` on this machine."""
     if settings.redis.url:
         return settings
     directory, is_safe = Path(settings.process.state_dir), True
@@ -151,15 +151,16 @@ class Tools:
             url,
             password_file=self.settings.redis.password_file,
             socket_timeout_seconds=QUICK_SECONDS if is_quick else TIMEOUT_SECONDS,
-            # Users repeat a command themselves; with retries, it would be silent for three
-            # timeouts.
+            # Users rerun a failed command themselves; with retries, a command would print nothing
+            # for three timeouts.
             retries=0,
         )
 
     def publish(self, lists: Iterable[str]) -> None:
-        """Wake workers.
+        """Notify workers that work is due in these lists.
 
-        Most commands wake no workers, so they do not import Celery, which would slow their start.
+        Celery is imported here, because most commands notify no worker and the import would slow
+        their start.
         """
         from workers.app import make_app, publisher  # noqa: PLC0415
 
@@ -167,7 +168,7 @@ class Tools:
 
     @cached_property
     def queue(self) -> WorkQueue:
-        """The queue, which is able to wake workers."""
+        """The work queue, which can notify workers."""
         return WorkQueue(self.redis, publish=self.publish)
 
     @cached_property
@@ -175,8 +176,8 @@ class Tools:
         """The registered drivers.
 
         The registry reads Redis's clock instead of the queue's. Only scripts advance the queue's
-        clock, so it does not advance while all processes are dead, and a first read would find all
-        drivers alive.
+        clock, so it stands still while all processes are dead, and the first read after that would
+        report all drivers as alive.
         """
         return DriverRegistry(self.redis, now_ms=lambda: read_clock(self.redis).now_ms)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 
 class SignalWaker:
-    """A socket that becomes readable after each signal; create one, in the main thread."""
+    """A socket that becomes readable after each signal; create only one, in the main thread."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -30,7 +30,7 @@ class SignalWaker:
         hub.add_reader(self._reader, self._drain)
 
     def wait(self) -> None:
-        """Wait until a signal arrives that has a handler."""
+        """Wait until a signal that has a handler arrives."""
         self._wait.poll()
         self._drain()
 

@@ -42,11 +42,12 @@ class Whole:
     """The state of a driver, a class or a namespace.
 
     Attributes:
-        held: the cause that blocks all work for it; None if there is none.
-        facts: sentences that describe it.
-        groups: all objects that wait for it, grouped by cause.
+        held: the cause that blocks all work for the driver, class or namespace; None if there
+            is none.
+        facts: sentences that describe the driver, class or namespace.
+        groups: all its waiting objects, grouped by cause.
         missed: the kinds that could not be listed, with the reason.
-        is_there: False if there is no such object.
+        is_there: False if there is no such driver, class or namespace.
     """
 
     held: Cause | None
@@ -94,7 +95,7 @@ def run(tools: Tools, word: str, name: str) -> int:
 
 
 def named(arguments: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the word and name from the arguments, or None if they name something else.
+    """Return `driver`, `class` or `namespace` and a name, or None for any other arguments.
 
     Raises:
         ConfigError: the name is missing.
@@ -246,7 +247,7 @@ def _held(tools: Tools, driver: str, controller: str = "") -> Cause | None:
     ]
     states = read_keys(tools.redis, [Key(kind.name, place, "") for kind, place in kinds])
     held = [queueing.paused(state) for state in states]
-    # If only some of the work is paused, because another program does it, the driver still does the
+    # If only part of the work is paused (another program does that part), csi-fleet still does the
     # rest.
     return held[0] if held and all(held) else None
 

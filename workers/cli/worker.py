@@ -83,7 +83,7 @@ READY_FILE: Final = "worker.ready"
 # How often a worker checks whether its limits are declared in Redis's current epoch.
 LIMITS_SECONDS: Final = 0.25
 CONSUMER: Final = "consumer"
-# This is longer than the pauses of 2 to 30 s that Celery makes before it reconnects.
+# Longer than the 2 to 30 s that Celery waits before it reconnects.
 CONSUMER_SECONDS: Final = 120.0
 
 
@@ -194,7 +194,7 @@ class WorkerProcess:
         )
 
     def goes_on(self, key: Key) -> bool:
-        """Return True if a thread may take another key from the list that it works on."""
+        """Return True if the thread may take another key from the list that contains this key."""
         return self.seats.has_room(key.driver) and self.consumers.fetches(key)
 
     def connect_drivers(self) -> None:
@@ -216,7 +216,7 @@ class WorkerProcess:
                 raise ConfigError(spec.unserved, exit_code=spec.unserved_code)
 
     def make_events(self, client: KubeClient, redis: RedisClient, periods: Periods) -> Lasting:
-        """Create the event recorder, and the check for claims that have been blocked for long."""
+        """Create the event recorder, and the check for claims that are blocked for a long time."""
         self.events = EventRecorder(
             client,
             on_drop=lambda reason: self.metrics.events_dropped.labels(reason).inc(),
@@ -258,7 +258,7 @@ class WorkerProcess:
         )
 
     def wake_heartbeat(self) -> None:
-        """Wake the heartbeat after the queue has noticed that our leases are gone."""
+        """Run the heartbeat at once, because the queue has noticed that our leases are gone."""
         self.heartbeat.wake()
 
     def announce(self) -> None:
@@ -338,7 +338,7 @@ class WorkerProcess:
     def declare_limits(self) -> float:
         """Declare the pauses, then the limits, after Redis has lost its data.
 
-        This is a separate loop, because it may wait.
+        This step has a loop of its own, because it may have to wait.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -386,7 +386,7 @@ class WorkerProcess:
         return int(worker.exitcode or 0)
 
     def consumer_lives(self) -> None:
-        """Record that the consumer is alive, even if it cannot fetch for lack of Redis."""
+        """Record that the consumer is alive, even if it cannot fetch messages without Redis."""
         if self.consumer_heart is not None:
             self.consumer_heart.beat()
 
@@ -427,8 +427,8 @@ def has_only_sockets(settings: Settings) -> bool:
 
 def run(settings: Settings) -> int:
     """Run the command; return the exit code."""
-    # These warnings are about pickles that root loads and about late acknowledgement; csi-fleet
-    # uses neither.
+    # These warnings concern pickles that are loaded by root, and late acknowledgement; csi-fleet
+    # uses neither pickles nor late acknowledgement.
     for one in (SecurityWarning, CPendingDeprecationWarning):
         warnings.filterwarnings("ignore", category=one)
     process = WorkerProcess(settings)
