@@ -50,7 +50,7 @@ class Report:
     Attributes:
         orphans: volume id -> bytes; volumes with neither a PV nor an attempt.
         missing: PV name -> volume id; volumes that the driver does not list.
-        undecided: the number of volumes without a PV that an open attempt may own.
+        undecided: the number of volumes without a PV that an open attempt may have created.
         stranded: volume name -> claim and problem; the volume may be among the orphans.
     """
 
@@ -61,7 +61,7 @@ class Report:
 
 
 def compare(first: Look, second: Look) -> Report:
-    """Return a report of what both passes agree on."""
+    """Return a report of the findings that both passes have in common."""
     unknown = {
         volume_id: size
         for volume_id, size in second.listed.items()

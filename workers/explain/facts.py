@@ -74,18 +74,19 @@ class ClaimFacts:
         class_name: the name of the claim's class; "" if it has none.
         names_class: whether the claim sets a class name (an empty name means no class).
         driver: the registration of the claim's driver; None if no worker serves the driver.
-        driver_name: the CSI driver of the class's provisioner.
+        driver_name: the CSI driver that the class's provisioner stands for.
         served: the drivers whose workers run the provisioner, and separately the other drivers.
         csi_driver_exists: whether the driver's CSIDriver object exists; None if unknown.
         state: the state of the claim's key; None if no queue name is known.
         volume: the claim's PV; None if there is none.
-        pods: the names of pods that use the claim; `pod_problem`: why the first of these pods
-            is not scheduled.
+        pods: the names of the pods that use the claim.
+        pod_problem: why the first of these pods is not scheduled.
         last_error: our newest warning event about the claim: (message, Unix time).
         source: `KIND.GROUP NAME` from which a populator must fill the claim; "" for none.
         populator: the VolumePopulator of that kind; "" for none, None if unreadable.
         missing_source: the claim or snapshot to copy from, if it does not exist.
-        watchers: the number of watchers that are alive; workers: the number of worker processes.
+        watchers: the number of watchers that are alive.
+        workers: the number of worker processes.
     """
 
     namespace: str

@@ -321,7 +321,7 @@ def _elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
 
 
 def driver_of(records: Mapping[str, Mapping[str, Any]], name: str) -> str:
-    """Return the CSI driver of a provisioner name, which may be an in-tree or additional name."""
+    """Return the CSI driver for a provisioner name, which may be an in-tree or additional name."""
     owners = kept(records, "owners", lambda: _owners(records))
     plugin = plugins.of_in_tree(name)
     return owners.get(name) or (plugin.driver_name if plugin else name)
@@ -362,7 +362,7 @@ def _by_name(
 
 
 def domain_of(record: Mapping[str, Any] | None, uid: str) -> str:
-    """Return the name of the claim's PV under its driver's settings (P-121)."""
+    """Return the name of the claim's PV according to its driver's settings (P-121)."""
     rules = (record or {}).get("rules") or {}
     try:
         return volume_name(

@@ -1,4 +1,4 @@
-"""Explains what Redis still knows about an object that no longer exists.
+"""Explains an object that no longer exists, from the data that Redis still has about it.
 
 Work on a deleted claim continues until its volume is deleted or saved. Finished work leaves a
 history for an hour. Keys are found by the object's name, because its UID is no longer known.
@@ -27,7 +27,7 @@ _ENDS: Final = frozenset({"done", "end"})
 
 
 def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained | None:
-    """Explain the work on an object that does not exist; None if Redis knows of no work.
+    """Explain the work on an object that does not exist; None if Redis has no data about it.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -58,7 +58,7 @@ def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained | 
 
 
 def last_state(tools: Tools, noun: Noun, namespace: str, name: str) -> KeyState | None:
-    """Return the latest work on an object, whether it exists or not; None if Redis knows of none.
+    """Return the state of the latest work on an object, which may be gone; None if there is none.
 
     Raises:
         QueueUnavailable: Redis does not answer.

@@ -1,4 +1,4 @@
-"""Writes an event on a claim that has been blocked for long, for readers of `kubectl describe`.
+"""Writes an event on a claim that has been blocked for a long time, for `kubectl describe`.
 
 The event covers only blocks during which no attempt is made and therefore no other event is
 written: pauses, a lost connection, a driver without a worker, an exhausted limit. Kubernetes itself

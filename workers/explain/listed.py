@@ -59,7 +59,7 @@ class Listed(KubeReader):
         return found.values()
 
     def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
-        """Read one object, from the list of its kind if there is one."""
+        """Return one object, from the cached list of its kind if there is one."""
         known = self._lists.get(resource)
         is_covered = not resource.namespaced or self._namespace in {"", namespace}
         if known is not None and is_covered:

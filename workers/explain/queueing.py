@@ -27,7 +27,7 @@ _FOLLOW_UP: Final = "Do nothing; ask again in a moment."
 
 
 def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) -> Cause:
-    """Return the cause if no worker runs the controller in question for the driver.
+    """Return the cause for a driver for which no worker runs the controller in question.
 
     `is_driver` is False if the driver itself may not exist.
     """
@@ -72,9 +72,10 @@ def paused(
     *,
     paused_class: str = "",
 ) -> Cause | None:
-    """Return the cause if the key is paused.
+    """Return the cause of a paused key; None if the key is not paused.
 
-    A key is paused by an operator, a lost driver, a Lease, or the pause of its class.
+    A key is paused by an operator, by a Lease, by the pause of its class, or because the connection
+    to its driver is lost.
     """
     driver = state.key.driver_name  # pauses do not depend on nodes or in-tree names
     for one in state.pauses:
@@ -113,7 +114,7 @@ def paused(
 
 
 def running(state: KeyState) -> Cause | None:
-    """Return the cause if a worker is reconciling the key."""
+    """Return the cause "running" or "driver-slow" if a worker is reconciling the key, else None."""
     if state.lease is None:
         return None
     process, started = state.lease
@@ -198,7 +199,7 @@ def _place(state: KeyState) -> str:
 
 
 def memo_of(state: KeyState | None) -> Mapping[str, Any]:
-    """Return the reconcile state that the last failure stored; {} if there is none to read."""
+    """Return the reconcile state that was stored at the last failure; {} if there is none."""
     try:
         found = msgspec.json.decode(state.memo) if state is not None and state.memo else {}
     except msgspec.DecodeError:
@@ -207,7 +208,7 @@ def memo_of(state: KeyState | None) -> Mapping[str, Any]:
 
 
 def last_error(state: KeyState | None, event: tuple[str, float] | None) -> tuple[str, float] | None:
-    """Return the newer error: the last unresolved one in the history, or that of the event."""
+    """Return the newer of two errors: the last unresolved one in the history, or the event's."""
     note = _standing_error(state.trail if state else ())
     if note is not None and (event is None or note.at >= event[1] - 1):
         return note.detail, note.at

@@ -27,11 +27,14 @@ class Shape:
     """The differences between snapshots and group snapshots, and between their contents.
 
     Attributes:
-        snapshots, contents: the resources.
-        content_word: the noun of the contents.
+        snapshots: the resource of the snapshots or group snapshots.
+        contents: the resource of their contents.
+        content_word: the noun for the contents.
         ref_field: the field in a content's spec that names its snapshot.
         handle_field: the field in a content's status that holds the driver's id.
-        being_created, being_deleted, finalizer: the annotations and the finalizer of a content.
+        being_created: the annotation of a content that is being created.
+        being_deleted: the annotation of a content that is being deleted.
+        finalizer: the finalizer of a content.
     """
 
     snapshots: Resource
@@ -124,7 +127,7 @@ def snapshot_cause(
     Args:
         snapshot: the snapshot or group snapshot, read live.
         content: the content that it is or will be bound to; None if there is none.
-        held: what that content waits for.
+        held: the cause for which that content waits; None if it does not wait.
         group: the group snapshot that a member names; None if there is none.
         shape: the differences between a snapshot and a group snapshot.
     """

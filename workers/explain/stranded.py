@@ -26,7 +26,7 @@ class Stranded:
 
     Attributes:
         volume: the name of the attempt's PV.
-        key: the key that finishes the attempt once the problem is solved.
+        key: the key whose reconcile finishes the attempt once the problem is solved.
         problem: what is missing, in the words of the error.
     """
 

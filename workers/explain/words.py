@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(at: float) -> str:
-    """Format a time in UTC: `14:03:05Z` today, else with the date; at most the year 3000."""
+    """Format a time in UTC: `14:03:05Z` today, else with the date; no later than the year 3000."""
     when = datetime.fromtimestamp(min(max(at, 0.0), _LATEST), UTC)
     if when.date() == datetime.now(UTC).date():
         return when.strftime("%H:%M:%SZ")
