@@ -56,8 +56,8 @@ def check(settings: Settings, values: Mapping[str, Any], flags: FlagSet) -> None
         flags: the flags, each with its bound.
 
     Raises:
-        ConfigError: the first rule that is broken, in the order of csi-provisioner's startup
-            (F-010).
+        ConfigError: a rule is broken; the first such rule is reported, in the order of
+            csi-provisioner's startup (F-010).
     """
     _check_arguments(settings)
     _check_logging(settings)

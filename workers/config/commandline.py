@@ -199,7 +199,7 @@ def _store(line: CommandLine, flag: Flag, text: str) -> None:
 
 
 def _skip_removed(line: CommandLine, name: str, equals: str, rest: deque[str]) -> bool:
-    """Drop a flag of an older release and its value (F-001); some klog flags have underscores."""
+    """Skip a flag of an older release, with its value (F-001); some klog flags have underscores."""
     dashed = name.replace("_", "-")
     reason = REMOVED_BOOLS.get(dashed) or REMOVED_VALUES.get(dashed)
     if reason is None:

@@ -83,19 +83,19 @@ def parse_duration(text: str) -> float:
 
 
 def parse_int(text: str) -> int:
-    """Read a signed integer like strconv.ParseInt(text, 0, 64): `10`, `0x1f`, `017`, `1_000`.
+    """Read a signed integer as strconv.ParseInt(text, 0, 64) does: `10`, `0x1f`, `017`, `1_000`.
 
     Raises:
-        ValueError: the text is not an integer, or is beyond 64 bits.
+        ValueError: the text is not an integer, or does not fit in 64 bits.
     """
     return _integer("ParseInt", text, -(2**63), _INT64_MAX)
 
 
 def parse_uint(text: str) -> int:
-    """Read an unsigned integer like strconv.ParseUint(text, 0, 64).
+    """Read an unsigned integer as strconv.ParseUint(text, 0, 64) does.
 
     Raises:
-        ValueError: the text has a sign, is not an integer, or is beyond 64 bits.
+        ValueError: the text has a sign, is not an integer, or does not fit in 64 bits.
     """
     if text[:1] in {"+", "-"}:
         raise ValueError(f'strconv.ParseUint: parsing "{text}": invalid syntax')

@@ -127,8 +127,8 @@ def build_gates(
         specs: the gates of all controllers that run.
 
     Raises:
-        ConfigError: one of the names is not that of a gate. The exit code is 255, because
-            upstream treats this as fatal.
+        ConfigError: a name is not the name of a gate. The exit code is 255, because upstream
+            treats this as fatal.
     """
     values = gate_values(requested, list({s.name: s for s in (*KNOWN_GATES, *specs)}.values()))
     stages = {spec.name: spec.stage for spec in specs}

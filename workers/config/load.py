@@ -47,8 +47,8 @@ FLAG_FIRST: Final = TOOLS | {Command.RUN}
 
 DEFAULT_CONTROLLERS: Final = FLAGS["controllers"].default
 
-# The largest default number of threads per worker process: idle threads are cheap, but more than
-# this many running threads only wait for the interpreter lock.
+# The largest default number of threads per worker process: idle threads are cheap, but if more than
+# this many threads run, they only wait for the interpreter lock.
 MAX_DEFAULT_CONCURRENCY: Final = 64
 
 # More worker processes than this on one host do not help, because the API server is then the limit.
@@ -328,7 +328,7 @@ def _record_keys(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple
 def _password(whose: str, values: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     path = values[f"{whose}-password-file"]
     if path:
-        # The first line is the current password; during a rotation, Redis accepts the passwords of
+        # The first line is the current password; during a rotation, Redis accepts the passwords on
         # all lines.
         return _read_secret(f"--{whose}-password-file", path).partition("\n")[0].strip()
     return environ.get(f"CSI_FLEET_{whose.upper().replace('-', '_')}_PASSWORD", "")
@@ -346,7 +346,7 @@ def _default_workers(values: Mapping[str, Any], driver: settings.DriverSettings)
 
 
 def temporary(environ: Mapping[str, str]) -> Path:
-    """Return a folder for temporary files, even in a container with a read-only root."""
+    """Return a folder for temporary files, even if the container's root folder is read-only."""
     try:
         return Path(environ.get("TMPDIR") or tempfile.gettempdir())
     except FileNotFoundError:

@@ -44,7 +44,7 @@ class SentinelUrl:
 
     Args:
         hosts: the sentinels, at least one.
-        master: the sentinels' name for the master.
+        master: the name that the sentinels use for the master.
         tls: the TLS options by redis-py's names; empty without TLS.
     """
 

@@ -52,10 +52,10 @@ class KubeSettings:
     """The URL of the API server; "" uses the URL from the kubeconfig or the cluster."""
 
     qps: float = setting("kube-api-qps", FLAGS)
-    """Requests per second of one process; 0 means client-go's default of 5, below 0 no limit."""
+    """One process's requests per second; 0 means client-go's default of 5, below 0 no limit."""
 
     burst: int = setting("kube-api-burst", FLAGS)
-    """Requests that may exceed `qps` at once; 0 means client-go's default of 10."""
+    """The burst allowed above `qps`; 0 means client-go's default of 10."""
 
     capacity_qps: float = taken("kube-api-capacity-qps", default=1.0)
     """Writes of capacity objects per second for each driver, across all processes."""
@@ -85,10 +85,10 @@ class ProvisionSettings:
     """The length (1 to 32) to which the dashless UID is cut; -1 (default) keeps the UID as is."""
 
     default_fstype: str = taken("default-fstype", default="")
-    """The file system if the class names none; the default "" leaves the choice to the driver."""
+    """The file system to use if the class names none; "" leaves the choice to the driver."""
 
     extra_create_metadata: bool = taken("extra-create-metadata", default=False)
-    """True if CreateVolume gets the names of the claim and the volume."""
+    """True if CreateVolume requests contain the names of the claim and the volume."""
 
     controller_publish_readonly: bool = taken("controller-publish-readonly", default=False)
     """True if a PV whose only access mode is ReadOnlyMany is published read-only."""
@@ -109,7 +109,7 @@ class ProvisionSettings:
     """The longest retry interval, above 0."""
 
     worker_threads: int = taken("worker-threads", default=100)
-    """The maximum number of simultaneous creations per driver, and of deletions; at least 1."""
+    """How many creations, and how many deletions, may run at once for one driver; at least 1."""
 
     cloning_protection_threads: int = taken("cloning-protection-threads", default=1)
     """The maximum number of simultaneous removals of the clone finalizer; 0 disables them."""
@@ -138,7 +138,7 @@ class CapacitySettings:
     """The maximum number of simultaneous GetCapacity calls per driver; 0 disables them."""
 
     always_topology: bool = taken("capacity-always-topology", default=False)
-    """True if GetCapacity contains a topology even if the driver does not support topology."""
+    """True if GetCapacity requests contain a topology even if the driver does not support it."""
 
     namespace: str = ""
     """The namespace of the objects, from the variable NAMESPACE; set if `enabled`."""
@@ -187,7 +187,7 @@ class LeaderSettings:
     """The time between two attempts to acquire or renew the Lease."""
 
     labels: tuple[tuple[str, str], ...] = ()
-    """The labels of the Lease as sorted pairs; `dict(labels)` gives them for a manifest."""
+    """The labels of the Lease as sorted pairs; `dict(labels)` returns them for a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +238,10 @@ class RedisSettings:
     """The password; "" for none. It is never shown by `repr`."""
 
     broker_username: str = setting("redis-broker-username", FLAGS)
-    """The user of Celery's connection, whose password is the same; "" for `for_celery`'s default.
-    """
+    """The user for Celery's connection, with the same password; "" for `for_celery`'s default."""
 
     password_file: str = ""
-    """The file that contains `password`; each new connection rereads it. "" if there is no file."""
+    """The file that contains `password`, reread for each new connection; "" if there is none."""
 
     sentinel_username: str = ""
     """The user name for the sentinels; "" for their default user."""
@@ -254,7 +253,7 @@ class RedisSettings:
     """The file that contains `sentinel_password`; it is reread like `password_file`."""
 
     record_keys: tuple[str, ...] = field(default=(), repr=False)
-    """The keys with which workers sign records (lines of the key file); () for no signing."""
+    """The keys with which workers sign records (the lines of the key file); () for no signing."""
 
     is_insecure: bool = setting("redis-insecure", FLAGS)
     """True if a password may be sent over a connection without TLS."""
@@ -262,7 +261,8 @@ class RedisSettings:
     def for_celery(self) -> RedisSettings:
         """Return the settings for Celery's connection, with its user in k8s/base/redis/users.acl.
 
-        Celery writes to lists that messages name, so its user has no access to csi-fleet's keys.
+        Celery writes to any list that a message names, so its user has no access to csi-fleet's
+        keys.
         """
         component, dot, driver = self.username.partition(".")
         shipped = CELERY_USERS.get(component, component) + dot + driver
@@ -314,7 +314,7 @@ class FlowerSettings:
     """The port; with 0, Flower is not started."""
 
     basic_auth: tuple[str, ...] = field(default=(), repr=False)
-    """The `user:password` entries; empty means no login, which needs a loopback address."""
+    """The `user:password` entries; empty for no login, which only a loopback address allows."""
 
     tls: tuple[str, str] = ("", "")
     """The paths of certificate and key; plain HTTP if both are empty."""
@@ -375,7 +375,7 @@ class Settings:
     """The settings of each chosen controller, by name, as its `read_settings` returned them."""
 
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
-    """The input of `controllers`: for each controller, the value of each of its flags by name."""
+    """The input of `controllers`: the flag values of each controller, by flag name."""
 
     resync_period_seconds: float = setting("resync-period", FLAGS)
     """The period of the resync, which adds the keys of all objects that need work."""
