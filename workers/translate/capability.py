@@ -41,7 +41,7 @@ def check_driver(
     source: DataSource | None = None,
     needs_modify: bool = False,
 ) -> None:
-    """Check that the driver can do what the claim needs; raise the first failure (P-120, P-508).
+    """Check that the driver can do what the claim needs; the first failure raises (P-120, P-508).
 
     Args:
         plugin: the names of the plugin capabilities, as csi_client.capabilities spells them.

@@ -151,7 +151,7 @@ def requested_bytes(claim: Json) -> int:
     """Return the storage request in bytes, rounded up; 0 if there is none (P-138).
 
     Raises:
-        AttemptError: NoChange; the request is malformed, negative or beyond 63 bits.
+        AttemptError: NoChange; the request is malformed or negative, or does not fit in 63 bits.
     """
     request = value_at(claim, "spec", "resources", "requests", "storage")
     if request is None:

@@ -1,8 +1,8 @@
 """Decides whether a claim may be cloned from another claim, and returns the source's handle.
 
 Checks the rows of P-220 in order, on objects that the caller has read. The caller calls
-`source_volume_name` first, and then `content_source`. Rows 8 to 13 share one event text, which
-users and dashboards know; the exact cause is in `SourceError.detail`, for the log.
+`source_volume_name` first, and then `content_source`. Rows 8 to 13 share one event text, on which
+users and dashboards rely; the exact cause is in `SourceError.detail`, for the log.
 Source: external-provisioner, pkg/controller/controller.go getPVCSource.
 """
 
@@ -51,7 +51,7 @@ def source_volume_name(source: DataSource, source_claim: Json, claim: Json) -> s
     """Return the name of the source's volume, which the caller reads next (rows 2 to 7).
 
     Raises:
-        SourceError: NoChange; one of these rows fails. The first such row is reported.
+        SourceError: NoChange; one of these checks fails. The first one that fails is reported.
     """
     name = source.name
     phase = text(source_claim, "status", "phase")
@@ -130,7 +130,7 @@ def content_source(
         driver_name: the name of the running driver.
 
     Raises:
-        SourceError: NoChange; one of these rows fails. The first such row is reported.
+        SourceError: NoChange; one of these checks fails. The first one that fails is reported.
     """
     problem = _volume_problem(source_claim, source_volume, driver_name)
     if problem:

@@ -1,8 +1,8 @@
 """Reads fields of decoded Kubernetes objects without trusting their types.
 
-Objects are JSON as the API server sent it. Null counts as absent, as in Go. A field of the wrong
-type raises an error that names the field and ends the attempt, never a TypeError or KeyError.
-Nothing here changes an object.
+Objects are JSON as the API server sent it. Null counts as absent, as in Go. For a field of the
+wrong type, the functions raise an error that names the field and ends the attempt, never a
+TypeError or KeyError. Nothing here changes an object.
 """
 
 from __future__ import annotations

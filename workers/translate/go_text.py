@@ -39,7 +39,7 @@ def quote(text: str) -> str:
 
 
 def quote_list(texts: Iterable[str]) -> str:
-    """Quote like Go's `%q` of a string slice: `["a" "b"]` (P-135)."""
+    """Quote a list as Go's `%q` quotes a slice of strings: `["a" "b"]` (P-135)."""
     return f"[{' '.join(map(quote, texts))}]"
 
 

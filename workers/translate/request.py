@@ -79,7 +79,7 @@ def recorded_request(request: csi.CreateVolumeRequest) -> dict[str, Any]:
 
 
 def repeated_request(recorded: Mapping[str, Any]) -> csi.CreateVolumeRequest:
-    """Return the recorded request; fields that this version does not know are dropped.
+    """Return the recorded request, without fields that are unknown to this version.
 
     Raises:
         AttemptError: NO_CHANGE; the record is not a valid request.

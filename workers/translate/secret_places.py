@@ -44,7 +44,7 @@ _ANNOTATIONS: Final = (
     (ANN_GROUP_SECRET_NAME, ANN_GROUP_SECRET_NAMESPACE),
 )
 _REFERENCES: Final = ("controllerPublishSecretRef", "controllerExpandSecretRef")
-# Template variables for a namespace: the namespace of the claim or of the snapshot.
+# The template variables that stand for the namespace of the claim or of the snapshot.
 _NAMESPACES: Final = ("pvc.namespace", "volumesnapshot.namespace", "volumegroupsnapshot.namespace")
 
 

@@ -49,17 +49,17 @@ def full_name(obj: Json) -> str:
 
 
 def uid_of(obj: Json) -> str:
-    """Return the UID."""
+    """Return the object's UID."""
     return text(obj, "metadata", "uid")
 
 
 def name_of(obj: Json) -> str:
-    """Return the name."""
+    """Return the object's name."""
     return text(obj, "metadata", "name")
 
 
 def namespace_of(obj: Json) -> str:
-    """Return the namespace; "" for cluster-scoped objects."""
+    """Return the object's namespace; "" for a cluster-scoped object."""
     return text(obj, "metadata", "namespace")
 
 
@@ -67,7 +67,7 @@ def namespace_of(obj: Json) -> str:
 
 
 def source_claim(snapshot: Json) -> str | None:
-    """Return the claim that a dynamic snapshot is taken from; None for a pre-provisioned one."""
+    """Return the claim from which a dynamic snapshot is taken; None for a pre-provisioned one."""
     return optional_text(snapshot, "spec", "source", "persistentVolumeClaimName")
 
 
@@ -122,7 +122,7 @@ def is_group_member(snapshot: Json) -> bool:
 
 
 def group_name(snapshot: Json) -> str | None:
-    """Return the group snapshot that the status names."""
+    """Return the name of the group snapshot in the snapshot's status; None if there is none."""
     return optional_text(snapshot, "status", "volumeGroupSnapshotName")
 
 
@@ -164,12 +164,12 @@ def error_message(obj: Json) -> str:
 
 
 def volume_handle(content: Json) -> str | None:
-    """Return the handle of a dynamic content's source volume, else None."""
+    """Return the handle of the volume from which a content is taken; None if there is none."""
     return optional_text(content, "spec", "source", "volumeHandle")
 
 
 def source_handle(content: Json) -> str | None:
-    """Return the snapshot handle that a pre-provisioned content names, else None."""
+    """Return the snapshot handle that a pre-provisioned content names; None if it names none."""
     return optional_text(content, "spec", "source", "snapshotHandle")
 
 
@@ -197,7 +197,7 @@ def named_handles(content: Json) -> set[str]:
 
 
 def group_handle(content: Json) -> str | None:
-    """Return the group handle in the status of a member's content."""
+    """Return the group handle in the status of a member's content; None if there is none."""
     return optional_text(content, "status", "volumeGroupSnapshotHandle")
 
 

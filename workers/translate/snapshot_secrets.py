@@ -127,10 +127,10 @@ def from_annotations(
         annotations: the annotations of the content.
         name_key: the annotation with the secret's name.
         namespace_key: the annotation with the secret's namespace.
-        what: the name of the object for a message, such as `snapshot content "c"`.
+        what: the kind and name of the object for a message, such as `snapshot content "c"`.
 
     Raises:
-        AttemptError: both annotations are present and one value is empty.
+        AttemptError: both annotations are present, but one of the values is empty.
     """
     if name_key not in annotations or namespace_key not in annotations:
         return None

@@ -138,13 +138,13 @@ def content_source(
         content: the VolumeSnapshotContent named by `content_name`.
         claim: the claim into which the snapshot is restored.
         class_name: the claim's class, for a message.
-        driver_name: the name of the running driver. csi-provisioner compares with the class's
-            provisioner, which is the in-tree name for a migrated class, so such a restore never
-            works there (D-004).
+        driver_name: the name of the running driver. csi-provisioner compares the content's
+            driver with the class's provisioner. For a migrated class, that is the in-tree name,
+            so such a restore never works there (D-004).
         prevent_mode_conversion: the flag `--prevent-volume-mode-conversion`.
 
     Raises:
-        SourceError: NoChange; one of these rows fails. The first such row is reported.
+        SourceError: NoChange; one of these checks fails. The first one that fails is reported.
     """
     content_named = text(content, "metadata", "name")
     where = f"snapshotcontent {content_named} for snapshot {source.name}"

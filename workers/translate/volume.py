@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The reason why a created volume is unusable: delete it (P-430), then raise `error`."""
+    """Why a created volume is unusable; the caller deletes it (P-430), then raises `error`."""
 
     volume_id: str
     volume_name: str
@@ -58,7 +58,7 @@ class Rejection:
 
 
 def _content_problem(requested: csi.VolumeContentSource, answered: csi.VolumeContentSource) -> str:
-    """Return how the source in the response differs from the requested one; "" if not (D-020)."""
+    """Return how the source in the response differs from the requested one; "" if equal (D-020)."""
     kind = requested.WhichOneof("type")
     answered_kind = answered.WhichOneof("type")
     if answered_kind is None:
@@ -100,7 +100,7 @@ def check_response(
 
 
 def granted_bytes(volume: csi.Volume, required_bytes: int) -> int:
-    """Return the PV's size: the driver's, or the requested size if the driver sent 0 (P-150)."""
+    """Return the PV's size: the volume's, or the requested size if the driver sent 0 (P-150)."""
     return volume.capacity_bytes or required_bytes
 
 

@@ -40,7 +40,7 @@ class VolumeFacts(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         provisioned_by: the value of the annotation of that name; None if it is absent.
         migrated_to: the value of the annotation of that name; "" if it is absent.
-        csi_driver: the driver of the CSI source; None without such a source.
+        csi_driver: the driver of the CSI source; None if there is no such source.
     """
 
     provisioned_by: str | None
@@ -88,8 +88,8 @@ def finalizer_action(facts: VolumeFacts, *, add_finalizer: bool = True) -> Final
 
     Args:
         facts: the facts about the PV.
-        add_finalizer: the option AddFinalizer, always on for CSI drivers; if off, the finalizer
-            is removed.
+        add_finalizer: the option AddFinalizer, which is always on for CSI drivers; if it is
+            off, the finalizer is removed.
     """
     if not add_finalizer or facts.policy in {"Retain", "Recycle"}:
         return FinalizerAction.REMOVE if facts.has_finalizer else FinalizerAction.KEEP
@@ -100,12 +100,12 @@ def finalizer_action(facts: VolumeFacts, *, add_finalizer: bool = True) -> Final
 def should_delete(facts: VolumeFacts, *, add_finalizer: bool = True) -> bool:
     """Return True if the volume has to be deleted from the storage backend (L-073 rows 2 to 6).
 
-    Args:
-        facts: the facts about the PV, after `finalizer_action` was carried out.
-        add_finalizer: the option AddFinalizer, always on for CSI drivers.
-
     If a user has deleted a PV that is not bound, in any phase, its volume is deleted from the
     storage backend first (KEP-2644); csi-provisioner leaves such a PV Terminating forever.
+
+    Args:
+        facts: the facts about the PV, after `finalizer_action` was carried out.
+        add_finalizer: the option AddFinalizer, which is always on for CSI drivers.
     """
     if facts.policy != _DELETE:
         return False

@@ -73,7 +73,7 @@ def should_delete(
 
     Args:
         volume: the PV, after `finalizer_action` was carried out.
-        add_finalizer: the option AddFinalizer, always on for CSI drivers.
+        add_finalizer: the option AddFinalizer, which is always on for CSI drivers.
         is_guard_willing: the result of a custom provisioner's DeletionGuard.
     """
     if not is_guard_willing:
@@ -123,7 +123,7 @@ def still_attached(volume_name: str, node_name: str) -> AttemptError:
 def deletion_secret(volume: Json) -> DeletionSecret:
     """Return where to find the secret for the deletion: annotations, else the class (P-511, P-512).
 
-    If both annotations are present, the class does not matter.
+    The class is used only if at least one of the two annotations is missing.
     """
     found = annotations_of(volume)
     if ANN_DELETION_SECRET_NAME in found and ANN_DELETION_SECRET_NAMESPACE in found:
