@@ -69,8 +69,8 @@ class Central:
                     "the drivers file is not valid; continuing with the last valid version",
                     err=error,
                 )
-            # The file is read again at each poll, because a missing TLS file may appear without
-            # another change.
+            # The file is read again at each poll, because a missing TLS file may appear without any
+            # change to this file.
             self._told, self._seen = str(error), ""
             return False
         self._told = ""

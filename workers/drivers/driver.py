@@ -38,7 +38,7 @@ class Driver:
         in_tree_name: the in-tree plugin that the driver replaces; None if there is none (P-009).
         identity: the value of the identity volume attribute (P-010).
         node_segments: the accessible topology of the local node; None outside node deployment.
-        pace: limits the rate of the driver's calls.
+        pace: the rate limiter for the driver's calls.
         timeouts: the timeouts in seconds by operation (`create`, `expand`), from the drivers file.
         class_timeouts: the timeouts in seconds, by storage class and operation.
         limits: the number of concurrent calls by operation, from the drivers file.
@@ -74,9 +74,9 @@ class Driver:
         return self.name
 
     def timeout_seconds(self, operation: str, class_name: str) -> float | None:
-        """Return the timeout of a call for a volume of that class; None for the default.
+        """Return the timeout of a call for a volume of that class.
 
-        The default is that of the controller.
+        None means the controller's default.
         """
         by_class = self.class_timeouts.get(class_name, {}).get(operation)
         return self.timeouts.get(operation) if by_class is None else by_class
@@ -96,7 +96,7 @@ class Driver:
 
     @property
     def expansion_modes(self) -> frozenset[str]:
-        """How the driver's volumes can grow: ONLINE, OFFLINE."""
+        """The ways in which the driver's volumes can grow: ONLINE, OFFLINE, both or neither."""
         return self.told.get("expansion_modes", frozenset())
 
     @property

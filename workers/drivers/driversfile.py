@@ -78,8 +78,8 @@ class DriverSpec:
         limits_per_node: the number of concurrent calls for one node, by operation.
         flags: the parsed values of the provisioner's flags, by flag name.
         controller_flags: the parsed flags of the other controllers, by controller name.
-        threads: the largest number of a worker's threads that may be inside this driver; None
-            means a fair share.
+        threads: the largest number of a worker's threads that may work for this driver at the
+            same time; None means a fair share.
         is_one_replica: True if all workers call the same address of the host.
         allow_tcp: False for a driver in the same pod (`--csi-address`).
         tls_stamp: a digest of the content of the TLS files.
@@ -102,7 +102,7 @@ class DriverSpec:
 
     @property
     def connection(self) -> tuple[object, ...]:
-        """The settings that need a new connection if one of them changes."""
+        """The settings for which a change requires a new connection."""
         return (
             *(self.name, self.endpoint, self.tls, self.tls_stamp, self.is_one_replica),
             *(self.timeouts, self.flags, self.controller_flags),

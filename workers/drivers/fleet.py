@@ -65,9 +65,10 @@ class Fleet:
     """All drivers of one worker process, by queue name.
 
     Args:
-        observer: called after each CSI call with the driver's name, the method, the status and the
-            duration in seconds.
-        shared: reports to all workers which drivers are connected; None pauses nothing (in tests).
+        observer: called after each CSI call with the driver's name, the method, the status and
+            the duration in seconds.
+        shared: reports to all workers which drivers are connected; with None, no queue is
+            paused (in tests).
         consumers: decides which drivers' messages this process fetches.
         controllers: the controllers of this process.
         make_client: creates a driver's client.
@@ -101,7 +102,7 @@ class Fleet:
         self._patient = ThreadPoolExecutor(PATIENT_THREADS, thread_name_prefix="patient")
 
     def driver_of(self, queue_name: str) -> Driver | None:
-        """Return a queue's driver, even if it is disconnected; None if it is not served here."""
+        """Return the queue's driver, even a disconnected one; None if there is none here."""
         return self._drivers.get(queue_name)
 
     def drivers(self) -> list[Driver]:
@@ -121,14 +122,14 @@ class Fleet:
         return found
 
     def seats(self, queue_name: str) -> int:
-        """Return how many threads may be inside the driver: all, if there is no other driver."""
+        """Return how many threads may work for the driver: all, if it is the only driver."""
         limit = self._seats.get(queue_name)
         if limit is not None:
             return limit
         return default_seats(self._settings.process.concurrency, len(self._drivers))
 
     def longest_call(self) -> float:
-        """Return the longest timeout of any call of any driver here, in seconds."""
+        """Return the longest timeout, in seconds, of any call to any driver of this process."""
         links = list(self._links.values())
         return max((link.longest_call for link in links), default=0.0)
 
@@ -361,7 +362,7 @@ class Fleet:
             self._seats[driver.queue_name] = spec.threads
 
     def _seen(self, link: Link, talk: Callable[[], T]) -> T:
-        """Run `talk`, which calls the driver; the liveness check notices if it hangs."""
+        """Run `talk`, which calls the driver; if it hangs, the liveness check notices this."""
         seconds = LIMIT_SECONDS + TALK_CALLS * link.longest_call
         with HEARTBEATS.during(f"driver {link.name}", seconds):
             return talk()

@@ -114,7 +114,7 @@ class Link:
         return self.spec.longest_call(self.settings)
 
     def change(self, spec: DriverSpec) -> None:
-        """Apply new limits or class timeouts; a new handshake on this connection announces them."""
+        """Apply new limits or class timeouts; this process announces them after a new handshake."""
         self.spec, self.is_served, self.retry_at = spec, False, 0.0
         vars(self).pop("longest_call", None)
 
@@ -155,7 +155,7 @@ class Link:
         )
 
     def diagnose(self) -> str:
-        """Return one line that says why there is no connection; this runs in a separate thread."""
+        """Return one line that explains why there is no connection; runs in a separate thread."""
         if self.seek(is_connected=False):
             return ""
         place = f"driver {self.name} at {self.spec.endpoint}"

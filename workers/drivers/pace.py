@@ -1,12 +1,14 @@
-"""Limits the rate of a driver's calls, and runs fewer at a time when it reports throttling.
+"""Limits the rate of a driver's calls, and runs fewer at once if the driver reports throttling.
 
-A failed call does not delay other calls: its key backs off, and the rest of the driver's storage
-may work. Only two results affect more than their own call:
+A failed call does not delay other calls: only the call's own key is retried with back-off, because
+other parts of the driver's storage system may work. Only two results affect more than their own
+call:
 
-- The connection is lost: the key waits (`DriverAway`), and no failure is counted. - The error text
-reports throttling: the limit of the queue is halved. Aborted is ignored, because
-  in CSI it means "a call for this volume is pending". ResourceExhausted without such a text means
-  that one storage pool is full.
+- The connection is lost: the key waits (`DriverAway`), and no failure is counted.
+- The error text reports throttling: the limit of the queue is halved.
+
+Aborted is ignored, because in CSI it means "a call for this volume is pending". ResourceExhausted
+without a text about throttling means that one storage pool is full.
 """
 
 from __future__ import annotations
@@ -126,14 +128,14 @@ class SharedPace(Pace):
 
 
 class WatchedClient(CsiClient):
-    """A client that follows `pace` in all calls that work on volumes and snapshots.
+    """A client that obeys the limits of `pace` in all calls that work on volumes and snapshots.
 
     These calls raise DriverAway instead of a CsiError when the connection is lost. The driver may
     have received the call, so callers that create objects must treat the call as still running.
 
     Attributes:
-        replica: the replica that is called; None if the driver has no replicas, or if any of them
-            may be called.
+        replica: the replica that is called; None if the driver has no replicas, or if any of
+            them may be called.
     """
 
     def __init__(

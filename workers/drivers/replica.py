@@ -52,7 +52,8 @@ class Replica:
         address: the address of the replica; "" until one is chosen.
         chosen: the address that the other workers call, if Redis refused `address`; otherwise "".
         resolve: returns the addresses of a host.
-        clock: returns local seconds, which also count while the machine is suspended.
+        clock: returns the time of a local clock in seconds, which keeps running while the
+            machine is suspended.
     """
 
     host: str
@@ -69,7 +70,7 @@ class Replica:
     _numbers: count[int] = field(default_factory=count)
 
     def admit(self, address: str, since: float, hold_seconds: float, ttl_seconds: float) -> bool:
-        """Allow calls to the replica that Redis was asked about.
+        """Allow calls to the replica about which this process asked Redis.
 
         Return False if the process has moved to a different replica in the meantime. Redis started
         both periods at an unknown moment between the request, which was sent at `since`, and now.
@@ -89,7 +90,7 @@ class Replica:
         self._from, self._until = math.inf, -math.inf
 
     def open_seconds(self) -> float:
-        """Return how long calls of this process may still run at the replica; 0 if none do."""
+        """Return how long this process's calls to the replica may still run; 0 if none runs."""
         last = max(self._ends.copy().values(), default=-math.inf)
         return max(0.0, max(last, self._unanswered) - self.clock())
 

@@ -1,9 +1,9 @@
-"""Limits how many threads of this process are inside one driver.
+"""Limits how many threads of this process work for one driver at the same time.
 
 A driver that hangs must not occupy all threads. In a worker with several drivers, each driver may
 use a share of the threads; when the share is used up, the process stops fetching the driver's keys.
-They wait in Redis for a free thread here or in another worker. A message that was already fetched
-is still processed.
+These keys wait in Redis for a free thread here or in another worker. A message that was already
+fetched is still processed.
 
 If fewer threads are free than one share, a driver may use at most as many threads as are free. So
 each further driver that hangs takes half of the rest: of 64 threads, three drivers get 16 each, and
@@ -27,7 +27,7 @@ FEWEST = 2
 
 
 def default_seats(threads: int, drivers: int) -> int:
-    """Return how many threads of a pool a driver may use: all, if there is no other driver."""
+    """Return how many threads of a pool a driver may use: all, if it is the only driver."""
     return threads if drivers < 2 else min(threads, max(FEWEST, threads // SHARE))
 
 
@@ -35,7 +35,7 @@ class Consumers(Protocol):
     """Controls which drivers' messages this process fetches."""
 
     def serve(self, queue_name: str) -> None:
-        """Start to fetch the messages of this driver."""
+        """Start fetching the messages of this driver."""
 
     def leave(self, queue_name: str) -> None:
         """Stop fetching the messages of this driver."""
@@ -45,10 +45,10 @@ class Consumers(Protocol):
 
 
 class Seats:
-    """Counts the threads inside each driver; each thread takes one of the driver's slots.
+    """Counts the threads that work for each driver; each of them takes one of the driver's slots.
 
     Args:
-        limit: returns the number of a driver's slots by queue name; a driver that may use all
+        limit: returns the number of slots for a driver's queue name; a driver that may use all
             threads is never held.
         hold: called with True when a driver's last slot is taken, and with False when a slot is
             free again.
@@ -72,7 +72,7 @@ class Seats:
 
     @contextmanager
     def seat(self, queue_name: str) -> Iterator[None]:
-        """Take a slot while the thread works inside the driver, without ever waiting for one."""
+        """Take one of the driver's slots while the block runs, without ever waiting for a slot."""
         self._change(queue_name, 1)
         try:
             yield
@@ -80,19 +80,19 @@ class Seats:
             self._change(queue_name, -1)
 
     def taken(self, queue_name: str) -> int:
-        """Return how many threads are inside the driver now."""
+        """Return how many threads are working for the driver now."""
         return self._taken.get(queue_name, 0)
 
     def has_room(self, queue_name: str) -> bool:
-        """Return True if a thread inside the driver may continue with another of its keys."""
+        """Return True if a thread that works for the driver may take another of its keys."""
         with self._lock:
             return self._taken.get(queue_name, 0) <= self._allowed(queue_name, self._total - 1)
 
     def look_again(self) -> None:
         """Recheck held drivers after the limits have changed.
 
-        Without this call, they would be checked only when a thread ends, and perhaps no thread ends
-        soon.
+        Without this call, they would be rechecked only when a thread finishes its work, which may
+        take a long time.
         """
         with self._lock:
             self._look_at_full()
