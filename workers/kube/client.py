@@ -129,9 +129,9 @@ class KubeClient:
         sleep: sleeps for the given number of seconds, as Retry-After requires.
         timeout_seconds: the default timeout of a request.
         repeats: how often a request is retried after an answer with Retry-After.
-        guard: called before each write; returns None or a check. The check is called right
-            before the write, and each retry of the write, is sent. If the check raises an
-            exception, the request ends.
+        guard: called before each write; returns None or a check. The check is called
+            immediately before the write is sent, and again before each retry. If the check
+            raises an exception, the request ends.
     """
 
     def __init__(
@@ -298,7 +298,8 @@ class KubeClient:
             status, is_open = answer.status, isinstance(answer, Stream)
             return answer
         finally:
-            # The duration of an open watch means nothing; a refused watch counts as a request.
+            # The duration of an open watch means nothing; only a refused watch is reported as a
+            # request.
             if self._observer is not None and not is_open:
                 self._observer(method, url, status, time.monotonic() - started)
 

@@ -1,4 +1,4 @@
-"""Decides whether an event becomes a new Event, raises the count of one, or is dropped (L-006).
+"""Decides whether an event becomes a new Event, adds to an existing one, or is dropped (L-006).
 
 Identical events become one Event with a count. If ten events within ten minutes differ only in the
 message, the tenth and all later ones are merged into one. For each source, object and type

@@ -31,7 +31,8 @@ class EventQueue:
     """The events of one writer, in order; `put` is thread-safe.
 
     Args:
-        size: the largest number of events; a queue that is more than half full delays nothing.
+        size: the largest number of events; if the queue is more than half full, no event is
+            delayed.
     """
 
     def __init__(self, size: int) -> None:

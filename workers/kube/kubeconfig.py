@@ -133,7 +133,7 @@ class _ExecCredential(msgspec.Struct, rename="camel"):
 
 
 def nobody() -> Access:
-    """Return access without credentials (`--master` alone)."""
+    """Return an Access without credentials, for `--master` alone."""
     return Access("", Tls(), lambda: "")
 
 
@@ -239,8 +239,8 @@ class _TokenFile:
                 self._until = now + _TOKEN_FILE_SECONDS
             elif not self._header:
                 raise UnusableError(reason)
-            # If the file is unreadable, it is being replaced at this moment, and the previous token
-            # is still valid.
+            # An unreadable file is assumed to be in the middle of a replacement, so the previous
+            # token is still valid.
         return self._header
 
 

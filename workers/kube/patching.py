@@ -73,7 +73,7 @@ def _merged_list(known: list[Any], wanted: list[Any]) -> list[Any]:
 
 
 def _json_patched(item: JsonObject, operations: Sequence[Mapping[str, Any]]) -> JsonObject:
-    """Apply a JSON patch; raise InvalidError after any failure, as the server would answer 422."""
+    """Apply a JSON patch; raise InvalidError after any failure, because the server returns 422."""
     result = deepcopy(item)
     for operation in operations:
         steps = [

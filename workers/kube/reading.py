@@ -198,7 +198,7 @@ class KubeReader:
         return self.list(paths.CONFIG_MAPS, namespace=namespace, labelSelector=label_selector)
 
     def has_config_map(self, namespace: str, name: str) -> bool:
-        """Return True if a ConfigMap exists. LIST is used, because the watcher may not GET one."""
+        """Return True if a ConfigMap exists; the watcher can LIST but not GET ConfigMaps."""
         selector = f"metadata.name={name}"
         found = self.list(paths.CONFIG_MAPS, namespace=namespace, fieldSelector=selector)
         return next(found, None) is not None

@@ -22,7 +22,8 @@ TOKEN_REVIEWS: Final = paths.Resource("authentication.k8s.io", "v1", "tokenrevie
 ACCESS_REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
 )
-# Prometheus scrapes every few seconds. A revoked token is refused after this time at the latest.
+# Answers are cached for this time, because Prometheus scrapes every few seconds. A revoked token is
+# refused after this time at the latest.
 _REMEMBERED_SECONDS: Final = 60.0
 _MAX_REMEMBERED: Final = 100
 

@@ -41,7 +41,8 @@ PAGE_SIZE: Final = 500
 # retry requests pages that are larger by this factor.
 _PAGE_GROWTH: Final = 4
 _MAX_PAGE_SIZE: Final = 32_000
-# The server ends a watch after this time, which is random, so that not all watches end together.
+# The server ends a watch after a random time within these bounds, so that not all watches end at
+# the same time.
 _WATCH_SECONDS: Final = (240, 300)
 # kube-apiserver sends a bookmark every minute. For a kind without bookmarks (one without a watch
 # cache), a quiet watch is reopened this often, which costs one request.
@@ -238,7 +239,7 @@ class Reflector(Generic[T]):
         self._interrupt()
 
     def relist(self) -> None:
-        """List again soon, for a sink that lost objects; thread-safe."""
+        """Start a new list soon, for a sink that lost objects; thread-safe."""
         self._relist.set()
         self.health.version = ""
         self._interrupt()
