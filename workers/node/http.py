@@ -35,7 +35,7 @@ _PHRASES: Final = {
 
 
 class Client:
-    """The client that sent a request, and the query string of the request."""
+    """The client that sent a request, with the query string of the request."""
 
     def __init__(self, connection: socket.socket, query: str) -> None:
         self._connection = connection

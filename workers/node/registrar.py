@@ -36,7 +36,7 @@ PROBE_MODE: Final = "kubelet-registration-probe"
 CONNECT_SECONDS: Final = 30.0
 _TRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 10.0
-# The time between our answer to the kubelet and the end of the process. It lets the answer arrive
+# How long the process still runs after its answer to the kubelet, so that the answer arrives
 # (NR-040).
 LAST_WORDS_SECONDS: Final = 0.1
 FIRST_OFFER_AGAIN_SECONDS, LAST_OFFER_AGAIN_SECONDS = 1.0, 60.0
@@ -117,7 +117,7 @@ class Registrar:
         Args:
             is_patient: True to wait without a limit. If the liveness probe runs in the same
                 process, an exit would end the probe too, and the kubelet would restart a driver
-                that only starts slowly.
+                that is merely slow to start.
 
         Raises:
             ConfigError: the driver did not answer in time, or its name is invalid; exit code 1.
@@ -223,7 +223,7 @@ class Registrar:
         )
 
     def _take_name(self) -> None:
-        """Wait until no other registrar with this name runs on the node (NRD-009)."""
+        """Wait until no other registrar with the driver's name runs on the node (NRD-009)."""
         lock = self.path.with_name(f".{self.name}-reg.lock")
         try:
             self._lock_file = lock.open("w")

@@ -1,4 +1,4 @@
-"""Declares a worker's Celery tasks: "work is due in this list", and beat's tick."""
+"""Declares a worker's Celery tasks: one for work that is due in a list, and one for beat's tick."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def register(
     for name in [one for one in app.tasks if one.startswith("celery.")]:
         app.tasks.unregister(name)
 
-    # Flower shows each reconcile, but no wake-ups and no ticks.
+    # Celery sends no events for these tasks, because Flower shows a task for each reconcile
+    # instead.
     @app.task(name=TASK_WORK, shared=False, bind=True, send_events=False)
     def work(task: Any) -> None:
         name = task.request.delivery_info["routing_key"]

@@ -3,8 +3,8 @@
 In Celery, the response to a command is sent to the list that the command names. So any client that
 can publish to the workers' channel could make a worker write to any key, with the permissions of
 the worker's Celery connection. Here, a worker answers only known commands, ignores their arguments,
-and writes only to lists that are for responses. The rate of responses is limited, and Redis deletes
-a list `ANSWER_SECONDS` after its first response. So Redis cannot be filled, however many commands
+and writes only to lists that are for responses. The rate of responses is limited, and each list
+expires `ANSWER_SECONDS` after its first response. So nobody can fill Redis, however many commands
 are sent.
 """
 
@@ -32,7 +32,7 @@ QUESTIONS: Final = frozenset(
 
 ANSWER_SECONDS: Final = 10
 ANSWERS_AT_ONCE: Final = 30
-"""Size of the burst: Flower sends ten commands for each worker that it shows."""
+"""The largest burst of responses: Flower sends ten commands for each worker that it shows."""
 ANSWERS_PER_SECOND: Final = 3.0
 
 _NAME: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
