@@ -57,7 +57,7 @@ def really(subject: Subject) -> None:
 
 
 def then_create(subject: Subject) -> None:
-    """A name can be used again after its volume was deleted."""
+    """A name can be used again after the volume with this name was deleted."""
     name = subject.name()
     first = subject.create(name)
     _must_work(subject, first.volume_id, "DeleteVolume")

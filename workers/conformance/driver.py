@@ -28,14 +28,14 @@ def check_driver(
     secrets: Mapping[str, str] | None = None,
     size_bytes: int = GIB,
 ) -> Report:
-    """Run all checks on a driver; everything that they create is deleted.
+    """Run all checks on a driver; everything that the checks create is deleted.
 
     Args:
-        client: a connected client of the driver; nothing else should use the storage system
-            meanwhile.
+        client: a connected client of the driver; nothing else should use the storage system in
+            the meantime.
         parameters: the parameters of the StorageClass.
         secrets: the data of the provisioner secret.
-        size_bytes: the size of each volume; a few volumes exist at a time.
+        size_bytes: the size of each volume; a few volumes exist at the same time.
 
     Raises:
         CsiError: the driver does not answer the identity calls.

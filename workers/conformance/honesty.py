@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?")
 MAX_NAME: Final = 63
 
-# Maps each capability to a harmless call that the capability promises.
+# Maps each capability to a harmless call that a driver with the capability must implement.
 CALLS: Final[dict[str, tuple[str, type[Message], type[Message]]]] = {
     "LIST_VOLUMES": (
         "Controller/ListVolumes", csi.ListVolumesRequest, csi.ListVolumesResponse),
@@ -67,7 +67,7 @@ def capabilities(subject: Subject) -> None:
 
 
 def honest(subject: Subject) -> None:
-    """Every call that a capability promises is implemented."""
+    """The driver implements every call that its capabilities promise."""
     missing = [
         name
         for name, call in CALLS.items()

@@ -237,7 +237,7 @@ CHECKS: Final[tuple[Check[Bench], ...]] = (
 def check_provisioner(
     make: Callable[[], Provisioner], *, parameters: Mapping[str, str] | None = None
 ) -> Report:
-    """Run all checks on a plug-in; everything that they create is deleted.
+    """Run all checks on a plug-in; everything that the checks create is deleted.
 
     Args:
         make: creates a provisioner; it is called often, as if processes were restarted.

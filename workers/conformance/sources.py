@@ -63,7 +63,7 @@ def restore_of_unknown(subject: Subject) -> None:
 
 
 def snapshot_repeat(subject: Subject) -> None:
-    """The same name and source return the same snapshot; a different source is refused."""
+    """Requests with the same name and source return one snapshot; another source is refused."""
     subject.need("CREATE_DELETE_SNAPSHOT")
     volume, other = subject.create(subject.name()), subject.create(subject.name())
     name = subject.name("snapshot")

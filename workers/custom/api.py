@@ -43,10 +43,12 @@ class Options:
         add_finalizer: True to protect PVs with the deletion finalizer, so that when a user
             deletes a PV, its volume is also deleted from the storage system; otherwise the
             volume is kept there (L-072).
-        failed_provision_threshold: number of failures after which a claim is no longer retried
-            with back-off, but only at each change and each resync (L-016); 0 for no limit.
+        failed_provision_threshold: the number of failures after which a claim is no longer
+            retried with back-off, but only at each change and each resync (L-016); 0 for no
+            limit.
         failed_delete_threshold: the same limit for the deletion of a volume.
-        volume_store: see `VolumeStore`. The library's default is BACKOFF; QUEUE loses no volume.
+        volume_store: see `VolumeStore`. The library's default is BACKOFF; with QUEUE, no volume
+            is lost.
         save_attempts: for BACKOFF, the number of attempts to save a PV, and then to delete its
             volume.
         save_interval_seconds: for BACKOFF, the time between two attempts.

@@ -1,4 +1,4 @@
-"""Makes one attempt with a plug-in: options, call and complete PV (L-040 steps 6 to 9)."""
+"""Makes one attempt with a plug-in: options, `provision`, complete PV (L-040 steps 6 to 9)."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
     def call(self, prepared: ProvisionOptions) -> ProvisionResult:
         """Call `provision` and classify its exceptions (L-101).
 
-        An unexpected exception says nothing about the state of the storage system, so it counts as
-        BACKGROUND.
+        An unexpected exception counts as BACKGROUND, because the state of the storage system is
+        then unknown.
         """
         with self.copied_when_slow():
             try:

@@ -76,7 +76,7 @@ class CustomBackend:
         return None
 
     def supports_block(self) -> bool:
-        """Return True if the plug-in reports block support; False without the method (L-100)."""
+        """Return True if the plug-in reports block support; the default is False (L-100)."""
         method = getattr(self.provisioner, "supports_block", None)
         return method is not None and bool(method())
 
@@ -101,7 +101,7 @@ class CustomBackend:
         return self.save(work, saving.claim_of(volume, live), volume, live)
 
     def is_guard_willing(self, volume: JsonObject) -> bool:
-        """Return the answer of the plug-in's DeletionGuard; True if it has none."""
+        """Return the result of the plug-in's DeletionGuard; True if the plug-in has none."""
         guard = getattr(self.provisioner, "should_delete", None)
         return guard is None or bool(guard(deepcopy(volume)))
 

@@ -58,7 +58,7 @@ class BackoffStore:
         live: JsonObject | None,
         progress: dict[str, Any],
     ) -> Outcome:
-        """Try once to create the PV; if this was the last attempt, delete the volume."""
+        """Try once to create the PV; if the last attempt fails, delete the volume."""
         name = volume["metadata"]["name"]
         work.runtime.effects.reach(Step.SAVE_VOLUME, work.lease)
         try:
@@ -119,7 +119,10 @@ class BackoffStore:
         return retry(f"failed to save volume: {progress.get('error', '')}")
 
     def later(self, work: ClaimWork, progress: dict[str, Any]) -> Outcome:
-        """Store the progress in the intent and wait for the interval; no failure is counted."""
+        """Store the progress in the intent, and make the key wait for the interval.
+
+        No failure is counted.
+        """
         seconds = self.options.save_interval_seconds
         if work.record is not None:
             due = work.lease.session.later(seconds).data()

@@ -88,7 +88,7 @@ def translate_class(storage_class: Mapping[str, Any], in_tree: str) -> StorageCl
 
 
 def class_to_csi(storage_class: Mapping[str, Any], in_tree: str) -> StorageClass:
-    """Translate like `translate_class`, but raise the bare text, which deletions report (P-513).
+    """Translate as `translate_class` does, but raise the bare text, which deletions report (P-513).
 
     Raises:
         AttemptError: FINISHED, because zones are specified twice (P-604), or because the plugin
@@ -170,7 +170,7 @@ def _azure_file(storage_class: StorageClass, plugin: Plugin) -> None:
 
 
 def _vsphere(storage_class: StorageClass, plugin: Plugin) -> None:
-    """Keep only known parameters; `csimigration` makes the driver return a file path."""
+    """Keep only known parameters; add `csimigration`, so that the driver returns a file path."""
     parameters: dict[str, str] = {}
     for lowered, _, value in ordered(storage_class.get("parameters")):
         if lowered == "fstype":

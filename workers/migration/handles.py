@@ -108,6 +108,6 @@ def azure_file_parts(handle: str) -> tuple[str, str, str]:
 
 
 def azure_account(secret_name: str) -> str:
-    """Return the storage account that a secret's name contains; otherwise, the whole name."""
+    """Return the storage account that a secret's name contains, or else the whole name."""
     found = _AZURE_ACCOUNT.search(secret_name)
     return found[1] if found else secret_name

@@ -101,7 +101,7 @@ def _gce_pd(volume: Volume, source: Source) -> Source:
 
 
 def _gce_access_modes(modes: list[str]) -> list[str]:
-    """Return one mode with which the driver can attach; in-tree plugins ignored modes (T-186)."""
+    """Return one mode that allows the driver to attach; in-tree plugins ignored modes (T-186)."""
     kept = {"ReadWriteOnce" if mode == "ReadWriteMany" else mode for mode in modes}
     if "ReadOnlyMany" in kept and "ReadWriteOnce" not in kept:
         return ["ReadOnlyMany"]

@@ -71,8 +71,8 @@ def _handle_as_id(_volume: Volume, csi: Source) -> Source:
 
 def _gce_pd(_volume: Volume, csi: Source) -> Source:
     source = _disk(csi, "pdName", handles.gce_disk_name(csi["volumeHandle"]))
-    # An empty partition means no partition here, but is an error for aws-ebs. Upstream behaves in
-    # the same way in both cases.
+    # Here, an empty partition means that there is no partition, whereas for aws-ebs it is an error.
+    # Upstream treats both in the same way.
     if partition := _attributes(csi).get("partition"):
         _set_partition(source, partition, "Failed")
     return source

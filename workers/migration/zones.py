@@ -45,16 +45,16 @@ def to_labels(
 ) -> None:
     """Rename the driver's zone key to the zone label, add regions, and label the volume (P-607).
 
+    For example, for GCE the term {topology.gke.io/zone In [us-central1-a]} becomes {zone label In
+    [us-central1-a], region label In [us-central1]}, and the volume gets both labels.
+
     Args:
         volume: the volume, which is edited in place; a volume without affinity stays unchanged.
         zone_key: the driver's topology key for zones.
-        region_of: returns the region of one term's zones; None adds no region.
+        region_of: returns the region of one term's zones; with None, no region is added.
 
     Raises:
         workers.migration.regions.RegionError: the zones do not belong to exactly one region.
-
-    For example, for GCE the term {topology.gke.io/zone In [us-central1-a]} becomes {zone label In
-    [us-central1-a], region label In [us-central1]}, and the volume gets both labels.
     """
     zone_label, region_label = zone_and_region_label(volume)
     _rename(volume, zone_key, zone_label)
