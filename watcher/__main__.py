@@ -101,7 +101,7 @@ def run(settings: Settings) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the flags and the environment, and run the watcher until a signal stops it.
 
-    A usage error prints one line and gives the exit code of F-014.
+    After a usage error, print one line and return the exit code of F-014.
     """
     try:
         settings = parse(

@@ -98,7 +98,7 @@ class History:
         return self._is_beyond(name, self._reflectors[name].health.version)
 
     def _is_beyond(self, name: str, version: str) -> bool:
-        # A version that is not a number has no order, and is not compared.
+        # A version that is not a number cannot be ordered, so it is not compared.
         newest = number(version)
         for is_second in (False, True):
             if not newest or (is_second and self._stopped.wait(SECOND_LOOK_SECONDS)):

@@ -143,7 +143,7 @@ class ScopedSink:
         self._listed: dict[str, AnyObject] = {}
 
     def begin_list(self) -> None:
-        """Start to collect the objects that exist."""
+        """Start collecting the existing objects."""
         self._listed = {}
 
     def listed(self, item: Any) -> None:

@@ -29,7 +29,7 @@ _log = get_logger(__name__)
 
 
 class _Record(msgspec.Struct):
-    """The field of a record that is used here; if it has a wrong type, the record is skipped."""
+    """The field of a record that is used here; a record in which it has a wrong type is skipped."""
 
     key: str
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 LOOK_SECONDS: Final = 0.4
-# The interval until the first driver is known; no key can be added before then.
+# The interval between steps until the first driver is known; no key can be added before then.
 FIRST_LOOK_SECONDS: Final = 0.05
 # How often to check for kinds that are missing in the shared cache. Workers wait until such a kind
 # has been listed again.
@@ -56,11 +56,11 @@ class Keeper:
         queue: the queue to maintain.
         epochs: returns the epoch of Redis.
         registry: returns the registered drivers.
-        on_epoch: called with True when Redis is reached for the first time, and with False after
-            Redis lost its data.
-        on_drivers: called with all known records by queue name after they changed.
-        on_check: called every `CHECK_SECONDS`, to check for kinds that are missing in the shared
-            cache.
+        on_epoch: called with True when Redis is reached for the first time, and with False
+            after Redis lost its data.
+        on_drivers: called with all known records by queue name, after the records have changed.
+        on_check: called every `CHECK_SECONDS`, to check for kinds that are missing in the
+            shared cache.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Keeps the drivers that the watcher knows, with the records of their workers.
+"""Keeps the drivers that the watcher has seen, with the records of their workers.
 
-The registry forgets a driver whose workers are gone. The driver's keys wait in the queue, so the
-watcher remembers the driver until the watcher restarts. In node deployment, a node is forgotten
-together with its worker, because the keys of a removed node would wait forever.
+The registry drops a driver whose workers are gone. The driver's keys wait in the queue, so the
+watcher keeps the driver until the watcher restarts. In node deployment, a node is dropped together
+with its worker, because the keys of a removed node would wait forever.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 Record: TypeAlias = "Mapping[str, Any]"
 
-# Workers rewrite their records every few seconds. A rollout that takes longer than this is reported
-# too.
+# Records of one driver that alternate for longer than this are reported. Workers rewrite their
+# records every few seconds, so a rollout that takes longer than this is reported too.
 _DIFFER_SECONDS: Final = 60.0
 _CALM_SECONDS: Final = 20.0
 # The controllers of a record that names no controllers.
@@ -51,7 +51,7 @@ class Differing:
         self._told: set[str] = set()
 
     def see(self, records: Mapping[str, Record], now: float) -> list[str]:
-        """Return each place whose record has alternated for a minute, unless already returned.
+        """Return each place whose record has alternated for a minute, unless returned before.
 
         Args:
             records: the registered records, by their place in the registry.

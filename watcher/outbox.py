@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 # The number of keys per call to Redis.
 _BATCH = 500
-# The largest number of keys and entries that wait while Redis is unavailable (some 100 MB). Beyond
-# this number, listing again is cheaper.
+# The largest number of keys and entries that wait while Redis is unavailable (some 100 MB). For a
+# larger number, it is cheaper to list everything again.
 MOST_WAITING: Final = 200_000
 # The number of keys that become due per second when everything is added, at a resync or after Redis
-# lost its data. It is well below the throughput of one worker, so that the latency of new claims
-# does not suffer.
+# lost its data. One worker can process many more, so the latency of new claims does not suffer.
 SPREAD_PER_SECOND: Final = 200.0
 
 
@@ -90,9 +89,9 @@ class _Pending:
     """The data that has not been sent yet.
 
     Attributes:
-        entries: (kind, name) -> (version, value); the value None removes the entry.
-        keys: key -> the object's resourceVersion; "" adds the key whatever the version, None
-            forgets the key.
+        entries: (kind, name) -> (version, value); if the value is None, the entry is removed.
+        keys: key -> the object's resourceVersion; with "", the key is added whatever the
+            version, and with None, the key is forgotten.
         everything: True if the keys of all objects that need work are to be added; they are
             collected when they are sent.
         fresh: the cached kinds whose watch is open, and the epoch of Redis.
@@ -182,7 +181,7 @@ class Outbox:
             held = self._held_kinds()
             for key in keys:
                 waiting = self._held if key.kind in held else self._pending.keys
-                # An add without a version must cause a reconcile, so it overrides one with a
+                # An add without a version must cause a reconcile, so it replaces an add with a
                 # version.
                 waits = waiting.pop(key, None)
                 waiting[key] = "" if waits == "" else version
@@ -201,7 +200,7 @@ class Outbox:
             self._wake()
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Forget keys soon; this replaces an earlier add of the same key."""
+        """Forget keys soon; this replaces an earlier request to add one of these keys."""
         with self._lock:
             for key in keys:
                 # The old entry is removed before the new one is added, so that the key moves to the
@@ -233,7 +232,7 @@ class Outbox:
             self._wake()
 
     def keep_fresh(self, kinds: Collection[str], epoch: str) -> None:
-        """Record soon, after the entries that are waiting now, that these kinds are watched."""
+        """Record that these kinds are watched, soon after the entries that are waiting now."""
         with self._lock:
             self._pending.fresh = (kinds, epoch)
             self._wake()

@@ -69,17 +69,18 @@ class Watcher:
 
     Args:
         client: the client of the API server.
-        queue: receives the keys; its `publish` wakes the workers.
+        queue: receives the keys; its `publish` notifies the workers.
         catalog: the shared cache, which receives classes, nodes and attachments.
         registry: the registered drivers.
         intents: the store of intents.
         namespace: the namespace of csi-fleet's own ConfigMaps.
         resync_seconds: the time between two resyncs; 0 for no resyncs.
         recovery: adds the keys of intents that have lost their key.
-        metrics: counts watch events; None counts nothing.
-        presence: records every few seconds that this watcher is alive; None records nothing.
-        pauses: the mirror of operators' pauses in Redis; None mirrors nothing.
-        celery_keys: deletes leftover keys of Celery from Redis; None deletes nothing.
+        metrics: counts watch events; with None, no events are counted.
+        presence: records every few seconds that this watcher is alive; with None, nothing is
+            recorded.
+        pauses: the mirror of operators' pauses in Redis; with None, no pauses are mirrored.
+        celery_keys: deletes leftover keys of Celery from Redis; with None, no keys are deleted.
         specs: the specs of all controllers.
         chosen: the controllers that run even if no registered driver names them.
 
@@ -333,7 +334,8 @@ class Watcher:
             for kind, name in self.machine.catalog_kinds.items()
         }
         for kind, before in self._pruned_to.items():
-            # If this is not so, the watch is listing at this moment, or its versions went back.
+            # Otherwise, the reflector is listing at this moment, or the resourceVersions have
+            # decreased.
             if 0 < before <= reached[kind]:
                 self._catalog.prune(kind, str(before))
         self._pruned_to = reached
@@ -379,5 +381,5 @@ class Watcher:
 
 
 def recovery_seconds(resync_seconds: float) -> float:
-    """Return the period of the search for stale copies and keyless intents (M-010 step 6)."""
+    """Return how often to search for stale copies and for intents without a key (M-010 step 6)."""
     return min(_RECOVERY_SECONDS, resync_seconds or _RECOVERY_SECONDS)

@@ -43,7 +43,7 @@ class CatalogSink(Generic[T]):
         raise NotImplementedError
 
     def begin_list(self) -> None:
-        """Start to collect a new, complete list."""
+        """Start collecting a new, complete list."""
         self._list_epoch = self._epoch()
         self._items = {}
 
@@ -101,7 +101,7 @@ class CsiNodeSink(CatalogSink["CsiNode"]):
 
 
 class NodeSink(CatalogSink["Node"]):
-    """Writes the labels of Nodes; heartbeats that change no labels cause no write."""
+    """Writes the labels of Nodes; a heartbeat that changes no labels causes no write."""
 
     def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         super().__init__(KIND_NODES, outbox, epoch)
@@ -112,7 +112,7 @@ class NodeSink(CatalogSink["Node"]):
         return item.metadata.name, item.metadata.resource_version, item.metadata.labels or {}
 
     def begin_list(self) -> None:
-        """Start to collect a new list; forget all labels, because the list writes all nodes."""
+        """Start collecting a new list; forget all labels, so that every node is written."""
         super().begin_list()
         self._seen = {}
 
@@ -145,7 +145,7 @@ class AttachmentSink:
         self._listed: defaultdict[str, dict[str, str]] = defaultdict(dict)
 
     def begin_list(self) -> None:
-        """Start to collect a new, complete list."""
+        """Start collecting a new, complete list."""
         self._list_epoch = self._epoch()
         self._listed = defaultdict(dict)
 
@@ -157,8 +157,8 @@ class AttachmentSink:
 
     def end_list(self, resource_version: str) -> None:
         """Replace the attachments of all volumes with those in the list."""
-        # Each entry has the version of the list, because the entry also shows which attachments do
-        # not exist.
+        # Each entry has the version of the list, because an entry also shows which attachments of
+        # its volume do not exist.
         items = {volume: (resource_version, dict(nodes)) for volume, nodes in self._listed.items()}
         listed = CatalogList(dict(items), resource_version, self._list_epoch)
         self._outbox.replace(KIND_ATTACHMENTS, listed)
