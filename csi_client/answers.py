@@ -108,7 +108,7 @@ def _unusable(problem: _Problem, answer: Message, rpc: str, driver: str) -> Unus
 
 
 def _made(answer: Message) -> tuple[str, tuple[str, ...]]:
-    """Return the id of the created object and the ids of a group's members, as far as known."""
+    """Return the id of the created object and the ids of a group's members, if they are known."""
     if isinstance(answer, csi.CreateVolumeResponse):
         return answer.volume.volume_id, ()
     if isinstance(answer, csi.CreateSnapshotResponse):
@@ -196,7 +196,7 @@ def _ignored(snapshot: csi.Snapshot, field: str) -> Iterable[str]:
 
 
 def _plugin_info(_: Any, answer: csi.GetPluginInfoResponse) -> Iterable[str]:
-    # An empty name is reported by the client itself, with upstream's text.
+    # The client itself reports an empty name, with upstream's text.
     if answer.name and not _DRIVER_NAME.fullmatch(answer.name):
         raise _Problem("name", f"({answer.name[:80]!r} is not a driver name)")
     return ()

@@ -2,8 +2,8 @@
 
 Every failure is raised as a `CsiError`, without a gRPC exception as its cause or context, because
 gRPC's exceptions contain the driver's raw text, which may repeat a secret. Requests are encoded and
-answers are decoded here and not by gRPC. This distinguishes a request that was never sent, which
-leaves nothing behind, from an unreadable answer, after which a volume may exist.
+answers are decoded here and not by gRPC. So the client can distinguish a request that was never
+sent, which leaves nothing behind, from an unreadable answer, after which a volume may exist.
 
 The client is thread-safe. It never repeats a call.
 """
@@ -135,7 +135,7 @@ class CsiClient:
         *,
         wait_every_seconds: float = 10.0,
     ) -> bool:
-        """Block until connected or timed out; `on_wait` logs `Still connecting` (P-002)."""
+        """Wait for the connection until the timeout; `on_wait` logs `Still connecting` (P-002)."""
         return self._link.wait(timeout_seconds, on_wait, wait_every_seconds=wait_every_seconds)
 
     def recheck(self) -> None:
@@ -153,9 +153,9 @@ class CsiClient:
         """Replace a connection that loses everything sent over it; return True if it was replaced.
 
         Probe gets no answer over such a connection, but gets one over a second connection to the
-        same address. If the driver itself hangs, it answers over neither connection, and the
-        connection and its open calls are kept. Replacing the connection cancels its calls. Blocks
-        for at most twice `timeout_seconds`.
+        same address. If the driver itself hangs, it answers over neither connection, and the first
+        connection and its open calls are kept. When a connection is replaced, its calls are
+        cancelled. This blocks for at most twice `timeout_seconds`.
         """
         with self._mending:
             old = self._line[0]
@@ -169,7 +169,7 @@ class CsiClient:
             return True
 
     def move(self, address: str) -> None:
-        """Connect to this IP address of the driver's host; this counts as a lost connection.
+        """Connect to this IP address of the driver's host; the old connection counts as lost.
 
         Open calls end with CANCELLED.
 
@@ -250,7 +250,7 @@ class CsiClient:
         )
 
     def expansion_modes(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
-        """Return how the plugin's volumes can grow: `ONLINE`, `OFFLINE`."""
+        """Return how the plugin's volumes can grow: `ONLINE`, `OFFLINE`, both or neither."""
         return capabilities.expansion_modes(
             self._call(
                 "Identity/GetPluginCapabilities",
@@ -374,11 +374,11 @@ class CsiClient:
             request: the request message.
             answer_type: the class of the answer.
             timeout_seconds: the timeout of the call; by default that of the client.
-            scrub: False keeps an error's text as the driver wrote it; only for requests with
+            scrub: False to keep an error's text as the driver wrote it; only for requests with
                 invented secrets.
-            on_slow: runs once if the call takes longer than `slow_after_seconds`; see
+            on_slow: called once if the call takes longer than `slow_after_seconds`; see
                 `create_volume`.
-            slow_after_seconds: see `on_slow`.
+            slow_after_seconds: the time in seconds after which `on_slow` is called.
         """
         return self._call(
             method,

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 MAX_RECEIVE_BYTES: Final = 16 * 1024 * 1024
 """The size of the largest accepted answer; gRPC's 4 MiB is too small for long ListVolumes pages.
 
-The transport refuses a larger answer before it fills the memory; the error is `from_transport`.
+The transport refuses a larger answer before it fills the memory; `from_transport` of the error is
+then True.
 """
 
 MAX_METADATA_BYTES: Final = 1024 * 1024
@@ -231,7 +232,7 @@ class Link:
         *,
         wait_every_seconds: float = 10.0,
     ) -> bool:
-        """Block until connected, for at most `timeout_seconds`; see `wait_connected`."""
+        """Wait for the connection, for at most `timeout_seconds`; see `wait_connected`."""
         started = time.monotonic()
         deadline, tell_at = started + timeout_seconds, started + wait_every_seconds
         while not self.look():
@@ -300,7 +301,7 @@ _WATCH: Final = _Watch()
 def links_silent_seconds() -> float:
     """Return the seconds since the connections were last checked.
 
-    If the result is more than a few seconds, the checking thread hangs.
+    A result of more than a few seconds means that the checking thread is stuck.
     """
     return _WATCH.silent_seconds()
 
@@ -313,10 +314,11 @@ def _options(
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-        # gRPC must not retry: our records would not contain a second CreateVolume that gRPC hides.
+        # gRPC must not retry a call, because our records would not contain a second CreateVolume.
         ("grpc.enable_retries", 0),
         ("grpc.service_config_disable_resolution", 1),
-        # gRPC's back-off would grow to 2 minutes, but a restarted driver must be found quickly.
+        # gRPC's back-off would grow to 2 minutes, but the client must find a restarted driver
+        # quickly.
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.min_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 1000),

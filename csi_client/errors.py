@@ -51,8 +51,8 @@ _OWN_DEADLINE: Final = re.compile(r"(stream removed \()?deadline exceeded\)?", r
 _GO_DEADLINE_TEXT: Final = "context deadline exceeded"
 
 # The stream broke during the call, so there is no answer from the driver. The C core reports this
-# as UNKNOWN or INTERNAL, or as UNAVAILABLE if the server is stopping. UNKNOWN and INTERNAL would be
-# final according to P-410, although the driver may still be working.
+# as UNKNOWN or INTERNAL, or as UNAVAILABLE if the server is stopping. According to P-410, UNKNOWN
+# and INTERNAL would be final, but the driver may still be working.
 _BROKEN_STREAM: Final = re.compile(
     r"stream removed( \(.*\))?|received rst_stream with error code \d+.*", re.IGNORECASE
 )
@@ -105,9 +105,9 @@ class CsiError(Exception):
         code_name: the code in Go's spelling, which is also the value of the metric label.
         details: the status message, without the secrets of the request.
         rpc: the full method name, `/csi.v1.Controller/CreateVolume`; empty outside a call.
-        from_transport: True if the status comes from gRPC itself, so that it says nothing about
-            the storage: RESOURCE_EXHAUSTED then means a message above a size limit, not a full
-            pool (D-024).
+        from_transport: True if the status comes from gRPC itself and therefore does not
+            describe the storage system: RESOURCE_EXHAUSTED then means a message above a size
+            limit, not a full pool (D-024).
         is_final: True if the driver has finished and created nothing (P-410, column
             "otherwise"). False if the driver may still be working, or may have created a
             volume.

@@ -36,7 +36,7 @@ _OWNER_ONLY: Final = 0o077
 
 
 class RegistrationError(Exception):
-    """The socket cannot be served, or does not answer; the text says which, and why."""
+    """The socket cannot be served or does not answer; the text explains what failed and why."""
 
 
 class RegistrationServer:

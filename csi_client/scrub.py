@@ -36,7 +36,7 @@ MIN_WORD: Final = 2
 """A single character does not count as a secret."""
 
 MIN_PREFIX: Final = 6
-"""At least this many characters, and at least half of a piece, count as the truncated piece."""
+"""A prefix with this many characters and half of a piece counts as the truncated piece."""
 
 RUN: Final = 32
 """This many consecutive characters of a longer piece count as the whole piece."""
@@ -250,7 +250,7 @@ def _without(text: str, form: str) -> str:
 
 
 def _start(form: str) -> str:
-    """Return the prefix that is long enough to count as the truncated form."""
+    """Return the shortest prefix that counts as the truncated form."""
     return form[: max(MIN_PREFIX, min(RUN, (len(form) + 1) // 2))]
 
 
@@ -271,7 +271,7 @@ def _decoded(word: str) -> Iterable[bytes]:
 
 
 def _from_base64(token: str) -> Iterator[bytes]:
-    """Yield the possible meanings of a base64 token; an incomplete token is padded."""
+    """Yield the possible decodings of a base64 token; an incomplete token is padded."""
     body = token.rstrip("=").replace("-", "+").replace("_", "/")
     # Characters directly before the token may look like base64, so every alignment is tried.
     for skipped in range(4):
