@@ -6,9 +6,9 @@ CsiError                      a gRPC status, from the driver or from the transpo
     UnusableAnswerError       the answer identifies no object, or cannot be stored
   NoStatusError               there is no status: the request never became a call
 ```
-The texts have the form that the Go client gives them, because they appear in events that people
-search for (P-411); P-904 lists the numbers and spellings. No text contains a secret: `scrub`
-removes the secret values of the request from the driver's text.
+The texts have the same form as in the Go client, because they appear in events that people search
+for (P-411); P-904 lists the numbers and spellings. No text contains a secret: `scrub` removes the
+secret values of the request from the driver's text.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ _UNKNOWN_CODE: Final = re.compile(
 def code_name(code: int | None) -> str:
     """Return a status number in Go's spelling, such as `DeadlineExceeded` (P-904).
 
-    An unknown number gives `Code(<n>)`. None, which stands for no status, gives the metric label of
-    P-011.
+    For an unknown number, return `Code(<n>)`. For None, which means that there is no status, return
+    the value of the metric label of P-011.
     """
     if code is None:
         return NO_STATUS_NAME

@@ -131,9 +131,9 @@ class ScopedSink:
     """Passes one part of a resource to one controller's rules.
 
     Unlike RulesSink it does not pass on the starts and ends of lists, because a list of one part
-    says nothing about the other parts. So this sink itself finds the objects that are missing from
-    the list, and reports them as deleted. It keeps the identity and labels of each object, so it
-    should be used only for resources with few objects.
+    does not cover the other parts. So this sink itself finds the objects that are missing from the
+    list, and reports them as deleted. It keeps the identity and labels of each object, so it should
+    be used only for resources with few objects.
     """
 
     def __init__(self, hosted: Hosted, resource: Resource) -> None:

@@ -46,7 +46,7 @@ class Messages:
     the worker, and a message that Celery accepts but cannot start occupies a thread forever. So a
     single LPUSH by any component with write permission could end every worker that reads the list,
     and no public setting prevents it (celery/kombu#2421, celery/celery#7975). A message in a task
-    list only says that work is due there, so none of its content is used.
+    list means only that work is due in that list, so none of its content is used.
 
     Args:
         tasks: the task that a message starts, by queue; the entry "" applies to all other queues.

@@ -2,8 +2,8 @@
 
 ```
 ProvisionerError
-  ConfigError          stop at startup, one line naming the flag; exit code in `exit_code`
-  AttemptError         one attempt failed; `state` says what the storage may be doing
+  ConfigError          stop at startup; one line names the flag; exit code in `exit_code`
+  AttemptError         one attempt failed; `state` is what the storage system may be doing
   NamespaceFull        open attempts of the namespace use all bytes that Redis may hold for it
   RecordTooLarge       the intent or the mark of one object is larger than allowed
   IgnoredError         another program handles the object: no event, no retry

@@ -133,8 +133,8 @@ def _end(signum: int, frame: object) -> None:
 def mark_ready(settings: Settings, name: str) -> None:
     """Report to the supervisor that a part has started.
 
-    The supervisor restarts such a part if it exits. The report also works without a writable
-    folder, because a sidecar's container often has a read-only root file system and no mount.
+    The supervisor restarts such a part if it exits. The report is also kept in memory, because a
+    sidecar's container often has a read-only root file system and no mount.
     """
     path = Path(settings.process.state_dir) / name
     _ready.add(path)

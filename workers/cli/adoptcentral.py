@@ -114,7 +114,7 @@ class Surroundings:
 
     @property
     def role(self) -> str:
-        """The name of the ClusterRole and its binding."""
+        """The name of the ClusterRole and of its binding."""
         return f"csi-fleet-adopted-{self.name.removeprefix('csi-fleet-')}"
 
     def objects(

@@ -233,7 +233,7 @@ class Verification:
     def _earlier(self, volume: JsonObject) -> _EarlierVolumeError:
         """Return the error for a volume that was not created for the claim.
 
-        The message says what was done about the volume.
+        The message explains what was done with the volume.
         """
         name = volume["metadata"]["name"]
         bound = (

@@ -1,4 +1,4 @@
-"""`csi-fleet beat`: runs celery-redbeat as a fallback clock. Running two, or none, does no harm."""
+"""`csi-fleet beat`: runs celery-redbeat as a fallback clock; it does no harm if two or none run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: shows an object's cause and history.
+"""`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: explains why an object waits.
 
-`explain driver|class|namespace NAME` is in `wholes.py`.
+It also shows the object's history. `explain driver|class|namespace NAME` is in `wholes.py`.
 """
 
 from __future__ import annotations

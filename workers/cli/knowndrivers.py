@@ -1,4 +1,4 @@
-"""Checks a driver's name, so that a mistyped name is not taken for a driver without work."""
+"""Checks a driver's name, so that a mistyped name is not mistaken for a driver without work."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Child:
     def exit_code(self) -> int | None:
         """Return the exit code, or None while the process runs.
 
-        A signal gives 128 plus its number.
+        If a signal ended the process, return 128 plus the signal's number.
         """
         code = None if self.process is None else self.process.poll()
         return code if code is None or code >= 0 else 128 - code

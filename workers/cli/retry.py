@@ -14,7 +14,7 @@ from workers.queue.intents import IntentStore
 from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key, claim_key, volume_key
 from workers.translate.claims import claim_class_name, provisioner_annotation, selected_node
 
-# The keys of these kinds are derived from the objects, whether or not Redis knows the keys.
+# The keys of these kinds are derived from the objects, even if Redis has no data about the keys.
 _PROVISIONED: Final = frozenset({"pvc", "pv"})
 
 if TYPE_CHECKING:

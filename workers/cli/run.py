@@ -129,7 +129,7 @@ class Supervisor:
         self.add("beat", Command.BEAT, ["workers", "beat"], env)
 
     def preload(self, *names: str) -> None:
-        """Import modules for the parts that will be forked; none if this process serves HTTP."""
+        """Import modules for the parts to be forked, unless this process serves HTTP."""
         if self.http is None:
             forking.preload(*names)
 

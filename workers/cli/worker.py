@@ -246,7 +246,7 @@ class WorkerProcess:
         )
 
     def elections(self, redis: RedisClient) -> Elections:
-        """Create the Leases of a worker that replaces Go sidecars (F-020, M-020)."""
+        """Create the candidate for the Leases of the replaced Go sidecars (F-020, M-020)."""
         return Elections(
             self.settings,
             [controller.spec for controller in self.controllers],

@@ -199,7 +199,7 @@ def _strings(text: str) -> tuple[str, ...]:
 
 
 CONTROLLER_COMMANDS = frozenset({Command.RUN, Command.WORKER})
-"""Commands that accept their controllers' flags (the watcher uses the drivers' records)."""
+"""Commands that accept their controllers' flags; the watcher reads the drivers' records instead."""
 
 RESYNC_COMMANDS = CONTROLLER_COMMANDS | {Command.WATCHER, Command.BEAT}
 """Commands that accept the resync period under each of its names; the watcher runs the resync."""
@@ -231,7 +231,7 @@ _WANTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The allowed values of a flag; `says` completes a sentence after "must"."""
+    """The allowed values of a flag; `says` completes an error message after "must"."""
 
     is_met: Callable[[Any], bool]
     says: str

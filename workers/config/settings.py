@@ -149,7 +149,7 @@ class CapacitySettings:
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Node deployment: one provisioner per node (section 5)."""
+    """The settings for node deployment: one provisioner per node (section 5)."""
 
     enabled: bool = False
     """True if this process provisions only the claims of its node."""
@@ -169,7 +169,7 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class LeaderSettings:
-    """The Lease that the Go sidecar would hold."""
+    """The settings for the Lease that the Go sidecar would hold."""
 
     enabled: bool = False
     """True if this process competes for a Lease; always off in node deployment."""
@@ -192,7 +192,7 @@ class LeaderSettings:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """The server for metrics, health and profiles."""
+    """The settings for the server of metrics, health and profiles."""
 
     endpoint: str = ""
     """The listen address, such as `:8080`; "" for no server."""

@@ -1,8 +1,8 @@
 """One driver as this worker sees it: its capabilities, and what follows from them.
 
-Upstream reads the name and the capabilities once, and exits when the socket is lost. Here every
-reconnect repeats the handshake, because the driver may have been updated in the meantime (F-017,
-P-003).
+Upstream reads the name and the capabilities once, and exits when the socket is lost. Here the
+handshake is repeated after every reconnect, because the driver may have been updated in the
+meantime (F-017, P-003).
 """
 
 from __future__ import annotations

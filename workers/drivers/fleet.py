@@ -1,9 +1,9 @@
 """Connects and announces the drivers that this process serves, and handles lost sockets.
 
-A lost socket neither ends the process nor fails a claim. The process stops fetching the driver's
-messages; when no process is connected any more, the driver's queues are paused. The driver's keys
-then wait without back-off or events, and continue one after another after a new handshake (S-020,
-F-017).
+If a socket is lost, the process keeps running and no claim fails. The process stops fetching the
+driver's messages; when no process is connected any more, the driver's queues are paused. The
+driver's keys then wait without back-off or events, and are processed one after another after a new
+handshake (S-020, F-017).
 
 As in upstream, sidecar drivers (`--csi-address`) must be reachable at startup. Drivers in the
 drivers file are connected in the background and follow changes of the file. One thread follows all

@@ -110,7 +110,10 @@ def _bound(facts: ClaimFacts) -> Cause | None:
 
 
 def _of_another(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> Cause | None:
-    """Return the cause if the volume is bound to a different claim, even one of the same name."""
+    """If the volume is bound to a different claim, return this as the cause, else None.
+
+    The different claim may be an earlier claim of the same name.
+    """
     owner, metadata = (volume.get("spec") or {}).get("claimRef") or {}, claim["metadata"]
     names = [(one.get("namespace"), one.get("name")) for one in (owner, metadata)]
     is_other = bool(owner) and names[0] != names[1]
@@ -281,7 +284,7 @@ def _running(facts: ClaimFacts) -> Cause | None:
 
 
 def _unsaved(facts: ClaimFacts) -> Cause | None:
-    """Return the cause if the volume exists in the storage backend, but its PV is not saved."""
+    """If the volume exists but its PV is not saved, return this as the cause, else None."""
     state = facts.state
     if state is None or state.unsaved is None:
         return None
@@ -348,7 +351,7 @@ def _queued(facts: ClaimFacts) -> Cause | None:
 
 
 def _failed(facts: ClaimFacts) -> Cause | None:
-    """Return the cause if the last attempt failed: its error, and the time of the next attempt."""
+    """If the last attempt failed, return its error as the cause, with the time of the next one."""
     state = facts.state
     if state is None or not (state.fails or state.abandoned_at or state.due):
         return None

@@ -21,7 +21,7 @@ _ATTACHER: Final = "external-attacher/"
 
 
 def held(item: Json) -> Cause | None:
-    """Return the cause if only finalizers of other controllers delay the object's deletion."""
+    """If only other controllers' finalizers delay the deletion, return this as the cause."""
     names = text_list(item, "metadata", "finalizers")
     if not is_deleting(item) or not names:
         return None

@@ -1,4 +1,4 @@
-"""The facts about one claim or volume at one moment, and the causes concluded from them."""
+"""The facts about one claim or volume at one moment, and the causes derived from them."""
 
 from __future__ import annotations
 

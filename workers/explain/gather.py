@@ -124,7 +124,7 @@ class Gatherer:
     def _source(self, claim: JsonObject) -> dict[str, Any]:
         """Return the source that must fill the claim, with its populator.
 
-        If the source does not exist, the result says only that.
+        If no populator is needed, the result contains only `missing_source`.
         """
         kind = wanted_kind(claim)
         if kind is None:

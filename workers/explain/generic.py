@@ -48,7 +48,7 @@ class Explained:
 
     Attributes:
         cause: why the object waits, or that it does not wait.
-        state: the state of the object's key; None if the queue does not know the key.
+        state: the state of the object's key; None if the queue has no data about the key.
         claim: the claim whose history is shown; None if there is none.
         volume: the PV whose history is shown; None if there is none.
     """

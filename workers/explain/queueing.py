@@ -148,7 +148,7 @@ def _call_of(kind: str) -> str:
 
 
 def queued(state: KeyState) -> Cause | None:
-    """Return the cause if the key waits for its turn, for a worker or for another key's work."""
+    """Return the cause of a key that waits for its turn, a worker or another key's work."""
     if state.blocked_by:
         return Cause(
             "volume-busy",

@@ -108,7 +108,7 @@ def with_object(found: Explained, own: Cause) -> Explained:
 
 
 def _unserved(tools: Tools, driver: str) -> Cause | None:
-    """Return the cause if no worker runs the snapshotter for this driver."""
+    """If no worker runs the snapshotter for this driver, return this as the cause, else None."""
     served = Served.by(tools.registry.alive(), "snapshotter")
     if driver in served.names:
         return None

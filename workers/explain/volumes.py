@@ -36,7 +36,7 @@ def volume_cause(facts: VolumeFacts) -> Cause:
 
 
 def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
-    """Return the cause if csi-fleet has nothing to do for the volume now, else None."""
+    """If csi-fleet has nothing to do for the volume now, return the reason as the cause."""
     spec, metadata = volume.get("spec") or {}, volume["metadata"]
     phase = (volume.get("status") or {}).get("phase") or ""
     policy = spec.get("persistentVolumeReclaimPolicy")

@@ -63,7 +63,7 @@ class NotFoundError(RefusedError):
     """The object or its whole kind does not exist."""
 
     def is_about(self, name: str) -> bool:
-        """Return True if the object itself is missing; an unserved kind also gives a 404."""
+        """Return True if the object itself is missing, and not its whole kind."""
         return f'"{name}" not found' in str(self)
 
 

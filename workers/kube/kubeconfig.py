@@ -42,9 +42,9 @@ class Access:
     """The address of the API server, and the credentials for it.
 
     Attributes:
-        server: the URL of the API server; "" if only `--master` gives it.
+        server: the URL of the API server; "" if only `--master` contains it.
         authorization: returns the Authorization header, "" for none; cheap to call.
-        proxy: the URL of a proxy; "" if the file gives none.
+        proxy: the URL of a proxy; "" if the file contains none.
     """
 
     server: str

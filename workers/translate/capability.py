@@ -41,7 +41,7 @@ def check_driver(
     source: DataSource | None = None,
     needs_modify: bool = False,
 ) -> None:
-    """Check that the driver can do what the claim needs; the first failure raises (P-120, P-508).
+    """Check that the driver can do what the claim needs; otherwise, raise an error (P-120, P-508).
 
     Args:
         plugin: the names of the plugin capabilities, as csi_client.capabilities spells them.
@@ -50,7 +50,7 @@ def check_driver(
         needs_modify: whether the claim names a VolumeAttributesClass and the gate is on.
 
     Raises:
-        AttemptError: Finished; a capability is missing.
+        AttemptError: Finished; a capability is missing. The first one is reported.
     """
     for is_needed, reported, name, kind, problem in (
         (True, plugin, "CONTROLLER_SERVICE", "plugin", _NO_PROVISIONING),
@@ -88,7 +88,7 @@ def volume_capabilities(
     """Return one capability per access mode, in the claim's order (P-140, P-141).
 
     Args:
-        claim: the claim; a claim without access modes gives an empty list.
+        claim: the claim; if it has no access modes, the result is an empty list.
         storage_class: the class, which contains the mount options.
         fs_type: the result of `parameters.fstype`; not used for block volumes.
         multi_writer: whether the driver reports SINGLE_NODE_MULTI_WRITER.

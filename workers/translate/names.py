@@ -20,8 +20,8 @@ def volume_name(prefix: str, uuid_length: int, uid: str) -> str:
 
     Args:
         prefix: the value of `--volume-name-prefix`.
-        uuid_length: the value of `--volume-name-uuid-length`; -1 keeps the UID verbatim, n
-            keeps its first n characters without dashes.
+        uuid_length: the value of `--volume-name-uuid-length`: -1 to keep the UID verbatim, n to
+            keep its first n characters without dashes.
         uid: the UID of the claim.
 
     Raises:

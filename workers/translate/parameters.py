@@ -56,7 +56,7 @@ def fstype(parameters: Mapping[str, str], default: str = "") -> str:
     Args:
         parameters: the parameters of the class; `fstype` matches in any letter case, the
             prefixed key exactly.
-        default: `--default-fstype`, used if the parameters give no type or an empty one.
+        default: `--default-fstype`, used if the parameters contain no type or an empty one.
 
     Raises:
         AttemptError: Finished; more than one key names a file system.
