@@ -467,15 +467,15 @@ class CsiClient:
                 errors.CANCELLED, "the call was cancelled", rpc=rpc, from_transport=True
             )
         except ValueError:
-            # This is gRPC's way of reporting that the channel is closed; nothing was sent.
+            # With this exception, gRPC reports that the channel is closed; nothing was sent.
             if self._line is not line:  # `mend` has just replaced it
                 return self._send(
                     rpc, payload, timeout, on_slow, slow_after_seconds, is_allowed=is_allowed
                 )
             failure = errors.NoStatusError("the connection to the driver is closed", rpc=rpc)
         self._link.look()  # callers check `is_connected` next, to judge the failure
-        # This is raised outside the handlers, so that no gRPC exception is attached as __context__
-        # (see above).
+        # The error is raised outside the handlers, so that no gRPC exception is attached as
+        # __context__ (see the module's docstring).
         raise failure
 
     def _wait(

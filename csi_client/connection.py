@@ -213,8 +213,8 @@ class Link:
         with self._lock:
             if self._is_closed:
                 return False
-            # gRPC's only public way to read the state is `subscribe`, which costs a thread (see
-            # above).
+            # gRPC's only public way to read the state is `subscribe`, which costs a thread (see the
+            # class's docstring).
             ask = self._channel._channel.check_connectivity_state  # noqa: SLF001
             try:
                 is_ready = bool(ask(True) == _READY)  # noqa: FBT003 - Cython, takes no names

@@ -28,7 +28,7 @@ NOT_TLS: Final = "the driver does not speak TLS"
 
 
 def refusal(host: str, port: int, tls: TlsFiles) -> str:
-    """Return why TLS fails, as a constant above or another short text.
+    """Return why TLS fails, as one of this module's constants or another short text.
 
     Return "" if TLS is not the problem. The function connects once, and blocks for about 5 s at
     most.

@@ -305,8 +305,8 @@ class Outbox:
         while batch.keys:
             self._send_keys(batch.keys)
         if batch.everything:
-            # After a failure this starts from the beginning, which does no harm: adding a key twice
-            # has no further effect.
+            # After a failure, this loop starts from the beginning, which does no harm: adding a key
+            # twice has no further effect.
             keys, size = self._free(self._all_keys()), max(1, int(SPREAD_PER_SECOND / 2))
             for start in range(0, len(keys), size):
                 delay_seconds = start / SPREAD_PER_SECOND

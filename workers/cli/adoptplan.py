@@ -119,7 +119,7 @@ def is_central(record: JsonObject | None) -> bool:
 
 
 def adopt(workload: JsonObject, installation: Installation | Central, choice: Choice) -> Plan:
-    """Plan the replacement of the Go sidecars by a worker, or by a gateway for central workers."""
+    """Plan the replacement of the Go sidecars with a worker or, in central mode, with a gateway."""
     plan = Plan()
     record = _checked_record(workload, choice.driver, plan)
     if plan.is_refused:
@@ -214,7 +214,7 @@ def _built(
 
 
 def release(workload: JsonObject, choice: Choice) -> Plan:
-    """Plan the replacement of the worker by the original Go sidecars."""
+    """Plan the replacement of the worker with the original Go sidecars."""
     plan = Plan()
     record = _checked_record(workload, choice.driver, plan)
     if plan.is_refused:

@@ -303,7 +303,7 @@ class Verification:
         return ""
 
     def _cause(self, asked_in: str) -> str:
-        """Return the cause that `explain` reports, or the claim's last warning if it cannot run."""
+        """Return the cause from `explain`, or the claim's last warning if `explain` cannot run."""
         report: JsonObject = {}
         if asked_in:
             words = ("explain", "pvc", self.place, "-o", "json")

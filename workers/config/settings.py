@@ -38,7 +38,7 @@ class DriverSettings:
     """The pool of the file's drivers that this worker serves; "" for the drivers without a pool."""
 
     timeout_seconds: float = taken("timeout", default=10.0)
-    """The deadline of each CSI call, above 0."""
+    """The deadline of each CSI call; it must be above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,10 @@ class ProvisionSettings:
     """True if immediate binding uses all topologies of the cluster."""
 
     retry_interval_start_seconds: float = taken("retry-interval-start", default=1.0)
-    """The first retry interval, above 0."""
+    """The first retry interval; it must be above 0."""
 
     retry_interval_max_seconds: float = taken("retry-interval-max", default=300.0)
-    """The longest retry interval, above 0."""
+    """The longest retry interval; it must be above 0."""
 
     worker_threads: int = taken("worker-threads", default=100)
     """How many creations, and how many deletions, may run at once for one driver; at least 1."""
@@ -129,7 +129,7 @@ class CapacitySettings:
     """True if classes with immediate binding get capacity objects too."""
 
     poll_interval_seconds: float = taken("capacity-poll-interval", default=60.0)
-    """The period of the full refresh, above 0."""
+    """The period of the full refresh; it must be above 0."""
 
     ownerref_level: int = taken("capacity-ownerref-level", default=1)
     """The number of steps from the pod to the owner of the objects; -1 for no owner."""
@@ -161,7 +161,7 @@ class NodeSettings:
     """True if this node competes for claims with immediate binding."""
 
     base_delay_seconds: float = taken("node-deployment-base-delay", default=20.0)
-    """The first wait before this node takes a claim with immediate binding, above 0."""
+    """The first wait before this node takes a claim with immediate binding; it must be above 0."""
 
     max_delay_seconds: float = taken("node-deployment-max-delay", default=60.0)
     """The longest wait before this node takes a claim with immediate binding."""

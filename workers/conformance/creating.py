@@ -102,7 +102,7 @@ def lost_answer(subject: Subject) -> None:
 
 
 def deadline(subject: Subject) -> None:
-    """If a deadline was too short, retries create only one volume."""
+    """Retries after a deadline that was too short create only one volume."""
     name = subject.name()
     for _ in range(3):
         try:

@@ -1,4 +1,4 @@
-"""Makes one attempt with a plug-in: options, `provision`, complete PV (L-040 steps 6 to 9)."""
+"""Makes one attempt with a plug-in, from the options to the complete PV (L-040 steps 6 to 9)."""
 
 from __future__ import annotations
 
