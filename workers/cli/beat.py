@@ -1,4 +1,4 @@
-"""`csi-fleet beat`: runs celery-redbeat as a fallback clock; it does no harm if two or none run."""
+"""`csi-fleet beat`: runs celery-redbeat as a fallback clock; two of them, or none, are harmless."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def check_free(address: str, port: int) -> None:
                 probe.bind(place)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen at {address}:{port}: {error.strerror}. Set a different --flower-port "
+            f"cannot listen on {address}:{port}: {error.strerror}. Set a different --flower-port "
             "or --flower-address",
             exit_code=1,
         ) from error

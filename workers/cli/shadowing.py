@@ -41,7 +41,7 @@ class Shadowing:
         return WatchedClient
 
     def start(self, redis: RedisClient, metrics: Metrics, fleet: Fleet) -> None:
-        """Start to store predictions."""
+        """Start storing predictions."""
         if isinstance(self._client, ShadowApi):
             self._judge = self._client.views.store = Judge(
                 Shadows(redis),

@@ -252,7 +252,7 @@ class DriverLine:
 
 
 def driver_lines(report: dict[str, Any]) -> list[DriverLine]:
-    """Return one line per driver and all its nodes; states that need action come first."""
+    """Return one line per driver, for all its nodes; states that need action come first."""
     parts: dict[str, list[dict[str, Any]]] = {}
     for name, driver in report["drivers"].items():
         parts.setdefault(name.partition("@")[0], []).append(driver)

@@ -192,7 +192,7 @@ class LeaderSettings:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """The settings for the server of metrics, health and profiles."""
+    """The settings for the HTTP server that serves metrics, health checks and profiles."""
 
     endpoint: str = ""
     """The listen address, such as `:8080`; "" for no server."""

@@ -78,7 +78,7 @@ class Central:
         return True
 
     def step(self) -> float:
-        """Poll once; return the seconds until the next poll, as a `Loop` expects it."""
+        """Poll once; return the number of seconds until the next poll, as `Loop` expects."""
         self.poll()
         return POLL_SECONDS
 

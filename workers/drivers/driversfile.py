@@ -80,7 +80,8 @@ class DriverSpec:
         controller_flags: the parsed flags of the other controllers, by controller name.
         threads: the largest number of a worker's threads that may work for this driver at the
             same time; None means a fair share.
-        is_one_replica: True if all workers call the same address of the host.
+        is_one_replica: True if all workers must use the same address when the host resolves to
+            several.
         allow_tcp: False for a driver in the same pod (`--csi-address`).
         tls_stamp: a digest of the content of the TLS files.
     """

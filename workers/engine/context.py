@@ -1,4 +1,4 @@
-"""Holds what a worker process gives every reconcile: sources to read, and the port for effects."""
+"""Holds what a worker passes to each reconcile: readers, and the interface for all changes."""
 
 from __future__ import annotations
 

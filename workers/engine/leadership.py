@@ -92,7 +92,7 @@ class Lanes(Protocol):
 class Fellows(Protocol):
     """The register of the workers that work under each Lease.
 
-    Methods raise QueueUnavailable if Redis does not answer.
+    Methods may raise QueueUnavailable if Redis does not answer.
     """
 
     def installation(self, known: str) -> str:

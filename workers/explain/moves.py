@@ -1,4 +1,4 @@
-"""Names the person or program that can resolve each cause of `explain`."""
+"""Names the person or program that can resolve each cause that `explain` reports."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The kinds of objects that commands accept, and their names; derived from the kinds of key.
+"""The kinds of objects that commands accept, and their names; derived from the controllers' keys.
 
 `explain` and `retry` accept kubectl's short name (`pvc`, `va`), the kind or its plural. Several
-controllers may have kinds of key for one object: one provisions a claim and another resizes it.
+controllers may each have their own kind of key for the same object: one provisions a claim, and
+another one resizes it.
 """
 
 from __future__ import annotations

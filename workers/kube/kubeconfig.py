@@ -155,7 +155,7 @@ def in_pod() -> Access:
 
 
 def from_files(paths: str) -> Access:
-    """Return the access that the current context of one or more kubeconfig files describes.
+    """Return the connection settings of the current context in one or more kubeconfig files.
 
     Raises:
         UnusableError: none of the files exists, or an entry is missing or invalid.

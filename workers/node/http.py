@@ -65,7 +65,7 @@ class Server:
             self._socket = _listen(*parse_listen_address(address))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"cannot listen at {address}: {reason}", exit_code=1) from error
+            raise ConfigError(f"cannot listen on {address}: {reason}", exit_code=1) from error
 
     @property
     def port(self) -> int:

@@ -1,8 +1,8 @@
 """Checks the liveness of this process's threads, and whether its Lease is renewed.
 
-Each piece of background work has a heart, which must beat or end within a time limit. If a heart is
-silent for longer, its thread is stuck, and the liveness check reports the name of the heart. A
-thread that waits for work has no heart, because it cannot be late.
+Each background task has a heartbeat, which must be renewed or ended within a time limit. If a
+heartbeat is missing for longer, its thread is stuck, and the liveness check reports the task's
+name. A thread that waits for work has no heartbeat, because it cannot be late.
 """
 
 from __future__ import annotations

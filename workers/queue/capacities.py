@@ -27,7 +27,7 @@ _BATCH: Final = 250
 class CapacityStore:
     """A store of each driver's known objects, which are found by the text of their item.
 
-    Methods raise QueueUnavailable.
+    Methods may raise QueueUnavailable.
     """
 
     def __init__(self, client: redis.Redis) -> None:

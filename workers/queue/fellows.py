@@ -45,7 +45,7 @@ processes that it starts.
 class LeaseFellows:
     """The workers that run under each Lease.
 
-    Methods raise QueueUnavailable if Redis does not answer.
+    Methods may raise QueueUnavailable if Redis does not answer.
 
     Args:
         client: the client for the queue's Redis.

@@ -192,7 +192,7 @@ class IntentStore:
         return found
 
     def delete_pv(self, domain: str) -> None:
-        """Drop an unsaved PV after it has been saved."""
+        """Drop the stored copy of a PV once the PV has been saved to the API server."""
         self._drop("unsaved", domain)
 
     def all_pvs(self) -> dict[str, dict[str, Any]]:

@@ -213,7 +213,10 @@ class Lease:
         return not is_over and self.session.clock() < self.valid_until
 
     def is_permitted(self) -> bool:
-        """Return True if this process may work on such keys, whether or not it holds the lease."""
+        """Return True if this process may work on keys of this kind and driver now.
+
+        The answer does not depend on whether the process holds this lease.
+        """
         return self.permit is None or self.permit()
 
     def check(self) -> None:

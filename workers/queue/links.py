@@ -68,7 +68,7 @@ def record_text(record: Mapping[str, Any]) -> str | bytes:
 
 
 class Links:
-    """One process's connections to drivers. Methods raise QueueUnavailable.
+    """One process's connections to drivers. Methods may raise QueueUnavailable.
 
     Args:
         client: the client for the queue's Redis.

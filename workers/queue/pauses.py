@@ -63,7 +63,7 @@ class Pause:
 
 
 class Pauses:
-    """The pauses that are mirrored in Redis. Methods raise QueueUnavailable.
+    """The pauses that are mirrored in Redis. Methods may raise QueueUnavailable.
 
     Args:
         client: the client for the queue's Redis.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Periods:
-    """The periods of periodic work, by name. Methods raise QueueUnavailable."""
+    """The periods of periodic work, by name. Methods may raise QueueUnavailable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client

@@ -42,7 +42,7 @@ class Process:
 
 
 class Presence:
-    """The list of processes that are alive. Methods raise QueueUnavailable."""
+    """The list of processes that are alive. Methods may raise QueueUnavailable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client

@@ -52,7 +52,7 @@ class _Record(msgspec.Struct):
 
 
 class DriverRegistry:
-    """The drivers that have a live worker. Methods raise QueueUnavailable.
+    """The drivers that have a live worker. Methods may raise QueueUnavailable.
 
     Args:
         client: the client for the queue's Redis.

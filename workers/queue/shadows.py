@@ -65,7 +65,7 @@ class _Record(msgspec.Struct):
 
 
 class Shadows:
-    """The records of all shadows of one installation. Methods raise QueueUnavailable."""
+    """The records of all shadows of one installation. Methods may raise QueueUnavailable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client

@@ -159,7 +159,7 @@ class WorkQueue:
 
         Returns:
             True if leases were lost: a newer owner has the key or one of its locks, or this
-            process counted as dead.
+            process was considered dead.
 
         Raises:
             QueueUnavailable: the leases were not renewed; they end at the local deadline.

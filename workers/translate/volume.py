@@ -107,7 +107,7 @@ def granted_bytes(volume: csi.Volume, required_bytes: int) -> int:
 def _annotations(provisioner: SecretRef | None, modify: SecretRef | None) -> dict[str, str]:
     """Return the annotations of P-170.
 
-    The annotations for the deletion secret are always set, even to an empty value.
+    The annotations for the deletion secret are always set, even if the value is empty.
     """
     found = {
         ANN_DELETION_SECRET_NAME: provisioner.name if provisioner else "",

@@ -164,7 +164,7 @@ def test_a_port_in_use_is_an_error(launch: Launch, folder: Path, driver: Identit
     port = start(launch, folder)
     again = launch("livenessprobe", f"--csi-address={folder}/csi.sock", f"--health-port={port}")
     assert ends_with(again, 1)
-    assert f"cannot listen at :{port}" in again.log_tail()
+    assert f"cannot listen on :{port}" in again.log_tail()
 
 
 def test_metrics_are_served_with_the_http_endpoint(

@@ -210,7 +210,7 @@ def test_a_port_in_use_ends_it_before_the_kubelet_is_called(
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         process = launch(*arguments(folder, f"--http-endpoint={address}"))
         assert ends_with(process, 1)
-    assert f"cannot listen at {address}" in process.log_tail()
+    assert f"cannot listen on {address}" in process.log_tail()
     assert "the registration server is listening" not in process.log_tail()
 
 

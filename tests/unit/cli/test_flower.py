@@ -70,11 +70,11 @@ def test_a_port_that_is_taken_is_one_line(capsys):
         port = taken.getsockname()[1]
         assert main(["flower", f"--flower-port={port}", "--redis-url=redis://127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == (
-        f"csi-fleet flower: cannot listen at 127.0.0.1:{port}: Address already in use. "
+        f"csi-fleet flower: cannot listen on 127.0.0.1:{port}: Address already in use. "
         "Set a different --flower-port or --flower-address\n"
     )
 
 
 def test_an_address_of_no_machine_is_one_line():
-    with pytest.raises(ConfigError, match=r"cannot listen at 192\.0\.2\.1:5555: "):
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:5555: "):
         check_free("192.0.2.1", 5555)

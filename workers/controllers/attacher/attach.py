@@ -364,7 +364,7 @@ def attach(work: AttachmentPass) -> Outcome:
     except AttemptError as error:
         return work.failed("attach", error)
     work.save_attached(context)  # a failed write is not recorded: the publish is repeated
-    # The status implies that the call has ended. Redis is written only if the key is forced or
+    # The status implies that the call has ended. Write to Redis only if the key is forced or
     # earlier failures were counted.
     memory = work.memory
     if work.is_forced or memory.aborted or memory.timeouts:

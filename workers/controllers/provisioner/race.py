@@ -57,7 +57,7 @@ class Wait:
             return cls()
 
     def text(self) -> str:
-        """Return the wait as the text of a memo."""
+        """Serialize the wait for storage in a memo."""
         record = {"attempts": self.attempts, "owner_due": self.due}
         return msgspec.json.encode(record).decode()
 

@@ -32,8 +32,8 @@ FLAGS: Final = (
     # Volumes.
     Flag("volume-name-prefix", _STRING, "pvc", "Prefix of the names of volumes and PVs. The name "
          "is this prefix, a dash and the UID of the claim.", per_driver=True),
-    Flag("volume-name-uuid-length", _INT, "-1", "How many characters (1 to 32) of the claim's UID, "
-         "without its dashes, the volume name contains; -1 means the whole UID with its dashes.",
+    Flag("volume-name-uuid-length", _INT, "-1", "Number of characters (1 to 32) of the claim's "
+         "UID, without dashes, to use in the volume name; -1 means the whole UID with its dashes.",
          bound=UID_LENGTH, per_driver=True),
     Flag("default-fstype", _STRING, "", "File system type for volumes whose storage class does not "
          "specify one. If empty, the driver chooses.", _RUN_WORKER, per_driver=True),

@@ -34,7 +34,7 @@ _log = get_logger(__name__)
 
 _FIELD_MANAGER: Final = "csi-fleet"
 _YOUNG: Final = "young"
-# Each entry has about 110 bytes, and a mark has at most 64 KiB.
+# Each entry takes about 110 bytes, and a mark is limited to 64 KiB.
 _MOST_YOUNG: Final = 300
 
 

@@ -211,7 +211,7 @@ def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
             "size-infeasible",
             f"The driver rejects the size {allocated}: "
             f"{_message(facts, Condition.CONTROLLER_ERROR)}",
-            f"Request a smaller size; csi-fleet tries a different size at once.{again}",
+            f"Request a smaller size; csi-fleet retries as soon as the size changes.{again}",
             until,
         )
     if claim.part == Part.CONTROLLER_IN_PROGRESS and allocated != wanted:

@@ -308,7 +308,7 @@ class GroupCreation(Creation):
 
 
 def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
-    """Calls GetVolumeGroupSnapshot for a group that an administrator named."""
+    """Calls GetVolumeGroupSnapshot for a pre-provisioned group snapshot."""
     handle = group_handle(work.item)
     try:
         secrets = _get_secrets(work, group_class)

@@ -33,14 +33,14 @@ FLAGS: Final = (
     Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", bound=POSITIVE),
     Flag("snapshot-name-prefix", _STRING, "snapshot", "Prefix of the names of snapshots in the "
          "driver. The name is this prefix, a dash and the UID of the VolumeSnapshot."),
-    Flag("snapshot-name-uuid-length", _INT, "-1", "How many characters (1 to 32) of the "
-         "VolumeSnapshot's UID, without its dashes, the snapshot name contains; -1 means the whole "
-         "UID with its dashes."),
+    Flag("snapshot-name-uuid-length", _INT, "-1", "Number of characters (1 to 32) of "
+         "the VolumeSnapshot's UID, without dashes, to use in the snapshot name; -1 means the "
+         "whole UID with its dashes."),
     Flag("groupsnapshot-name-prefix", _STRING, "groupsnapshot", "Prefix of the names of group "
          "snapshots in the driver. The name is this prefix, a dash and the UID of the "
          "VolumeGroupSnapshot."),
-    Flag("groupsnapshot-name-uuid-length", _INT, "-1", "How many characters (1 to 32) of the "
-         "VolumeGroupSnapshot's UID, without its dashes, the name of the group snapshot contains; "
+    Flag("groupsnapshot-name-uuid-length", _INT, "-1", "Number of characters (1 to 32) of "
+         "the VolumeGroupSnapshot's UID, without dashes, to use in the name of the group snapshot; "
          "-1 means the whole UID with its dashes."),
     Flag("extra-create-metadata", _BOOL, "false", "Add the names of the snapshot and of its "
          "content to the parameters of CreateSnapshot.", _RUN_WORKER),

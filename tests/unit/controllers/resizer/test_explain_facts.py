@@ -141,9 +141,8 @@ def test_r034_an_infeasible_size_says_when_it_is_tried_again(monkeypatch, due):
     again = f" The expansion is retried at {moment(due)}." if due else ""
     assert (found.code, found.until) == ("size-infeasible", due)
     assert found.text == "The driver rejects the size 9Gi: too large"
-    assert (
-        found.advice == f"Request a smaller size; csi-fleet tries a different size at once.{again}"
-    )
+    expected = f"Request a smaller size; csi-fleet retries as soon as the size changes.{again}"
+    assert found.advice == expected
 
 
 def of_class(asked, spec, state=None, target="b", **conditions):
