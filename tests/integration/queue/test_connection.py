@@ -255,5 +255,5 @@ def test_a_redis_without_functions_is_refused_with_the_remedy(redis_client, monk
         raise redis.ResponseError("unknown command `FCALL`, with args beginning with: ")
 
     monkeypatch.setattr(redis_client, "fcall", unknown)
-    with pytest.raises(QueueUnavailable, match=r"csi-fleet needs Redis 7 or newer.*upgrade"):
+    with pytest.raises(QueueUnavailable, match=r"csi-fleet needs Redis 7 or newer.*Upgrade"):
         Scripts(redis_client).run("pace", "claims|d")
