@@ -187,14 +187,14 @@ def test_a_stranded_attempt_is_listed_until_it_is_forgotten(tool, fleet, driver)
     (failed,) = [one for one in tool.json("failed")["items"] if one["object"] == "shop/gone"]
     assert (failed["stranded"], failed["error"]) == (True, 'secrets "creds" not found')
     assert tool.run(*audit, "--forget=pvc-other").returncode == 1
-    assert "forgotten" in tool.ok(*audit, f"--forget={volume}")
+    assert "was dropped" in tool.ok(*audit, f"--forget={volume}")
     assert volume not in tool.json(*audit)["stranded"]
 
 
 def test_retry_of_a_claim_that_is_gone_asks_for_its_volume(tool, fleet, driver):
     """COR-7: nothing shows that its attempt is open, so it is looked at and stays."""
     volume = strand(fleet, driver, "again")
-    assert "is gone" in tool.ok("retry", "pvc", "shop/again")
+    assert "no longer exists" in tool.ok("retry", "pvc", "shop/again")
     looked = "nothing in the API server shows that its attempt is still open"
     wait_until(lambda: looked in fleet.log_text(), 20, "the attempt is looked at")
     assert tool.run("retry", "pvc", "shop/never").returncode == 1
@@ -260,7 +260,7 @@ def test_doctor_names_the_rights_that_lack(fleet, scene, api, tmp_path, kubeconf
     bare.write_text(yaml.safe_dump(config))
     done = Tool(bare, fleet.redis_url).run("doctor")
     assert done.returncode == 1
-    line = next(line for line in done.stdout.splitlines() if "may not" in line)
+    line = next(line for line in done.stdout.splitlines() if "not allowed to" in line)
     assert line.startswith("rights")
     assert "FAIL" in line
     assert "get/list/watch/create/delete/patch persistentvolumes," in line

@@ -173,7 +173,9 @@ def test_c141_one_lost_driver_of_two_parks_its_own_claims_only(run, driver, scen
         fleet = run([driver, other])
         fleet.wait_ready()
         driver.kill()
-        wait_until(lambda: "its keys wait" in fleet.log_text(), 20, "the loss is told")
+        wait_until(
+            lambda: "lost the connection to the driver" in fleet.log_text(), 20, "the loss is told"
+        )
         scene.claim("waits", scene.storage_class(driver.name))
         scene.claim("goes-on", scene.storage_class(other.name))
         scene.wait_bound("goes-on")

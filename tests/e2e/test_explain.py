@@ -120,7 +120,7 @@ def test_a_wrong_name_gets_a_hint(tool, scene, plain):
     assert f"There is no claim {scene.namespace}/nothing." in done.stdout
     done = tool.run("explain", "pvc", "nameonly")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "give `csi-fleet explain pvc NAMESPACE/NAME`" in done.stderr
+    assert "Run `csi-fleet explain pvc NAMESPACE/NAME`" in done.stderr
     name = scene.name
     scene.claim(name, plain)
     other = tool.run("explain", "pvc", f"default/{name}").stdout
@@ -215,7 +215,7 @@ def test_pod_without_a_node(tool, scene, driver, api, fleet):
     metadata = {"name": "reader", "namespace": scene.namespace}
     api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     text = tool.wait_cause("pvc", f"{scene.namespace}/data", "waits-for-consumer")
-    assert "pod reader uses it, but the scheduler has not chosen a node for it." in text
+    assert "pod reader uses it, but the scheduler has not chosen a node for the pod." in text
 
 
 def test_a_node_that_does_not_do_gives_the_claim_back(tool, scene, zoned, api, node):
@@ -305,9 +305,9 @@ def test_limit_queue_position_and_slow_driver(tool, scene, slow, fleet):
 
     found = wait_until(causes, 40, "two run and two wait")
     assert "The driver has been working on CreateVolume for " in found["driver-slow"][0]
+    reached = "The driver's limit is reached: 2 of 2 tasks are running; position"
     assert {text.split(",")[0] for text in found["limit-reached"]} == {
-        "The driver's limit is reached: 2 of 2 tasks run; position 1 of 2 among first attempts",
-        "The driver's limit is reached: 2 of 2 tasks run; position 2 of 2 among first attempts",
+        f"{reached} {place} of 2 among first attempts" for place in (1, 2)
     }
 
 
