@@ -269,5 +269,6 @@ def test_a_folder_is_all_of_its_files(tmp_path):
 def test_a_driver_is_in_one_file_of_a_folder(tmp_path, entry, what):
     first = "drivers: [{name: a, endpoint: /a.sock}]"
     texts = folder_of(tmp_path, first=first, second=f"drivers: [{entry}]")
-    with pytest.raises(ConfigError, match=f"has the {what} of driver a in first.yaml; remove one"):
+    said = f"has the same {what} as driver a in first.yaml; remove one"
+    with pytest.raises(ConfigError, match=said):
         driversfile.parse_all(texts)
