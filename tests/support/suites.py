@@ -3,7 +3,7 @@
     python -m tests.support.suites unit integration e2e node monitoring chaos parity
     python -m tests.support.suites --quick
 
-`--quick` runs what needs neither root nor Go and takes about twenty minutes on two cores: unit
+`--quick` runs what needs neither root nor Go and takes about fifteen minutes on two cores: unit
 and integration tests, and of e2e and parity a part that meets every controller.
 
 Each suite is its own pytest: unit tests and files of integration and e2e tests share the cores.
