@@ -1,7 +1,6 @@
 """Words that made native readers stop, in docstrings, comments, docs and texts that users see.
 
-Three readers graded 320 texts drawn at random; these patterns stand for what they marked. A count
-below is what is left of a pattern: lower it when you remove one, never raise it.
+Three readers graded 320 texts drawn at random; these patterns stand for what they marked.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ import pytest
 
 from tests.support.fleet import ROOT
 
-PATTERNS = {
+PATTERNS = (
     # Verbs that hide the field's term: is notified, reported; continues; is retried; checks.
-    r"\b(?:is|are|was|were) told\b": 0,
-    r"\bgo(?:es)? on\b(?! (?:until|with))": 0,
-    r"\bcomes? (?:again|back by itself|by itself)\b": 0,
-    r"\b(?:is|are) looked (?:at|for) again\b": 0,
-    r"\b(?:is|are) (?:not )?believed\b": 0,
-    r"\bwants? to be\b": 0,
-    r"\b(?:stands|lies) (?:in|beside|below)\b": 0,
-    r"\brests\b|\bis given a rest\b": 0,
+    r"\b(?:is|are|was|were) told\b",
+    r"\bgo(?:es)? on\b(?! (?:until|with))",
+    r"\bcomes? (?:again|back by itself|by itself)\b",
+    r"\b(?:is|are) looked (?:at|for) again\b",
+    r"\b(?:is|are) (?:not )?believed\b",
+    r"\bwants? to be\b",
+    r"\b(?:stands|lies) (?:in|beside|below)\b",
+    r"\brests\b|\bis given a rest\b",
     # Adverbs that say less than the time or the reason would.
-    r"\banew\b": 0,
-    r"\ball the same\b": 0,
-    r"\ba moment ago\b": 0,
-    r"\blikewise\b": 0,
+    r"\banew\b",
+    r"\ball the same\b",
+    r"\ba moment ago\b",
+    r"\blikewise\b",
     # Pronouns in place of a noun.
-    r"(?:^|[.:;] )(?:Of|For|To) (?:one|those|that) (?:who|which|that)\b": 0,
-    r"\bfor so (?:long|often)\b|\beach so many\b": 0,
+    r"(?:^|[.:;] )(?:Of|For|To) (?:one|those|that) (?:who|which|that)\b",
+    r"\bfor so (?:long|often)\b|\beach so many\b",
     # Spelling and grammar.
-    r"\b(?:does|is|has) it no more\b|\bthere no more\b": 0,
-    r"\bknown are\b|\bmaybe no\b": 0,
-}
+    r"\b(?:does|is|has) it no more\b|\bthere no more\b",
+    r"\bknown are\b|\bmaybe no\b",
+)
 
 
 def prose(text: str) -> str:
@@ -75,7 +74,7 @@ def found() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_no_word_comes_back_that_stopped_readers(found: dict[str, list[str]], pattern: str) -> None:
-    assert len(found[pattern]) == PATTERNS[pattern], "\n".join(found[pattern])
+    assert found[pattern] == []
 
 
 def test_each_pattern_can_be_found() -> None:
