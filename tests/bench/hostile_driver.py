@@ -2,11 +2,11 @@
 
     python -m tests.bench.hostile_driver [CLAIMS]
 
-One control plane and one `csi-fleet run` for three drivers. Prints how long the first driver's claims
-take to Bound: alone, while as many claims of an honest neighbour arrive as the hostile driver gets,
-while those of the hostile driver arrive, and while they are retried. "asked to saved" is csi-fleet's
-part; the rest is kube-controller-manager's, which requests one volume after the other. So the hostile
-driver costs only what it takes beyond the honest neighbour.
+One control plane and one `csi-fleet run` for three drivers. Prints how long the first driver's
+claims take to Bound: alone, while as many claims of an honest neighbour arrive as the hostile
+driver gets, while those of the hostile driver arrive, and while they are retried. "asked to saved"
+is csi-fleet's part; the rest is kube-controller-manager's, which requests one volume after the
+other. So the hostile driver costs only what it takes beyond the honest neighbour.
 """
 
 from __future__ import annotations

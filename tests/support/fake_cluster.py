@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -202,6 +202,9 @@ class FakeKube:
 
     def list(self, resource: Resource) -> Iterator[JsonObject]:
         yield from [deepcopy(item) for item in self.kind(resource.plural).values()]
+
+    def list_together(self, resource: Resource) -> Sequence[JsonObject]:
+        return [*self.list(resource)]
 
 
 class FakeCatalog:
