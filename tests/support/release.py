@@ -21,7 +21,7 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -177,16 +177,41 @@ def _may_be_emptied(folder: Path) -> bool:
 
 
 def build(asked: Release) -> None:
-    """Makes everything of one release in `asked.out`, which is emptied first.
+    """Makes everything of one release and puts it in place of `asked.out` by one rename.
+
+    A run that fails or is stopped leaves `asked.out` as it was.
 
     Raises:
         ReleaseError: from `check`, or a program failed.
     """
     check(asked)
+    place = asked.out
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # Beside it: a rename stays within one file system.
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as beside:
+        made = Path(beside, "made")
+        made.mkdir()
+        make(replace(asked, out=made))
+        if place.exists():
+            place.rename(Path(beside, "before"))  # `check` has looked into it
+        made.rename(place)
+    if asked.tag:
+        _run("git", "tag", "--annotate", f"v{asked.version}", "-m", f"csi-fleet {asked.version}",
+             cwd=ROOT)  # fmt: skip
+    for one in sorted(place.iterdir()):
+        say(f"{one.name} ({one.stat().st_size // 1024} KiB)")
+    if not asked.sign_key:
+        say("not signed: SIGN_KEY=key.pem signs SHA256SUMS")
+
+
+def make(asked: Release) -> None:
+    """Writes every file of the release into `asked.out`, which is empty.
+
+    Raises:
+        ReleaseError: a program failed.
+    """
     epoch = int(_run("git", "log", "-1", "--format=%ct", cwd=ROOT))
     out, version = asked.out, asked.version
-    shutil.rmtree(out, ignore_errors=True)  # `check` has looked into it
-    out.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="csi-fleet-release-") as scratch:
         source = Path(scratch, "source")
         command = ["git", "archive", "HEAD"]
@@ -215,12 +240,6 @@ def build(asked: Release) -> None:
     sums = checksums(out)
     if asked.sign_key:
         sign(sums, asked.sign_key)
-    if asked.tag:
-        _run("git", "tag", "--annotate", f"v{version}", "-m", f"csi-fleet {version}", cwd=ROOT)
-    for one in sorted(out.iterdir()):
-        say(f"{one.name} ({one.stat().st_size // 1024} KiB)")
-    if not asked.sign_key:
-        say("not signed: SIGN_KEY=key.pem signs SHA256SUMS")
 
 
 def images(asked: Release, source: Path, layout: Path, epoch: int) -> dict[str, str]:

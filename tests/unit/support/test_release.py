@@ -105,6 +105,52 @@ def test_a_folder_that_has_the_checkout_in_it_is_refused(tmp_path, only_the_fold
             only_the_folder(out)
 
 
+@pytest.fixture
+def only_making(monkeypatch):
+    """Everything may be released; `making` writes the files of the folder that it gets."""
+
+    def build(out, making):
+        monkeypatch.setattr(release, "check", lambda _: None)
+        monkeypatch.setattr(release, "make", lambda asked: making(asked.out))
+        release.build(Release("1.2.3", out))
+
+    return build
+
+
+@pytest.mark.parametrize("stop", [ReleaseError("no space"), KeyboardInterrupt()])
+def test_a_broken_run_leaves_the_earlier_release_and_nothing_else(tmp_path, only_making, stop):
+    out = tmp_path / "dist"
+    out.mkdir()
+    (out / "before").touch()
+
+    def breaks(folder):
+        (folder / "half").touch()
+        raise stop
+
+    with pytest.raises(type(stop)):
+        only_making(out, breaks)
+    assert [str(one.relative_to(tmp_path)) for one in sorted(tmp_path.rglob("*"))] == [
+        "dist",
+        "dist/before",
+    ]
+
+
+def test_a_release_takes_the_place_of_the_earlier_one_when_it_is_complete(tmp_path, only_making):
+    out = tmp_path / "new" / "dist"
+    for name in ("first", "second"):
+
+        def writes(folder, name=name):
+            assert folder.parent.parent == out.parent, "a rename would be a copy"
+            assert not (out / name).exists()
+            (folder / name).touch()
+
+        only_making(out, writes)
+        assert [one.name for one in out.iterdir()] == [name]
+        assert list(out.parent.iterdir()) == [out]
+        # A web server reads it: no folder of mode 700.
+        assert out.stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
 def test_helm_spells_a_release_candidate_in_its_own_way():
     assert release.chart_version("1.2.3rc1") == "1.2.3-rc.1"
 
