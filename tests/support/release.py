@@ -27,6 +27,7 @@ from typing import Final
 
 import yaml
 
+from tests.support.chart_archive import chart_archive
 from tests.support.supply import product_requirements, write_sbom
 from workers.entry import SIDECARS
 
@@ -221,7 +222,9 @@ def make(asked: Release) -> None:
         _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist",
              "-d", str(out), cwd=source, SOURCE_DATE_EPOCH=str(epoch))  # fmt: skip
         digests = images(asked, source, Path(scratch, "images"), epoch)
-        pack(out / f"csi-fleet-{chart_version(version)}.tgz", chart(source, digests), epoch)
+        packed = out / f"csi-fleet-{chart_version(version)}.tgz"
+        pack(packed, chart(source, digests), epoch)
+        (out / f"csi-fleet-{version}-chart.tar").write_bytes(chart_archive(packed, epoch))
         pack(
             out / f"csi-fleet-{version}-manifests.tar.gz", manifests(asked, source, digests), epoch
         )
