@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,14 +98,14 @@ def debian(suite: str) -> Path:
     return root
 
 
-def inside(root: Path, script: str, also: tuple[Path, ...] = (), **env: str) -> str:
+def inside(root: Path, script: str, env: Mapping[str, str], also: Sequence[Path] = ()) -> str:
     """Runs a shell script in the root folder; its processes and mounts end with it.
 
     Args:
         root: from `debian`.
         script: for sh, in the checkout.
-        also: folders of this machine that it needs besides checkout, cache and /tmp.
         env: beside ours.
+        also: folders of this machine that it needs besides checkout, cache and /tmp.
 
     Raises:
         UnavailableError: it failed; with the end of its output.
@@ -112,7 +113,7 @@ def inside(root: Path, script: str, also: tuple[Path, ...] = (), **env: str) -> 
     uv_cache = Path.home() / ".cache/uv"
     uv_cache.mkdir(parents=True, exist_ok=True)
     steps = ["set -e"]
-    for one in (ROOT, cache_root() / "controlplane", uv_cache, Path("/tmp"), Path("/dev"), *also):  # noqa: S108
+    for one in (ROOT, cache_root() / "controlplane", uv_cache, Path("/tmp"), Path("/dev"), *also):
         place = shlex.quote(f"{root}{one}")
         steps += [f"mkdir -p {place}", f"mount --rbind {shlex.quote(str(one))} {place}"]
     steps += [
@@ -120,12 +121,12 @@ def inside(root: Path, script: str, also: tuple[Path, ...] = (), **env: str) -> 
         f"exec chroot {shlex.quote(str(root))} sh -ec {shlex.quote(f'cd {ROOT}; {script}')}",
     ]
     command = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c")
-    return _run(*command, "\n".join(steps), **env)
+    return _run(*command, "\n".join(steps), env=env)
 
 
-def _run(*command: str, **env: str) -> str:
+def _run(*command: str, env: Mapping[str, str] | None = None) -> str:
     done = subprocess.run(
-        command, env=os.environ | env, capture_output=True, text=True, check=False
+        command, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise UnavailableError((done.stderr + done.stdout)[-2000:])
@@ -148,22 +149,23 @@ def run(row: Row) -> dict[str, str]:
             # pyenv's programs on the PATH ask for the version.
             asked = {"PYENV_VERSION": row.python}
             command = (str(uv), "python", "find", "--no-project", row.python)
-            found = Path(_run(*command, **asked).strip())
+            found = Path(_run(*command, env=asked).strip())
             also, python, venv = (found.parents[1],), str(found), f"/opt/venv-{row.python}"
         env = {
+            "VIRTUAL_ENV": venv,
             "PATH": f"{venv}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "PYTHONPYCACHEPREFIX": "/var/tmp/pycache",  # noqa: S108
+            "PYTHONPYCACHEPREFIX": "/var/tmp/pycache",
             "CSI_FLEET_TEST_REDIS_SERVER": f"/usr/bin/{row.server}",
         }
         origin = " (of this machine)" if row.python else ""
-        cells["Python"] = inside(root, f"{python} -V", also, **env).split()[1] + origin
-        version = inside(root, f"{row.server} --version", **env)
+        cells["Python"] = inside(root, f"{python} -V", env, also).split()[1] + origin
+        version = inside(root, f"{row.server} --version", env)
         name = row.server.partition("-")[0].title()
         cells["Redis or Valkey"] = f"{name} {re.findall(r'v=([0-9.]+)', version)[0]}"
         inside(root, f"{python} -m venv --clear {venv}; pip install -q {UV}; "
                "uv pip sync -q --require-hashes requirements.lock; "
                "uv pip install -q --no-deps --no-build-isolation --editable .",
-               also, VIRTUAL_ENV=venv, **env)  # fmt: skip
+               env, also)  # fmt: skip
     except UnavailableError as error:
         say(f"{row.name}: {error}")
         return cells
@@ -171,7 +173,7 @@ def run(row: Row) -> dict[str, str]:
         tests = " ".join(SELECTION.values())
         options = f"-q -n 2 --dist loadfile -p no:cacheprovider --junitxml={report.name}"
         # Failed tests are in the report, whatever the exit code says.
-        log = inside(root, f"python -m pytest {options} {tests} 2>&1 || true", also, **env)
+        log = inside(root, f"python -m pytest {options} {tests} 2>&1 || true", env, also)
         say(f"{row.name}:\n{log[-3000:]}")
         return cells | results(Path(report.name).read_text("utf-8"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import tarfile
 
@@ -162,6 +163,35 @@ def test_manifests_name_our_images_by_digest():
         f"images:\n- digest: {DIGEST}\nimage: csi-fleet@{DIGEST}\n"
         f"image: REG/csi-fleet-example@{DIGEST[:-1]}1\n"
     )
+
+
+@pytest.mark.parametrize("version", ["1.2.3", "1.2.3rc1"])
+def test_krew_takes_the_plugins_manifest(tmp_path, version):
+    """By krew's own rules: internal/index/validation/validate.go and pkg/index/types.go."""
+    release.plugin(Release(version, tmp_path), release.ROOT, epoch=1_700_000_000)
+    manifest = yaml.safe_load((tmp_path / "csi-fleet.krew.yaml").read_text())
+    assert manifest["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"
+    assert manifest["kind"] == "Plugin"
+    assert manifest["metadata"] == {"name": "csi-fleet"}
+    spec = manifest["spec"]
+    assert spec.keys() == {
+        "version", "homepage", "shortDescription", "description", "caveats", "platforms",
+    }  # fmt: skip
+    assert re.fullmatch(r"v\d+\.\d+\.\d+(-[0-9a-z.]+)?", spec["version"])
+    assert spec["shortDescription"]
+    assert "\n" not in spec["shortDescription"]
+    (platform,) = spec["platforms"]
+    assert platform.keys() == {"selector", "uri", "sha256", "files", "bin"}
+    archive = tmp_path / platform["uri"].rpartition("/")[2]
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == platform["sha256"]
+    (rule,) = platform["selector"]["matchExpressions"]
+    assert rule["key"] in {"os", "arch"}
+    assert all(one["from"] and one["to"] for one in platform["files"])
+    # krew finds the program by its name, with `_` for each `-` of the plug-in's.
+    assert platform["bin"] == "kubectl-csi_fleet"
+    with tarfile.open(archive) as packed:
+        assert set(packed.getnames()) == {one["from"] for one in platform["files"]}
+        assert packed.getmember(platform["bin"]).mode & 0o111
 
 
 def test_chart_holds_files_and_is_reproducible(tmp_path):
