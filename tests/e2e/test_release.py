@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -16,10 +17,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support import helm
+from tests.support import apt, helm
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import ROOT, Fleet
 from tests.support.kustomize import containers, render
+from tests.support.processes import free_port, start_process
 from tests.support.waiting import wait_until
 
 VENV = Path(sys.executable).parents[1]
@@ -292,3 +294,47 @@ def test_packaged_chart_installs_by_digest_whatever_the_values(chart, values):
     for label, value in values.get("commonLabels", {}).items():
         pods = [one["spec"]["template"] for one in objects if containers(one)]
         assert {one["metadata"]["labels"].get(label) for one in [*objects, *pods]} == {value}
+
+
+@pytest.fixture
+def registry(tmp_path):
+    """An empty registry of this machine, and skopeo to push to it: Debian's packages."""
+    programs = ("docker-registry", "skopeo")
+    if missing := [one for one in programs if shutil.which(one) is None]:
+        try:
+            apt.install(*missing)
+        except apt.AptError as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(error))
+    address = f"127.0.0.1:{free_port()}"
+    config = tmp_path / "registry.yaml"
+    storage = {"filesystem": {"rootdirectory": str(tmp_path / "registry")}}
+    config.write_text(json.dumps({"version": 0.1, "storage": storage, "http": {"addr": address}}))
+    process = start_process(
+        "registry", ["docker-registry", "serve", str(config)], log=tmp_path / "registry.log"
+    )
+    yield address
+    process.stop()
+
+
+def test_helm_pulls_the_chart_that_skopeo_pushed(library, release, registry, tmp_path):
+    """As docs/upgrade.md types it, and by the digest that the archive has."""
+    source = f"oci-archive:{release}/csi-fleet-{VERSION}-chart.tar:{VERSION}"
+    manifest = run("skopeo", "inspect", "--raw", source)
+    address = f"{registry}/charts/csi-fleet"
+    copy = ("skopeo", "copy", "--preserve-digests", "--dest-tls-verify=false")
+    wait_until(lambda: socket_is_open(registry), 30, "the registry listens")
+    run(*copy, source, f"docker://{address}:{VERSION}")
+    with library.RegistryClient(plain_http=True) as client:
+        pushed = client.resolve(f"oci://{address}:{VERSION}")
+        assert pushed["digest"] == f"sha256:{hashlib.sha256(manifest.encode()).hexdigest()}"
+        client.pull(f"oci://{address}", version=VERSION, destination=tmp_path, plain_http=True)
+    name = f"csi-fleet-{VERSION}.tgz"
+    assert (tmp_path / name).read_bytes() == (release / name).read_bytes()
+
+
+def socket_is_open(address):
+    host, _, port = address.partition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0

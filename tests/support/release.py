@@ -21,12 +21,13 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import yaml
 
+from tests.support.chart_archive import chart_archive
 from tests.support.supply import product_requirements, write_sbom
 from workers.entry import SIDECARS
 
@@ -177,16 +178,41 @@ def _may_be_emptied(folder: Path) -> bool:
 
 
 def build(asked: Release) -> None:
-    """Makes everything of one release in `asked.out`, which is emptied first.
+    """Makes everything of one release and puts it in place of `asked.out` by one rename.
+
+    A run that fails or is stopped leaves `asked.out` as it was.
 
     Raises:
         ReleaseError: from `check`, or a program failed.
     """
     check(asked)
+    place = asked.out
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # Beside it: a rename stays within one file system.
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as beside:
+        made = Path(beside, "made")
+        made.mkdir()
+        make(replace(asked, out=made))
+        if place.exists():
+            place.rename(Path(beside, "before"))  # `check` has looked into it
+        made.rename(place)
+    if asked.tag:
+        _run("git", "tag", "--annotate", f"v{asked.version}", "-m", f"csi-fleet {asked.version}",
+             cwd=ROOT)  # fmt: skip
+    for one in sorted(place.iterdir()):
+        say(f"{one.name} ({one.stat().st_size // 1024} KiB)")
+    if not asked.sign_key:
+        say("not signed: SIGN_KEY=key.pem signs SHA256SUMS")
+
+
+def make(asked: Release) -> None:
+    """Writes every file of the release into `asked.out`, which is empty.
+
+    Raises:
+        ReleaseError: a program failed.
+    """
     epoch = int(_run("git", "log", "-1", "--format=%ct", cwd=ROOT))
     out, version = asked.out, asked.version
-    shutil.rmtree(out, ignore_errors=True)  # `check` has looked into it
-    out.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="csi-fleet-release-") as scratch:
         source = Path(scratch, "source")
         command = ["git", "archive", "HEAD"]
@@ -196,7 +222,9 @@ def build(asked: Release) -> None:
         _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist",
              "-d", str(out), cwd=source, SOURCE_DATE_EPOCH=str(epoch))  # fmt: skip
         digests = images(asked, source, Path(scratch, "images"), epoch)
-        pack(out / f"csi-fleet-{chart_version(version)}.tgz", chart(source, digests), epoch)
+        packed = out / f"csi-fleet-{chart_version(version)}.tgz"
+        pack(packed, chart(source, digests), epoch)
+        (out / f"csi-fleet-{version}-chart.tar").write_bytes(chart_archive(packed, epoch))
         pack(
             out / f"csi-fleet-{version}-manifests.tar.gz", manifests(asked, source, digests), epoch
         )
@@ -215,12 +243,6 @@ def build(asked: Release) -> None:
     sums = checksums(out)
     if asked.sign_key:
         sign(sums, asked.sign_key)
-    if asked.tag:
-        _run("git", "tag", "--annotate", f"v{version}", "-m", f"csi-fleet {version}", cwd=ROOT)
-    for one in sorted(out.iterdir()):
-        say(f"{one.name} ({one.stat().st_size // 1024} KiB)")
-    if not asked.sign_key:
-        say("not signed: SIGN_KEY=key.pem signs SHA256SUMS")
 
 
 def images(asked: Release, source: Path, layout: Path, epoch: int) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.memory_api import MemoryApi
-from workers.cli import doctor, failed, pause, shadow
+from workers.cli import doctor, failed, pause, pending, shadow, status
 from workers.cli.tools import Tools
 from workers.config.flags import Command
 from workers.config.load import parse
@@ -66,13 +66,19 @@ def test_explain_names_what_is_served():
     ("function", "command", "words"),
     [
         (failed.run, Command.FAILED, ()),
+        (failed.run, Command.FAILED, ("-o=json",)),
+        (status.run, Command.STATUS, ()),
+        (status.run, Command.STATUS, ("-o=json",)),
+        (pending.run, Command.PENDING, ()),
+        (pending.run, Command.PENDING, ("-o=json",)),
         (pause.run, Command.PAUSE, ()),
         (shadow.run, Command.SHADOW, ("report",)),
     ],
 )
-def test_a_driver_that_nobody_knows_is_a_mistake(tools, function, command, words):
+def test_a_driver_that_nobody_knows_is_a_mistake(tools, function, command, words, capsys):
     with pytest.raises(ConfigError) as caught:
         function(tools(command, *words, "--driver=alpa"))
+    assert capsys.readouterr().out == ""
     assert caught.value.exit_code == 1
     assert str(caught.value) == (
         'driver "alpa" is unknown: no worker serves it, and no storage class names it '

@@ -95,12 +95,21 @@ def test_k9s_has_each_command_for_each_kind_once():
     }  # fmt: skip
 
 
+# Of k9s' schema for plug-ins (internal/config/json/schemas/plugins.json): fields and their types.
+# k9s reads nothing of a file with another field or type.
+FIELDS = {
+    "shortCut": str, "description": str, "scopes": list, "command": str, "background": bool,
+    "confirm": bool, "args": list,
+}  # fmt: skip
+REQUIRED = {"shortCut", "description", "scopes", "command"}
+
+
 def test_k9s_knows_every_field():
-    """Of its schema for plug-ins; it reads none of a file with another."""
-    known = {"shortCut", "description", "scopes", "command", "background", "confirm", "args"}
+    assert yaml.safe_load((TOOLS / "k9s-plugins.yaml").read_text()).keys() == {"plugins"}
     for one in PLUGINS.values():
-        assert one.keys() <= known
-        assert {"shortCut", "description", "scopes", "command"} <= one.keys()
+        assert REQUIRED <= one.keys()
+        assert {field: type(value) for field, value in one.items()}.items() <= FIELDS.items()
+        assert {type(word) for word in (*one["scopes"], *one["args"])} == {str}
 
 
 OBJECTS = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import tarfile
 
@@ -105,6 +106,52 @@ def test_a_folder_that_has_the_checkout_in_it_is_refused(tmp_path, only_the_fold
             only_the_folder(out)
 
 
+@pytest.fixture
+def only_making(monkeypatch):
+    """Everything may be released; `making` writes the files of the folder that it gets."""
+
+    def build(out, making):
+        monkeypatch.setattr(release, "check", lambda _: None)
+        monkeypatch.setattr(release, "make", lambda asked: making(asked.out))
+        release.build(Release("1.2.3", out))
+
+    return build
+
+
+@pytest.mark.parametrize("stop", [ReleaseError("no space"), KeyboardInterrupt()])
+def test_a_broken_run_leaves_the_earlier_release_and_nothing_else(tmp_path, only_making, stop):
+    out = tmp_path / "dist"
+    out.mkdir()
+    (out / "before").touch()
+
+    def breaks(folder):
+        (folder / "half").touch()
+        raise stop
+
+    with pytest.raises(type(stop)):
+        only_making(out, breaks)
+    assert [str(one.relative_to(tmp_path)) for one in sorted(tmp_path.rglob("*"))] == [
+        "dist",
+        "dist/before",
+    ]
+
+
+def test_a_release_takes_the_place_of_the_earlier_one_when_it_is_complete(tmp_path, only_making):
+    out = tmp_path / "new" / "dist"
+    for name in ("first", "second"):
+
+        def writes(folder, name=name):
+            assert folder.parent.parent == out.parent, "a rename would be a copy"
+            assert not (out / name).exists()
+            (folder / name).touch()
+
+        only_making(out, writes)
+        assert [one.name for one in out.iterdir()] == [name]
+        assert list(out.parent.iterdir()) == [out]
+        # A web server reads it: no folder of mode 700.
+        assert out.stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
 def test_helm_spells_a_release_candidate_in_its_own_way():
     assert release.chart_version("1.2.3rc1") == "1.2.3-rc.1"
 
@@ -116,6 +163,35 @@ def test_manifests_name_our_images_by_digest():
         f"images:\n- digest: {DIGEST}\nimage: csi-fleet@{DIGEST}\n"
         f"image: REG/csi-fleet-example@{DIGEST[:-1]}1\n"
     )
+
+
+@pytest.mark.parametrize("version", ["1.2.3", "1.2.3rc1"])
+def test_krew_takes_the_plugins_manifest(tmp_path, version):
+    """By krew's own rules: internal/index/validation/validate.go and pkg/index/types.go."""
+    release.plugin(Release(version, tmp_path), release.ROOT, epoch=1_700_000_000)
+    manifest = yaml.safe_load((tmp_path / "csi-fleet.krew.yaml").read_text())
+    assert manifest["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"
+    assert manifest["kind"] == "Plugin"
+    assert manifest["metadata"] == {"name": "csi-fleet"}
+    spec = manifest["spec"]
+    assert spec.keys() == {
+        "version", "homepage", "shortDescription", "description", "caveats", "platforms",
+    }  # fmt: skip
+    assert re.fullmatch(r"v\d+\.\d+\.\d+(-[0-9a-z.]+)?", spec["version"])
+    assert spec["shortDescription"]
+    assert "\n" not in spec["shortDescription"]
+    (platform,) = spec["platforms"]
+    assert platform.keys() == {"selector", "uri", "sha256", "files", "bin"}
+    archive = tmp_path / platform["uri"].rpartition("/")[2]
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == platform["sha256"]
+    (rule,) = platform["selector"]["matchExpressions"]
+    assert rule["key"] in {"os", "arch"}
+    assert all(one["from"] and one["to"] for one in platform["files"])
+    # krew finds the program by its name, with `_` for each `-` of the plug-in's.
+    assert platform["bin"] == "kubectl-csi_fleet"
+    with tarfile.open(archive) as packed:
+        assert set(packed.getnames()) == {one["from"] for one in platform["files"]}
+        assert packed.getmember(platform["bin"]).mode & 0o111
 
 
 def test_chart_holds_files_and_is_reproducible(tmp_path):

@@ -1,0 +1,231 @@
+"""Runs a short selection of the suites on every supported system: `python -m tests.support.matrix`.
+
+Each row is a Debian of its own (debootstrap, kept in the cache), with that Debian's Python and its
+redis-server or valkey-server, or another Python of this machine. The checkout, the locked packages
+and the control plane are the same in all of them. The results replace the table in
+docs/support.md. Needs root and Debian; takes about half an hour on two cores.
+
+    python -m tests.support.matrix --only 'forky'     prints those rows, and writes nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from tests.support import apt
+from tests.support.controlplane_binaries import (
+    KUBERNETES_VERSION,
+    binaries_directory,
+    cache_root,
+)
+from tests.support.docker import AUTHORITIES
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGE: Final = ROOT / "docs/support.md"
+TABLE: Final = re.compile(r"(<!-- matrix -->\n).*?(<!-- end of matrix -->)", re.DOTALL)
+HEADINGS: Final = ("System", "Python", "Redis or Valkey", "A claim's life", "The queue")
+# By column: watcher, workers, two drivers, claims bound and deleted; every script of the queue.
+SELECTION: Final = {
+    "A claim's life": "tests/e2e/test_claims.py",
+    "The queue": "tests/integration/queue",
+}
+INSIDE: Final = "python3,python3-venv,ca-certificates,openssl,redis-server"
+MIRROR: Final = "http://deb.debian.org/debian"
+UV: Final = "uv==0.13.8"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One system: a suite of Debian, one of its servers, and a Python (by default its own)."""
+
+    system: str
+    suite: str
+    server: str
+    python: str = ""
+
+    @property
+    def name(self) -> str:
+        """As `--only` selects it."""
+        return " ".join(filter(None, (self.system, self.suite, self.server, self.python)))
+
+
+ROWS: Final = (
+    Row("Debian 12", "bookworm", "redis-server"),
+    Row("Debian 12", "bookworm", "redis-server", python="3.12"),
+    Row("Debian 13", "trixie", "redis-server"),
+    Row("Debian 13", "trixie", "valkey-server"),
+    Row("Debian forky", "forky", "redis-server"),
+    Row("Debian forky", "forky", "valkey-server"),
+)
+
+
+class UnavailableError(RuntimeError):
+    """This system is not to be had here; the text says why."""
+
+
+def debian(suite: str) -> Path:
+    """The root folder of a minimal Debian with Python and the servers that it has.
+
+    Raises:
+        UnavailableError: debootstrap failed.
+    """
+    root = cache_root() / "matrix" / suite
+    if not root.is_dir():
+        root.parent.mkdir(parents=True, exist_ok=True)
+        servers = "" if suite == "bookworm" else ",valkey-server"
+        # An older debootstrap has no script for a newer Debian; that of sid fits.
+        known = Path("/usr/share/debootstrap/scripts", suite).exists()
+        with tempfile.TemporaryDirectory(dir=root.parent) as draft:
+            _run("debootstrap", "--variant=minbase", f"--include={INSIDE}{servers}", suite,
+                 f"{draft}/root", *(() if known else (MIRROR, "sid")))  # fmt: skip
+            Path(draft, "root").rename(root)
+    # Packages come through whatever this machine trusts.
+    for path in (AUTHORITIES, Path("etc/hosts"), Path("etc/resolv.conf")):
+        shutil.copyfile(Path("/") / path, root / path)
+    return root
+
+
+def inside(root: Path, script: str, env: Mapping[str, str], also: Sequence[Path] = ()) -> str:
+    """Runs a shell script in the root folder; its processes and mounts end with it.
+
+    Args:
+        root: from `debian`.
+        script: for sh, in the checkout.
+        env: beside ours.
+        also: folders of this machine that it needs besides checkout, cache and /tmp.
+
+    Raises:
+        UnavailableError: it failed; with the end of its output.
+    """
+    uv_cache = Path.home() / ".cache/uv"
+    uv_cache.mkdir(parents=True, exist_ok=True)
+    steps = ["set -e"]
+    for one in (ROOT, cache_root() / "controlplane", uv_cache, Path("/tmp"), Path("/dev"), *also):
+        place = shlex.quote(f"{root}{one}")
+        steps += [f"mkdir -p {place}", f"mount --rbind {shlex.quote(str(one))} {place}"]
+    steps += [
+        f"mount -t proc proc {shlex.quote(str(root))}/proc",
+        f"exec chroot {shlex.quote(str(root))} sh -ec {shlex.quote(f'cd {ROOT}; {script}')}",
+    ]
+    command = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c")
+    return _run(*command, "\n".join(steps), env=env)
+
+
+def _run(*command: str, env: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise UnavailableError((done.stderr + done.stdout)[-2000:])
+    return done.stdout
+
+
+def run(row: Row) -> dict[str, str]:
+    """Runs the selection there.
+
+    Returns:
+        The row's cells by heading.
+    """
+    cells = dict.fromkeys(HEADINGS, "not to be had") | {"System": row.system}
+    also: tuple[Path, ...] = ()
+    python, venv = "python3", "/opt/venv"
+    try:
+        root = debian(row.suite)
+        if row.python:
+            uv = Path(sys.executable).with_name("uv")
+            # pyenv's programs on the PATH ask for the version.
+            asked = {"PYENV_VERSION": row.python}
+            command = (str(uv), "python", "find", "--no-project", row.python)
+            found = Path(_run(*command, env=asked).strip())
+            also, python, venv = (found.parents[1],), str(found), f"/opt/venv-{row.python}"
+        env = {
+            "VIRTUAL_ENV": venv,
+            "PATH": f"{venv}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PYTHONPYCACHEPREFIX": "/var/tmp/pycache",
+            "CSI_FLEET_TEST_REDIS_SERVER": f"/usr/bin/{row.server}",
+        }
+        origin = " (of this machine)" if row.python else ""
+        cells["Python"] = inside(root, f"{python} -V", env, also).split()[1] + origin
+        version = inside(root, f"{row.server} --version", env)
+        name = row.server.partition("-")[0].title()
+        cells["Redis or Valkey"] = f"{name} {re.findall(r'v=([0-9.]+)', version)[0]}"
+        inside(root, f"{python} -m venv --clear {venv}; pip install -q {UV}; "
+               "uv pip sync -q --require-hashes requirements.lock; "
+               "uv pip install -q --no-deps --no-build-isolation --editable .",
+               env, also)  # fmt: skip
+    except UnavailableError as error:
+        say(f"{row.name}: {error}")
+        return cells
+    with tempfile.NamedTemporaryFile(suffix=".xml") as report:
+        tests = " ".join(SELECTION.values())
+        options = f"-q -n 2 --dist loadfile -p no:cacheprovider --junitxml={report.name}"
+        # Failed tests are in the report, whatever the exit code says.
+        log = inside(root, f"python -m pytest {options} {tests} 2>&1 || true", env, also)
+        say(f"{row.name}:\n{log[-3000:]}")
+        return cells | results(Path(report.name).read_text("utf-8"))
+
+
+def results(report: str) -> dict[str, str]:
+    """The cells of the selection by heading, from a JUnit report."""
+    cells = {}
+    cases = list(ET.fromstring(report).iter("testcase")) if report else []
+    for heading, path in SELECTION.items():
+        module = path.removesuffix(".py").replace("/", ".")
+        here = [one for one in cases if one.get("classname", "").startswith(module)]
+        bad = [
+            one for one in here if one.find("failure") is not None or one.find("error") is not None
+        ]
+        skipped = [one for one in here if one.find("skipped") is not None]
+        passed = len(here) - len(bad) - len(skipped)
+        words = [f"**{len(bad)} failed**"] if bad or not here else []
+        words += [f"{passed} passed"]
+        words += [f"{len(skipped)} skipped"] if skipped else []
+        cells[heading] = ", ".join(words)
+    return cells
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """Markdown."""
+    lines = [HEADINGS, ("---",) * len(HEADINGS), *(tuple(one[h] for h in HEADINGS) for one in rows)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def say(line: str) -> None:
+    """Progress."""
+    print(f"[matrix] {line}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Command line; exits with 1 if a cell is not all passed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.matrix")
+    parser.add_argument("--only", default="", help="regular expression: rows to run and print")
+    only = parser.parse_args().only
+    if shutil.which("debootstrap") is None:
+        apt.install("debootstrap")
+    binaries_directory()
+    rows = [run(one) for one in ROWS if re.search(only, one.name)]
+    text = table(rows)
+    print(text)
+    if not only:
+        commit = _run("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD").strip()
+        when = f"{datetime.now(UTC):%Y-%m-%d}"
+        text = f"Commit {commit}, {when}, Kubernetes {KUBERNETES_VERSION}:\n\n{text}"
+        PAGE.write_text(TABLE.sub(lambda found: f"{found[1]}{text}{found[2]}", PAGE.read_text()))
+    return int("failed" in text or "not to be had" in text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
