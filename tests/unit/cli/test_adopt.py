@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.support.memory_api import MemoryApi
+from tests.support.shipped import Right, manifests, rights
 from workers.cli import adopt, adoptplan
 from workers.cli.adoptplan import RECORD, Choice
 from workers.cli.kubectl import REDIS_CLIENT
@@ -334,6 +335,7 @@ class World:
         self.api = MemoryApi()
         self.elected, self.kills_at, self.count, self.denied = elected, None, 0, set()
         self.seconds = 0.0
+        self.shipped = set()  # if not empty, what the accounts may do
         add = self.api.add
         add(paths.NAMESPACES, {"metadata": {"name": "kube-system"}})
         part = {"app.kubernetes.io/part-of": "csi-fleet"}
@@ -390,6 +392,8 @@ class World:
             self.api._reach("create", path)
             asked = body["spec"]["resourceAttributes"]
             right = asked["verb"], asked["resource"]
+            if self.shipped:
+                return {"status": {"allowed": self.is_shipped(body["spec"]["user"], asked)}}
             is_denied = right in self.denied or (body["spec"]["user"], *right) in self.denied
             return {"status": {"allowed": not is_denied}}
 
@@ -398,6 +402,16 @@ class World:
     @property
     def workload(self):
         return {**self.api.of(self.resource, "ebs", "kube-system"), "kind": self.resource.kind}
+
+    def is_shipped(self, user, asked):
+        """A driver's account has the worker's rights: the chart binds them to it."""
+        account = "watcher" if user.endswith(":csi-fleet:watcher") else "worker"
+        resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+        right = asked.get("group", ""), resource, asked["verb"]
+        places = {"", asked.get("namespace", "")}
+        return asked["verb"] == "serve" or any(
+            Right(account, place, *right) in self.shipped for place in places
+        )
 
     def check(self):
         """At each moment the pods to come have one of the two."""
@@ -544,6 +558,18 @@ def test_nothing_is_changed_while_the_worker_could_not_work(case, capsys):
     assert "FAIL" in printed
     assert "serviceAccount: default" in printed or case == "rights"
     assert "labels" not in world.api.of(paths.NAMESPACES, "kube-system")["metadata"]
+
+
+def test_the_shipped_rights_are_enough(capsys):
+    world = World()
+    world.shipped = rights(manifests("controller-attacher"))
+    assert world.run("adopt") == 0
+    printed = capsys.readouterr().out
+    assert "warn" not in printed
+    world.shipped = {one for one in world.shipped if one.resource != "configmaps"}
+    assert world.run("release") == 0
+    assert world.run("adopt") == 1
+    assert "is not allowed to get ConfigMaps in csi-fleet-records" in capsys.readouterr().out
 
 
 def test_a_dry_run_prints_every_object_and_changes_none(capsys):
