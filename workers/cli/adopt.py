@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from workers.cli import adoptcentral, adoptplan, terminal
+from workers.cli import adoptcentral, adoptplan, hostnetwork, terminal
 from workers.cli.adoptcentral import Surroundings, central_of
 from workers.cli.adoptplan import CENTRAL, WORKER, Choice, Plan, is_central, place_of
 from workers.cli.adoptverify import Verification
@@ -111,6 +111,7 @@ class Move:
             plan.findings += self.needs_of_central(workload, around)
         else:
             plan.findings += self.needs(workload, installation)
+            self.check_network(workload, installation, plan)
         place = around.central.namespace if around else workload["metadata"]["namespace"]
         verification = self.verification(workload, plan)
         if self.tools.settings.tool.dry_run or plan.is_refused:
@@ -432,6 +433,15 @@ class Move:
                 f"installed, it rejects the writes of this account. {remedy}",
             )
 
+    def check_network(self, workload: JsonObject, installation: Installation, plan: Plan) -> None:
+        """Check that Redis's NetworkPolicies admit the pods, if these use the host's network."""
+        if workload["spec"]["template"]["spec"].get("hostNetwork"):
+            place = place_of(workload)
+            shut = hostnetwork.look(self.tools.kube, installation.redis_url, place)
+            if shut is not None:
+                plan.findings.append(shut.finding)
+                plan.needed += [shut.policy] if shut.policy else []
+
     def needs_of_central(self, workload: JsonObject, around: Surroundings) -> Iterator[Finding]:
         """Check for conflicting objects, and for permissions that central workers do not have."""
         yield from around.needs()
@@ -628,11 +638,14 @@ class Move:
             terminal.write(f"{mark}{one.text}")
 
     def shown(self, workload: JsonObject, plan: Plan, around: Surroundings | None) -> int:
-        """Print the findings and the planned objects as YAML; return 1 if the change is refused."""
+        """Print the findings and the objects as YAML; return 1 if the change is refused.
+
+        The objects are the planned ones; if the change is refused, those that the user must create.
+        """
         for one in plan.findings:
             for line in f"{one.state}: {one.text}".rstrip().splitlines():
                 terminal.write(f"# {line}")
-        objects: list[JsonObject] = []
+        objects = list(plan.needed)
         if around and not plan.is_refused:
             objects += around.shown(workload, plan.entry)
         if plan.patch is not None and not plan.is_refused:

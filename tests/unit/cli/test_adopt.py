@@ -15,6 +15,7 @@ import yaml
 from tests.support.memory_api import MemoryApi
 from tests.support.shipped import Right, manifests, rights
 from workers.cli import adopt, adoptplan
+from workers.cli.adoptcentral import POLICIES, SERVICES
 from workers.cli.adoptplan import RECORD, Choice
 from workers.cli.kubectl import REDIS_CLIENT
 from workers.cli.onecontainer import NAME
@@ -583,6 +584,24 @@ def test_a_dry_run_prints_every_object_and_changes_none(capsys):
     assert workload["spec"]["template"]["spec"]["containers"][1]["name"] == NAME
     assert json.loads(workload["metadata"]["annotations"][RECORD])["driver"] == DRIVER
     assert "# patches:" in printed
+
+
+def test_on_the_hosts_network_the_policy_that_admits_it_is_printed(capsys):
+    item = simple()
+    item["spec"]["template"]["spec"]["hostNetwork"] = True
+    world = World(item)
+    selector = {"app.kubernetes.io/name": "redis"}
+    metadata = {"name": "redis", "namespace": "csi-fleet"}
+    world.api.add(SERVICES, {"metadata": metadata, "spec": {"selector": selector}})
+    spec = {"podSelector": {"matchLabels": selector}, "ingress": [{"from": [{"podSelector": {}}]}]}
+    world.api.add(POLICIES, {"metadata": metadata, "spec": spec})
+    status = {"addresses": [{"type": "InternalIP", "address": "10.0.0.5"}]}
+    world.api.add(paths.NODES, {"metadata": {"name": "n"}, "status": status})
+    assert world.run("adopt") == 1
+    assert not has_worker(world.workload)
+    [policy] = yaml.safe_load_all(capsys.readouterr().out)
+    world.api.add(POLICIES, policy)
+    assert world.run("adopt") == 0
 
 
 def test_pods_that_do_not_come_end_the_wait_with_what_to_do(capsys):
