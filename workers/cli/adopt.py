@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from workers.cli import adoptcentral, adoptplan, hostnetwork, terminal
+from workers.cli import adoptcentral, adoptplan, hostnetwork, loginsecret, terminal
 from workers.cli.adoptcentral import Surroundings, central_of
 from workers.cli.adoptplan import CENTRAL, WORKER, Choice, Plan, is_central, place_of
 from workers.cli.adoptverify import Verification
@@ -105,12 +105,13 @@ class Move:
         workload = self.find()
         installation = self.installation()
         around = self.around(workload, installation) if self.choice.mode == CENTRAL else None
+        problems = [] if around else self.choose_secret(workload["metadata"]["namespace"])
         target = around.central if around else installation
         plan = adoptplan.adopt(workload, target, self.choice)
         if around:
             plan.findings += self.needs_of_central(workload, around)
         else:
-            plan.findings += self.needs(workload, installation)
+            plan.findings += problems or self.needs(workload, installation)
             self.check_network(workload, installation, plan)
         place = around.central.namespace if around else workload["metadata"]["namespace"]
         verification = self.verification(workload, plan)
@@ -378,6 +379,14 @@ class Move:
         )
 
     # Check what the worker needs.
+
+    def choose_secret(self, namespace: str) -> list[Finding]:
+        """Find the Secret with the driver's Redis login; return what forbids its use."""
+        name, problems = loginsecret.choose(
+            self.tools.kube, namespace, self.choice.driver, self.choice.secret
+        )
+        self.choice = replace(self.choice, secret=name)
+        return problems
 
     def needs(self, workload: JsonObject, installation: Installation) -> Iterator[Finding]:
         """Check the Secret, ConfigMap and permissions that the worker needs."""

@@ -57,7 +57,7 @@ class Choice:
     one_replica: bool = False
     any_replica: bool = False
     force: bool = False
-    secret: str = "redis-password-worker"  # noqa: S105 - its name
+    secret: str = ""
     mode: str = WORKER
 
 

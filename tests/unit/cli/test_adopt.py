@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import itertools
 import json
@@ -559,6 +560,21 @@ def test_nothing_is_changed_while_the_worker_could_not_work(case, capsys):
     assert "FAIL" in printed
     assert "serviceAccount: default" in printed or case == "rights"
     assert "labels" not in world.api.of(paths.NAMESPACES, "kube-system")["metadata"]
+
+
+def test_a_second_driver_of_the_namespace_gets_its_own_login(capsys):
+    world = World()
+    for name, user in (("redis-password-worker", "worker.other"), ("second", f"worker.{DRIVER}")):
+        data = {key: base64.b64encode(user.encode()).decode() for key in ("username", "password")}
+        metadata = {"name": name, "namespace": "kube-system"}
+        world.api.add(paths.SECRETS, {"metadata": metadata, "data": data | {"records-key": "eA=="}})
+    assert world.run("adopt") == 0
+    sources = [one.get("secret") for one in world.workload["spec"]["template"]["spec"]["volumes"]]
+    assert {"secretName": "second"}.items() <= next(one for one in sources if one).items()
+    world.run("release")
+    world.api.drop(paths.SECRETS, "second", "kube-system")
+    assert world.run("adopt") == 1
+    assert "the Redis user worker.other, not of" in capsys.readouterr().out
 
 
 def test_the_shipped_rights_are_enough(capsys):
