@@ -22,7 +22,14 @@ from workers.cli.adoptplan import CENTRAL, WORKER, Choice, Plan, is_central, pla
 from workers.cli.adoptverify import Verification
 from workers.cli.doctor import FAIL, OK, WARN, Finding
 from workers.cli.kubectl import DRIVERS_LABEL, PART_LABEL, RECORDS_ENDING, REDIS_VARIABLE
-from workers.cli.migrate import Holders, holders, may, of_rights
+from workers.cli.migrate import (
+    Holders,
+    holders,
+    may,
+    of_rights,
+    of_watcher,
+    records_namespaces,
+)
 from workers.cli.onecontainer import Installation
 from workers.cli.sidecars import sidecars_of
 from workers.config.flags import Command
@@ -312,19 +319,11 @@ class Move:
     def installation(self) -> Installation:
         """Read the installation's image, Redis and namespaces from its watcher.
 
-        Any user may be able to create a Deployment named `watcher`, so only namespaces that have
-        csi-fleet's label are searched.
-
         Raises:
             ConfigError: there is no installation, or more than one.
         """
         settings = self.tools.settings
-        names = sorted(
-            str(one["metadata"]["name"])
-            for one in self.tools.kube.list(paths.NAMESPACES)
-            if PART_LABEL in (one["metadata"].get("labels") or {}).items()
-            and one["metadata"]["name"].endswith(RECORDS_ENDING)
-        )
+        names = records_namespaces(self.tools)
         if "namespace" in settings.explicit:
             names = [one for one in names if one == settings.kube.namespace]
         if not names:
@@ -459,7 +458,7 @@ class Move:
         yield adoptcentral.secrets_hint(around.central, self.choice.driver)
 
     def _rights(self, workload: JsonObject, pod: JsonObject, namespace: str) -> Iterator[Finding]:
-        """Check that the pod's account and the watcher's together have each sidecar's permissions.
+        """Check the permissions of the account that will work, and those of the watcher.
 
         Args:
             workload: the driver's workload.
@@ -467,8 +466,10 @@ class Move:
             namespace: the watcher's namespace.
         """
         watcher = f"system:serviceaccount:{namespace}:watcher"
-        for sidecar in adoptplan.movable(workload):
+        found = adoptplan.movable(workload)
+        for sidecar in found:
             yield from of_rights(self.tools, replace(sidecar, pod=pod), watcher)
+        yield from of_watcher(self.tools, [one.spec for one in found], watcher)
 
     def _there(
         self, resource: Resource, namespace: str, name: str, remedy: str

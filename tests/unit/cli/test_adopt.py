@@ -562,6 +562,37 @@ def test_nothing_is_changed_while_the_worker_could_not_work(case, capsys):
     assert "labels" not in world.api.of(paths.NAMESPACES, "kube-system")["metadata"]
 
 
+WATCHER = "system:serviceaccount:csi-fleet:watcher"
+
+
+def test_what_the_watcher_may_not_follow_is_named_with_the_rule(capsys):
+    """The driver's own account may list it, which does not help the watcher."""
+    world = World()
+    world.denied |= {(WATCHER, verb, "volumeattachments") for verb in ("list", "watch")}
+    assert world.run("adopt") == 1
+    printed = capsys.readouterr().out
+    assert not has_worker(world.workload)
+    said = f"# FAIL: {WATCHER} is not allowed to list/watch volumeattachments, so it would not"
+    assert said in printed
+    assert "Add `attacher` to `controllers`" in printed
+    lines = [one.removeprefix("# ") for one in printed.splitlines()]
+    rule = yaml.safe_load("\n".join(lines[lines.index("- apiGroups:") :][:7]))
+    assert rule == [
+        {
+            "apiGroups": ["storage.k8s.io"],
+            "resources": ["volumeattachments"],
+            "verbs": ["list", "watch"],
+        }
+    ]
+
+
+def test_what_only_some_drivers_need_of_the_watcher_is_a_warning(capsys):
+    world = World()
+    world.denied |= {(WATCHER, "watch", "nodes")}
+    assert world.run("adopt") == 0
+    assert f"warn: {WATCHER} is not allowed to watch nodes, which" in capsys.readouterr().out
+
+
 def test_a_second_driver_of_the_namespace_gets_its_own_login(capsys):
     world = World()
     for name, user in (("redis-password-worker", "worker.other"), ("second", f"worker.{DRIVER}")):
