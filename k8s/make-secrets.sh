@@ -100,6 +100,8 @@ for driver in $drivers; do
   namespace=${place%%/*}
   head Secret "${place#*/}"
   echo "data:"
+  # By it `csi-fleet adopt` knows whose Secret it is.
+  printf '  username: %s\n' "$(printf 'worker.%s' "${driver%%=*}" | base64 | tr -d '\n')"
   data password "worker.${driver%%=*}"
   data records-key "records-key.${driver%%=*}"
   ca

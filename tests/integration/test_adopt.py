@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from tests.support.adopted import (
     NAMESPACE,
@@ -18,6 +19,8 @@ from tests.support.adopted import (
 )
 from tests.support.controlplane import ControlPlane
 from tests.support.kube_api import KubeApiError
+from tests.support.kustomize import render
+from tests.support.shipped import K8S
 from tests.support.waiting import let_pass
 from workers.cli.adoptplan import RECORD
 from workers.cli.onecontainer import NAME
@@ -93,6 +96,37 @@ def test_the_api_server_refuses_a_write_over_somebody_elses(cluster: Cluster) ->
     with pytest.raises(KubeApiError) as refused:
         cluster.api.patch(path, change)
     assert refused.value.status == 409
+
+
+def test_on_the_hosts_network_the_printed_policy_is_what_lacks(cluster: Cluster) -> None:
+    """With the policies that csi-fleet ships and a node's address; applied as it is printed."""
+    api = cluster.api
+    for item in render(K8S / "base"):
+        if item["kind"] == "NetworkPolicy" or (
+            item["kind"] == "Service" and item["metadata"]["name"] == "redis"
+        ):
+            api.apply(item)
+    api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "host-1"}})
+    address = {"type": "InternalIP", "address": "10.9.8.7"}
+    api.patch("/api/v1/nodes/host-1/status", {"status": {"addresses": [address]}})
+    try:
+        cluster.start(replicas=1, elects=True, hostNetwork=True)
+        child = cluster.command("adopt")
+        output, _ = child.communicate(timeout=60)
+        assert child.returncode == 1
+        assert "hostNetwork" in output
+        assert NAME not in cluster.names()
+        [policy] = yaml.safe_load_all(output)
+        assert policy["spec"]["ingress"][0]["from"] == [{"ipBlock": {"cidr": "10.9.8.7/32"}}]
+        api.create(policy)
+        assert "is adopted" in cluster.run("adopt")
+        assert "is released" in cluster.run("release")
+    finally:
+        api.delete("/api/v1/nodes/host-1")
+        policies = "/apis/networking.k8s.io/v1/namespaces/csi-fleet/networkpolicies"
+        for one in api.items(policies):
+            api.delete(f"{policies}/{one['metadata']['name']}")
+        api.delete("/api/v1/namespaces/csi-fleet/services/redis")
 
 
 def test_two_replicas_without_a_word_are_refused(cluster: Cluster) -> None:

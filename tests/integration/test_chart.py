@@ -229,7 +229,7 @@ def test_a_driver_gets_what_the_overlay_gives_it(chart):
         for one in objects
         if one["metadata"].get("namespace") == HOME and one["kind"] in {"Secret", "ConfigMap"}
     }
-    login = {"password", "records-key"}
+    login = {"username", "password", "records-key"}
     assert data == {"redis-password-worker": login, "second": login, "redis-ca": {"ca.crt"}}
 
 

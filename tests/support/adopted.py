@@ -149,10 +149,12 @@ class Cluster:
     def __init__(self, plane: ControlPlane, api: KubeApi, player: Player) -> None:
         self.plane, self.api, self.player = plane, api, player
 
-    def start(self, *, replicas: int, elects: bool) -> JsonObject:
-        """The driver as its vendor ships it."""
+    def start(self, *, replicas: int, elects: bool, **pod: object) -> JsonObject:
+        """The driver as its vendor ships it; `pod` adds fields to the spec of its pods."""
         self.player.elects = elects
-        self.api.create(vendor(replicas=replicas, elects=elects))
+        item = vendor(replicas=replicas, elects=elects)
+        item["spec"]["template"]["spec"] |= pod
+        self.api.create(item)
         wait_until(lambda: self.is_available(replicas), 60, "the vendor's pods run")
         if elects:
             wait_until(lambda: len(self.api.items(LEASES)) == 2, 30, "the sidecars lead")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 from pathlib import Path
@@ -54,7 +55,8 @@ def test_drivers_of_one_namespace_have_secrets_of_their_own(tmp_path):
         for one in yaml.safe_load_all(made(tmp_path, "a.b=ns", "c.d=ns/second").stdout)
     }
     first, second = found["ns", "redis-password-worker"], found["ns", "second"]
-    assert set(first) == set(second) == {"password", "records-key"}
+    assert set(first) == set(second) == {"username", "password", "records-key"}
+    assert base64.b64decode(second["username"]) == b"worker.c.d"
     assert not set(first.values()) & set(second.values())
     passwords = found["csi-fleet", "redis-passwords"]
     assert passwords["worker.a.b"] == first["password"]

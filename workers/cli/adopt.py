@@ -16,13 +16,20 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from workers.cli import adoptcentral, adoptplan, terminal
+from workers.cli import adoptcentral, adoptplan, hostnetwork, loginsecret, terminal
 from workers.cli.adoptcentral import Surroundings, central_of
 from workers.cli.adoptplan import CENTRAL, WORKER, Choice, Plan, is_central, place_of
 from workers.cli.adoptverify import Verification
 from workers.cli.doctor import FAIL, OK, WARN, Finding
 from workers.cli.kubectl import DRIVERS_LABEL, PART_LABEL, RECORDS_ENDING, REDIS_VARIABLE
-from workers.cli.migrate import Holders, holders, may, of_rights
+from workers.cli.migrate import (
+    Holders,
+    holders,
+    may,
+    of_rights,
+    of_watcher,
+    records_namespaces,
+)
 from workers.cli.onecontainer import Installation
 from workers.cli.sidecars import sidecars_of
 from workers.config.flags import Command
@@ -105,12 +112,14 @@ class Move:
         workload = self.find()
         installation = self.installation()
         around = self.around(workload, installation) if self.choice.mode == CENTRAL else None
+        problems = [] if around else self.choose_secret(workload["metadata"]["namespace"])
         target = around.central if around else installation
         plan = adoptplan.adopt(workload, target, self.choice)
         if around:
             plan.findings += self.needs_of_central(workload, around)
         else:
-            plan.findings += self.needs(workload, installation)
+            plan.findings += problems or self.needs(workload, installation)
+            self.check_network(workload, installation, plan)
         place = around.central.namespace if around else workload["metadata"]["namespace"]
         verification = self.verification(workload, plan)
         if self.tools.settings.tool.dry_run or plan.is_refused:
@@ -310,19 +319,11 @@ class Move:
     def installation(self) -> Installation:
         """Read the installation's image, Redis and namespaces from its watcher.
 
-        Any user may be able to create a Deployment named `watcher`, so only namespaces that have
-        csi-fleet's label are searched.
-
         Raises:
             ConfigError: there is no installation, or more than one.
         """
         settings = self.tools.settings
-        names = sorted(
-            str(one["metadata"]["name"])
-            for one in self.tools.kube.list(paths.NAMESPACES)
-            if PART_LABEL in (one["metadata"].get("labels") or {}).items()
-            and one["metadata"]["name"].endswith(RECORDS_ENDING)
-        )
+        names = records_namespaces(self.tools)
         if "namespace" in settings.explicit:
             names = [one for one in names if one == settings.kube.namespace]
         if not names:
@@ -378,6 +379,14 @@ class Move:
 
     # Check what the worker needs.
 
+    def choose_secret(self, namespace: str) -> list[Finding]:
+        """Find the Secret with the driver's Redis login; return what forbids its use."""
+        name, problems = loginsecret.choose(
+            self.tools.kube, namespace, self.choice.driver, self.choice.secret
+        )
+        self.choice = replace(self.choice, secret=name)
+        return problems
+
     def needs(self, workload: JsonObject, installation: Installation) -> Iterator[Finding]:
         """Check the Secret, ConfigMap and permissions that the worker needs."""
         namespace = workload["metadata"]["namespace"]
@@ -409,7 +418,7 @@ class Move:
         yield from self._rights(workload, pod, installation.namespace)
         user = f"system:serviceaccount:{namespace}:{account}"
         records = {"namespace": installation.records_namespace, "resource": "configmaps"}
-        for verb in ("get", "list", "create", "patch", "delete"):
+        for verb in ("get", "create", "patch", "delete"):  # a worker knows the names it reads
             if self._may(user, records | {"verb": verb}) is False:
                 yield Finding(
                     "rights",
@@ -432,6 +441,15 @@ class Move:
                 f"installed, it rejects the writes of this account. {remedy}",
             )
 
+    def check_network(self, workload: JsonObject, installation: Installation, plan: Plan) -> None:
+        """Check that Redis's NetworkPolicies admit the pods, if these use the host's network."""
+        if workload["spec"]["template"]["spec"].get("hostNetwork"):
+            place = place_of(workload)
+            shut = hostnetwork.look(self.tools.kube, installation.redis_url, place)
+            if shut is not None:
+                plan.findings.append(shut.finding)
+                plan.needed += [shut.policy] if shut.policy else []
+
     def needs_of_central(self, workload: JsonObject, around: Surroundings) -> Iterator[Finding]:
         """Check for conflicting objects, and for permissions that central workers do not have."""
         yield from around.needs()
@@ -440,7 +458,7 @@ class Move:
         yield adoptcentral.secrets_hint(around.central, self.choice.driver)
 
     def _rights(self, workload: JsonObject, pod: JsonObject, namespace: str) -> Iterator[Finding]:
-        """Check that the pod's account and the watcher's together have each sidecar's permissions.
+        """Check the permissions of the account that will work, and those of the watcher.
 
         Args:
             workload: the driver's workload.
@@ -448,8 +466,10 @@ class Move:
             namespace: the watcher's namespace.
         """
         watcher = f"system:serviceaccount:{namespace}:watcher"
-        for sidecar in adoptplan.movable(workload):
+        found = adoptplan.movable(workload)
+        for sidecar in found:
             yield from of_rights(self.tools, replace(sidecar, pod=pod), watcher)
+        yield from of_watcher(self.tools, [one.spec for one in found], watcher)
 
     def _there(
         self, resource: Resource, namespace: str, name: str, remedy: str
@@ -628,11 +648,14 @@ class Move:
             terminal.write(f"{mark}{one.text}")
 
     def shown(self, workload: JsonObject, plan: Plan, around: Surroundings | None) -> int:
-        """Print the findings and the planned objects as YAML; return 1 if the change is refused."""
+        """Print the findings and the objects as YAML; return 1 if the change is refused.
+
+        The objects are the planned ones; if the change is refused, those that the user must create.
+        """
         for one in plan.findings:
             for line in f"{one.state}: {one.text}".rstrip().splitlines():
                 terminal.write(f"# {line}")
-        objects: list[JsonObject] = []
+        objects = list(plan.needed)
         if around and not plan.is_refused:
             objects += around.shown(workload, plan.entry)
         if plan.patch is not None and not plan.is_refused:

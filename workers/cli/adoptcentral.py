@@ -452,7 +452,7 @@ class Surroundings:
             spec = one.get("spec") or {}
             closes = "Ingress" in (spec.get("policyTypes") or ["Ingress"])
             is_other = one["metadata"]["name"] != self.name
-            if is_other and closes and _selects(spec.get("podSelector") or {}, labels):
+            if is_other and closes and selects(spec.get("podSelector") or {}, labels):
                 return True
         return False
 
@@ -591,7 +591,7 @@ def _covers(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
-def _selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
+def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
     """Return True if the label selector matches the labels according to the API server's rules."""
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False

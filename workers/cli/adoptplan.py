@@ -57,7 +57,7 @@ class Choice:
     one_replica: bool = False
     any_replica: bool = False
     force: bool = False
-    secret: str = "redis-password-worker"  # noqa: S105 - its name
+    secret: str = ""
     mode: str = WORKER
 
 
@@ -73,6 +73,7 @@ class Plan:
         elects: the programs whose Lease decides which side works.
         is_moved: whether the containers are already as requested.
         entry: the driver's entry for the drivers file, in central mode.
+        needed: objects that the user must create before the change.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -81,6 +82,7 @@ class Plan:
     elects: set[str] = field(default_factory=set)
     is_moved: bool = False
     entry: JsonObject = field(default_factory=dict)
+    needed: list[JsonObject] = field(default_factory=list)
 
     @property
     def is_refused(self) -> bool:

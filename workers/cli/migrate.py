@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+
 from workers.cli.doctor import FAIL, OK, WARN, Finding, show
-from workers.cli.kubectl import DRIVERS_LABEL, REDIS_CLIENT
+from workers.cli.kubectl import DRIVERS_LABEL, PART_LABEL, RECORDS_ENDING, REDIS_CLIENT
 from workers.cli.sidecars import Sidecar, sidecars
 from workers.config.load import parse
 from workers.controllers import catalogue
@@ -25,13 +27,15 @@ from workers.queue.keys import lane_name
 from workers.queue.limits import read_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from workers.cli.tools import Tools
     from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
     from workers.spec import Permission, Spec
 
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
+_FOLLOW: Final = ("list", "watch")
 REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
 )
@@ -96,6 +100,7 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
         yield from of_pod(one, labels, is_moved=name in moved)
     for sidecar in found:
         yield from of_rights(tools, sidecar)
+    yield from _watcher_findings(tools, found)
     yield from both(tools, driver, leases, found)
 
 
@@ -271,6 +276,90 @@ def of_rights(tools: Tools, sidecar: Sidecar, watcher: str = "") -> Iterator[Fin
             yield Finding(check, state, f"{user} is not allowed to {', '.join(names)}")
     if not any(lacks.values()):
         yield Finding(check, OK, f"{user} has all the permissions that it needs")
+
+
+def of_watcher(tools: Tools, specs: Iterable[Spec], watcher: str) -> Iterator[Finding]:
+    """Check that the watcher may follow what the controllers react to.
+
+    The driver's own account does not help here: without these permissions, the watcher does not see
+    the work.
+
+    Args:
+        tools: the connections and settings.
+        specs: the controllers.
+        watcher: the account of the watcher.
+    """
+    missing: dict[tuple[str, str], dict[Resource, list[str]]] = {}
+    try:
+        for spec in specs:
+            for watch in spec.watches:
+                one = watch.resource
+                asked = {"group": one.group, "resource": one.plural}
+                verbs = [v for v in _FOLLOW if not may(tools, watcher, asked | {"verb": v})]
+                if verbs:
+                    state = FAIL if watch.is_needed(()) else WARN
+                    missing.setdefault((state, spec.name), {})[one] = verbs
+    except ApiError as error:
+        yield Finding("watcher", FAIL, f"{watcher}: not checked: {error}")
+        return
+    for (state, name), resources in missing.items():
+        names = ", ".join(f"{'/'.join(verbs)} {one.plural}" for one, verbs in resources.items())
+        rules = [
+            {"apiGroups": [one.group], "resources": [one.plural], "verbs": verbs}
+            for one, verbs in resources.items()
+        ]
+        why = (
+            "so it would not see this work"
+            if state == FAIL
+            else "which some features of a driver need"
+        )
+        yield Finding(
+            "watcher",
+            state,
+            f"{watcher} is not allowed to {names}, {why}. Add `{name}` to `controllers`, and the "
+            "driver's features to `features`, in the chart's values (docs/helm.md), or add these "
+            f"rules to the watcher's ClusterRole:\n{yaml.safe_dump(rules, sort_keys=False)}",
+        )
+
+
+def records_namespaces(tools: Tools) -> list[str]:
+    """Return the namespaces for records of all csi-fleet systems in the cluster.
+
+    Anybody may be able to create a namespace with such a name, so csi-fleet's label must be there.
+    """
+    return sorted(
+        str(one["metadata"]["name"])
+        for one in tools.kube.list(paths.NAMESPACES)
+        if PART_LABEL in (one["metadata"].get("labels") or {}).items()
+        and one["metadata"]["name"].endswith(RECORDS_ENDING)
+    )
+
+
+def watcher_in(records: str) -> str:
+    """Return the account of the watcher of the system with this namespace for records."""
+    return f"system:serviceaccount:{records.removesuffix(RECORDS_ENDING)}:watcher"
+
+
+def _watcher_findings(tools: Tools, found: Sequence[Sidecar]) -> Iterator[Finding]:
+    """Check the watcher's permissions, if one csi-fleet system is installed or chosen."""
+    try:
+        names = records_namespaces(tools)
+    except ApiError as error:
+        yield Finding("watcher", WARN, f"not checked: {error}")
+        return
+    if "namespace" in tools.settings.explicit:
+        names = [one for one in names if one == tools.settings.kube.namespace]
+    specs = {one.spec.name: one.spec for one in found}
+    if len(names) == 1 and specs:
+        state = None
+        for one in of_watcher(tools, specs.values(), watcher_in(names[0])):
+            state = one.state
+            yield one
+        if state is None:
+            yield Finding("watcher", OK, "the watcher has all the permissions that it needs")
+    elif specs:
+        text = "csi-fleet is not installed" if not names else "choose one system with --namespace"
+        yield Finding("watcher", WARN, f"permissions of the watcher are not checked: {text}")
 
 
 def _wanted(rule: Permission) -> Iterator[tuple[str, str]]:

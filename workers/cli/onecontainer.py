@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli.kubectl import REDIS_CLIENT
+from workers.cli.loginsecret import user_of
 from workers.cli.sidecars import VARIABLE
 from workers.config.commandline import HelpRequested, read_arguments
 from workers.config.flags import Command, Kind
@@ -522,7 +523,7 @@ def _only_argument(one: Given, name: str) -> bool:
 def _redis_environment(driver: str, installation: Installation) -> list[JsonObject]:
     return [
         {"name": "CSI_FLEET_REDIS_URL", "value": installation.redis_url},
-        {"name": "CSI_FLEET_REDIS_USERNAME", "value": f"worker.{driver}"},
+        {"name": "CSI_FLEET_REDIS_USERNAME", "value": user_of(driver)},
         {"name": "CSI_FLEET_REDIS_PASSWORD_FILE", "value": f"{LOGIN_FOLDER}/password"},
         {"name": "CSI_FLEET_RECORDS_KEY_FILE", "value": f"{LOGIN_FOLDER}/records-key"},
     ]

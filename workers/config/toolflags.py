@@ -84,8 +84,9 @@ TOOL_FLAGS: Final = (
     Flag("image", Kind.STRING, "", "Image of the worker or the gateway. Default: the image of the "
          "watcher.", _ADOPT,
          upstream=False),
-    Flag("secret", Kind.STRING, "redis-password-worker", "Name of the Secret, in the driver's "
-         "namespace, with the driver's Redis password and records key.", _ADOPT, upstream=False),
+    Flag("secret", Kind.STRING, "", "Name of the Secret, in the driver's namespace, with the "
+         "driver's Redis password and records key. Default: the Secret whose `username` is the "
+         "driver's Redis user, else redis-password-worker.", _ADOPT, upstream=False),
     Flag("force", Kind.BOOL, "false", "Change the workload even if a controller owns it and will "
          "undo the change.", _MOVES, upstream=False),
     Flag("replay", Kind.BOOL, "false", "Retry all listed objects now.", _FAILED,

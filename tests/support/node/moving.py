@@ -1,7 +1,8 @@
 """A driver as its vendor ships it, with Go's csi-provisioner, and claims that keep coming.
 
-`PEER=PROGRAM` is the real csi-provisioner. Without it our own image has its name: as a drop-in with
-a Redis of its own it is another program for csi-fleet, with the same Lease.
+`PEER` is the real csi-provisioner, or a folder with it and other Go sidecars. Without it our own
+image has its name: as a drop-in with a Redis of its own it is another program for csi-fleet, with
+the same Lease.
 """
 
 from __future__ import annotations
@@ -59,16 +60,26 @@ def provide_image(cluster: NodeCluster, program: str) -> None:
     if not program:
         cluster.ctr("images", "tag", "--force", f"docker.io/library/{FLEET_IMAGE}", GO_IMAGE)
         return
+    path = Path(program)
+    import_program(cluster, GO_IMAGE, path / "csi-provisioner" if path.is_dir() else path)
+
+
+def import_program(cluster: NodeCluster, image: str, program: Path) -> None:
+    """An image on the node that is one program."""
     with tempfile.TemporaryDirectory(dir=cluster.directory) as scratch:
-        image = Image(GO_IMAGE, [program_layer(Path(scratch), Path(program))])
         archive = Path(scratch, "images.tar")
-        write_archive(archive, [image])
+        write_archive(archive, [Image(image, [program_layer(Path(scratch), program)])])
         cluster.ctr("images", "import", str(archive))
 
 
-def install(cluster: NodeCluster) -> None:
+def manifests() -> list[JsonObject]:
+    """The vendor's objects."""
+    return list(yaml.safe_load_all(_MANIFESTS.read_text()))
+
+
+def install(cluster: NodeCluster, objects: list[JsonObject] | None = None) -> None:
     """The vendor's objects; its calls take a moment, so that a move meets some under way."""
-    for item in yaml.safe_load_all(_MANIFESTS.read_text()):
+    for item in objects or manifests():
         cluster.api.apply(item)
     with closing(journal(cluster)) as driver:
         driver.set_rules(
@@ -149,7 +160,7 @@ class Claims:
 
     def waiting(self) -> list[str]:
         """Those that are not Bound yet."""
-        return [one["metadata"]["name"] for one in self.api.items(CLAIMS) if not _bound(one)]
+        return [one["metadata"]["name"] for one in self.api.items(CLAIMS) if not is_bound(one)]
 
     def _run(self) -> None:
         started = time.monotonic()
@@ -157,23 +168,25 @@ class Claims:
         while not self._ends.wait(0.2):
             if time.monotonic() >= started + self.made:
                 name = f"c{self.made}"
-                self.api.create(_claim(name))
+                self.api.create(claim(name))
                 created[name] = time.monotonic()
                 self.made += 1
             for one in self.api.items(CLAIMS):
                 name = one["metadata"]["name"]
-                if _bound(one) and name not in self.waited:
+                if is_bound(one) and name not in self.waited:
                     self.waited[name] = time.monotonic() - created[name]
                     if int(name[1:]) % 2:
                         self.api.delete(f"{CLAIMS}/{name}")
                         self.deleted += 1
 
 
-def _bound(claim: JsonObject) -> bool:
-    return bool(claim["status"].get("phase") == "Bound")
+def is_bound(item: JsonObject) -> bool:
+    """Whether Kubernetes has bound the claim to its volume."""
+    return bool(item["status"].get("phase") == "Bound")
 
 
-def _claim(name: str) -> JsonObject:
+def claim(name: str) -> JsonObject:
+    """One of the vendor's class."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -224,7 +237,7 @@ def remove(cluster: NodeCluster) -> None:
     for one in cluster.api.items(CLAIMS):
         cluster.api.delete(f"{CLAIMS}/{one['metadata']['name']}")
     wait_until(lambda: not volumes(cluster.api), SECONDS, "its volumes are deleted")
-    items = [one for one in yaml.safe_load_all(_MANIFESTS.read_text()) if one["kind"] in _PATHS]
+    items = [one for one in manifests() if one["kind"] in _PATHS]
     for one in items:
         cluster.api.delete(f"{_PATHS[one['kind']]}/{one['metadata']['name']}")
     path = f"/api/v1/namespaces/{NAMESPACE}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import itertools
 import json
@@ -13,7 +14,9 @@ import pytest
 import yaml
 
 from tests.support.memory_api import MemoryApi
+from tests.support.shipped import Right, manifests, rights
 from workers.cli import adopt, adoptplan
+from workers.cli.adoptcentral import POLICIES, SERVICES
 from workers.cli.adoptplan import RECORD, Choice
 from workers.cli.kubectl import REDIS_CLIENT
 from workers.cli.onecontainer import NAME
@@ -334,6 +337,7 @@ class World:
         self.api = MemoryApi()
         self.elected, self.kills_at, self.count, self.denied = elected, None, 0, set()
         self.seconds = 0.0
+        self.shipped = set()  # if not empty, what the accounts may do
         add = self.api.add
         add(paths.NAMESPACES, {"metadata": {"name": "kube-system"}})
         part = {"app.kubernetes.io/part-of": "csi-fleet"}
@@ -390,6 +394,8 @@ class World:
             self.api._reach("create", path)
             asked = body["spec"]["resourceAttributes"]
             right = asked["verb"], asked["resource"]
+            if self.shipped:
+                return {"status": {"allowed": self.is_shipped(body["spec"]["user"], asked)}}
             is_denied = right in self.denied or (body["spec"]["user"], *right) in self.denied
             return {"status": {"allowed": not is_denied}}
 
@@ -398,6 +404,16 @@ class World:
     @property
     def workload(self):
         return {**self.api.of(self.resource, "ebs", "kube-system"), "kind": self.resource.kind}
+
+    def is_shipped(self, user, asked):
+        """A driver's account has the worker's rights: the chart binds them to it."""
+        account = "watcher" if user.endswith(":csi-fleet:watcher") else "worker"
+        resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+        right = asked.get("group", ""), resource, asked["verb"]
+        places = {"", asked.get("namespace", "")}
+        return asked["verb"] == "serve" or any(
+            Right(account, place, *right) in self.shipped for place in places
+        )
 
     def check(self):
         """At each moment the pods to come have one of the two."""
@@ -546,6 +562,64 @@ def test_nothing_is_changed_while_the_worker_could_not_work(case, capsys):
     assert "labels" not in world.api.of(paths.NAMESPACES, "kube-system")["metadata"]
 
 
+WATCHER = "system:serviceaccount:csi-fleet:watcher"
+
+
+def test_what_the_watcher_may_not_follow_is_named_with_the_rule(capsys):
+    """The driver's own account may list it, which does not help the watcher."""
+    world = World()
+    world.denied |= {(WATCHER, verb, "volumeattachments") for verb in ("list", "watch")}
+    assert world.run("adopt") == 1
+    printed = capsys.readouterr().out
+    assert not has_worker(world.workload)
+    said = f"# FAIL: {WATCHER} is not allowed to list/watch volumeattachments, so it would not"
+    assert said in printed
+    assert "Add `attacher` to `controllers`" in printed
+    lines = [one.removeprefix("# ") for one in printed.splitlines()]
+    rule = yaml.safe_load("\n".join(lines[lines.index("- apiGroups:") :][:7]))
+    assert rule == [
+        {
+            "apiGroups": ["storage.k8s.io"],
+            "resources": ["volumeattachments"],
+            "verbs": ["list", "watch"],
+        }
+    ]
+
+
+def test_what_only_some_drivers_need_of_the_watcher_is_a_warning(capsys):
+    world = World()
+    world.denied |= {(WATCHER, "watch", "nodes")}
+    assert world.run("adopt") == 0
+    assert f"warn: {WATCHER} is not allowed to watch nodes, which" in capsys.readouterr().out
+
+
+def test_a_second_driver_of_the_namespace_gets_its_own_login(capsys):
+    world = World()
+    for name, user in (("redis-password-worker", "worker.other"), ("second", f"worker.{DRIVER}")):
+        data = {key: base64.b64encode(user.encode()).decode() for key in ("username", "password")}
+        metadata = {"name": name, "namespace": "kube-system"}
+        world.api.add(paths.SECRETS, {"metadata": metadata, "data": data | {"records-key": "eA=="}})
+    assert world.run("adopt") == 0
+    sources = [one.get("secret") for one in world.workload["spec"]["template"]["spec"]["volumes"]]
+    assert {"secretName": "second"}.items() <= next(one for one in sources if one).items()
+    world.run("release")
+    world.api.drop(paths.SECRETS, "second", "kube-system")
+    assert world.run("adopt") == 1
+    assert "the Redis user worker.other, not of" in capsys.readouterr().out
+
+
+def test_the_shipped_rights_are_enough(capsys):
+    world = World()
+    world.shipped = rights(manifests("controller-attacher"))
+    assert world.run("adopt") == 0
+    printed = capsys.readouterr().out
+    assert "warn" not in printed
+    world.shipped = {one for one in world.shipped if one.resource != "configmaps"}
+    assert world.run("release") == 0
+    assert world.run("adopt") == 1
+    assert "is not allowed to get ConfigMaps in csi-fleet-records" in capsys.readouterr().out
+
+
 def test_a_dry_run_prints_every_object_and_changes_none(capsys):
     world = World(simple(annotations={"argocd.argoproj.io/tracking-id": "x"}))
     before = copy.deepcopy(world.api.objects)
@@ -557,6 +631,24 @@ def test_a_dry_run_prints_every_object_and_changes_none(capsys):
     assert workload["spec"]["template"]["spec"]["containers"][1]["name"] == NAME
     assert json.loads(workload["metadata"]["annotations"][RECORD])["driver"] == DRIVER
     assert "# patches:" in printed
+
+
+def test_on_the_hosts_network_the_policy_that_admits_it_is_printed(capsys):
+    item = simple()
+    item["spec"]["template"]["spec"]["hostNetwork"] = True
+    world = World(item)
+    selector = {"app.kubernetes.io/name": "redis"}
+    metadata = {"name": "redis", "namespace": "csi-fleet"}
+    world.api.add(SERVICES, {"metadata": metadata, "spec": {"selector": selector}})
+    spec = {"podSelector": {"matchLabels": selector}, "ingress": [{"from": [{"podSelector": {}}]}]}
+    world.api.add(POLICIES, {"metadata": metadata, "spec": spec})
+    status = {"addresses": [{"type": "InternalIP", "address": "10.0.0.5"}]}
+    world.api.add(paths.NODES, {"metadata": {"name": "n"}, "status": status})
+    assert world.run("adopt") == 1
+    assert not has_worker(world.workload)
+    [policy] = yaml.safe_load_all(capsys.readouterr().out)
+    world.api.add(POLICIES, policy)
+    assert world.run("adopt") == 0
 
 
 def test_pods_that_do_not_come_end_the_wait_with_what_to_do(capsys):

@@ -170,6 +170,22 @@ def test_rights_of_the_pods_account(world):
     )
 
 
+def test_rights_of_the_watcher(world):
+    """Asked of the one installed system."""
+    assert states(world.check("check", "kube-system/ebs-1"), "watcher") == ["warn"]
+    part = {"app.kubernetes.io/part-of": "csi-fleet"}
+    world.api.add(paths.NAMESPACES, {"metadata": {"name": "csi-fleet-records", "labels": part}})
+    assert states(world.check("check", "kube-system/ebs-1"), "watcher") == ["ok"]
+    world.denied = {("list", "persistentvolumes")}
+    found = world.check("check", "kube-system/ebs-1")
+    assert states(found, "watcher") == ["FAIL", "FAIL"]
+    assert "system:serviceaccount:csi-fleet:watcher is not allowed to list" in texts(
+        found, "watcher"
+    )
+    world.api.add(paths.NAMESPACES, {"metadata": {"name": "two-records", "labels": part}})
+    assert "--namespace" in texts(world.check("check", "kube-system/ebs-1"), "watcher")
+
+
 def test_both_at_once(world):
     """The one thing that must not be."""
     world.lease(PROVISIONER_LEASE)

@@ -93,9 +93,7 @@ PERMISSIONS: Final = (
     Permission(
         _SNAPSHOT, ("volumesnapshots",), ("get", "list", "update"), "sources", feature="snapshots"
     ),
-    Permission(
-        _SNAPSHOT, ("volumesnapshotcontents",), ("get", "list"), "sources", feature="snapshots"
-    ),
+    Permission(_SNAPSHOT, ("volumesnapshotcontents",), ("get",), "sources", feature="snapshots"),
     Permission(
         _STORAGE, ("volumeattributesclasses",), ("get",), "parameters", feature="attributes"
     ),
