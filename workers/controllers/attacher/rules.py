@@ -15,10 +15,11 @@ import msgspec
 
 from workers.constants import ANN_MIGRATED_TO
 from workers.controllers.attacher.names import (
+    ATTACHMENTS,
+    DETACHMENTS,
     EARLIER_IDS,
     NODE_ID,
     attachment_key,
-    detachment_key,
     finalizer,
     finalizer_key,
     keys_of,
@@ -68,8 +69,8 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     @property
     def key(self) -> Key:
         """The attachment's key; a deleted attachment is in the queue for detaches."""
-        make = detachment_key if self.is_deleting else attachment_key
-        return make(self.driver, self.node, self.name, self.uid)
+        kind = DETACHMENTS if self.is_deleting else ATTACHMENTS
+        return attachment_key(self.driver, self.node, self.name, self.uid, kind)
 
     @property
     def forgotten(self) -> list[Told]:
