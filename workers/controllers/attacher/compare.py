@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from workers.controllers.attacher.volume import Source
     from workers.drivers.driver import Driver
-    from workers.engine.context import Context
     from workers.engine.live import DriverPass
     from workers.engine.outcome import Outcome
     from workers.kube.objects import JsonObject
@@ -106,13 +105,13 @@ def compare(work: DriverPass) -> Outcome:
 
 def compare_once(work: DriverPass) -> Outcome:
     """Compare once; the driver must list the nodes of its volumes."""
-    context, driver = work.context, work.driver
+    driver = work.driver.name
     # The attachments are read before the volumes are listed, so that a later change shows in the
     # resourceVersion.
     attachments = [
         item
-        for item in context.kube.list(paths.ATTACHMENTS)
-        if item["spec"]["attacher"] == driver.name
+        for item in work.context.kube.list(paths.ATTACHMENTS)
+        if item["spec"]["attacher"] == driver
     ]
     try:
         truth = published(pages(work))
@@ -122,8 +121,8 @@ def compare_once(work: DriverPass) -> Outcome:
     is_many = len(attachments) > GET_AT_MOST
     volumes = reader(work, paths.VOLUMES, is_many=is_many)
     nodes = reader(work, paths.CSI_NODES, is_many=is_many)
-    findings = [finding(volumes, nodes, driver.name, item, truth) for item in attachments]
-    count(context, driver, attachments, findings)
+    findings = [finding(volumes, nodes, driver, item, truth) for item in attachments]
+    count(work, Counter(map(state, attachments)), Counter(findings))
     different = [
         item for item, one in zip(attachments, findings, strict=True) if one is Finding.DIFFERENT
     ]
@@ -188,18 +187,13 @@ def pages(work: DriverPass) -> Iterator[csi.ListVolumesResponse]:
         seen.add(token)
 
 
-def count(
-    context: Context,
-    driver: Driver,
-    attachments: Sequence[JsonObject],
-    findings: Sequence[Finding],
-) -> None:
+def count(work: DriverPass, states: Counter[str], findings: Counter[Finding]) -> None:
     """Update the metrics of this comparison (A-113)."""
-    for one, number in Counter(findings).items():
-        context.metrics.compared.labels(driver.name, one).inc(number)
-    states = Counter(map(state, attachments))
+    metrics, driver = work.context.metrics, work.driver.name
+    for one, number in findings.items():
+        metrics.compared.labels(driver, one).inc(number)
     for name in STATES:
-        context.metrics.attachments.labels(driver.name, name).set(states[name])
+        metrics.attachments.labels(driver, name).set(states[name])
 
 
 def finding(

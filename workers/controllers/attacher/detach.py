@@ -125,12 +125,10 @@ def recorded(
         AttachError: `problem`; no usable record names the volume.
     """
     annotated = volumes.annotated_record(work.item, work.settings.record_annotation)
-    if annotated and is_replaced and not volumes.proves(work.item, annotated.handle):
-        annotated = None
-    found = annotated or known.record
+    if is_replaced:
+        annotated = volumes.proven(work.item, annotated)
+    found = annotated or volumes.proven(work.item, known.record)
     if found is None or found.driver != work.driver.name:
-        raise problem
-    if not (annotated or volumes.proves(work.item, found.handle)):
         raise problem
     _log.warning(
         "the PersistentVolume now names a different volume, so the volume of the recorded "

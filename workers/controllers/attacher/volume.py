@@ -319,6 +319,11 @@ def proves(attachment: JsonObject, handle: str) -> bool:
     return bool(name == attachment["metadata"]["name"])
 
 
+def proven(attachment: JsonObject, record: Record | None) -> Record | None:
+    """Return the record if the attachment's name proves it, else None."""
+    return record if record and proves(attachment, record.handle) else None
+
+
 def is_of_another(attachment: JsonObject, source: Source) -> bool:
     """Return True if the attachment's name shows that it was created for another volume.
 
