@@ -90,11 +90,7 @@ def unpublish(work: AttachmentPass) -> None:
 def send_unpublish(
     work: AttachmentPass, handle: str, node_id: str, secrets: Mapping[str, str]
 ) -> None:
-    """Unpublish the volume from one node id.
-
-    Raises:
-        AttachError: the driver refused the call or did not answer in time.
-    """
+    """Unpublish the volume from one node id."""
     request = volumes.unpublish_request(handle, node_id, secrets)
     work.reach("unpublish")
     work.ask("detach", request, csi.ControllerUnpublishVolumeResponse)

@@ -136,13 +136,9 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
     state, word = facts.state, "detach" if is_deleting(attachment) else "attach"
     error = (attachment.get("status") or {}).get(f"{word}Error")
     if state is not None:
-        for cause in (
-            queueing.running(state),
-            queueing.paused(state),
-            None if state.fails else queueing.queued(state),
-        ):
-            if cause is not None:
-                return cause
+        cause = queueing.running(state) or queueing.paused(state)
+        if cause := cause or (None if state.fails else queueing.queued(state)):
+            return cause
     told = (str(error.get("message") or ""), stamp(str(error.get("time") or ""))) if error else None
     if told or (state is not None and state.fails):
         found = queueing.last_error(state, told)

@@ -1,7 +1,8 @@
 """How many API requests an attach and a detach cost, beside csi-attacher's.
 
 csi-attacher reads from its informers' caches, so its requests are its writes: three per attach (two
-where the PV has the finalizer) and two per detach. Ours are the same writes at most, and live reads.
+if the PV has the finalizer) and two per detach. csi-fleet makes at most these writes, and reads the
+objects live.
 """
 
 from __future__ import annotations

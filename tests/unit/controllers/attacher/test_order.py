@@ -134,7 +134,7 @@ def test_mark_holds_no_secret(world):
 
 
 def test_a022_name_of_an_attachment():
-    """As the attach/detach controller makes it; `confirmed_record` relies on it."""
+    """As the attach/detach controller makes it; `volume.proven` relies on it."""
     digest = hashlib.sha256(b"handle1" + b"csi/test" + b"node1").hexdigest()
     key = names.attachment_key("csi/test", "node1", f"csi-{digest}", "u")
     assert key.object.partition("/")[2] == f"csi-{digest}"
