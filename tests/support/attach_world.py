@@ -99,8 +99,9 @@ class AttachWorld(FakeWorld):
         if name := volume.get("persistentVolumeName", ""):
             known = self.catalog.attachments.setdefault(name, {})
             known[made["metadata"]["name"]] = node
-        make = names.detachment_key if is_deleting else names.attachment_key
-        return make(self.driver.name, node, made["metadata"]["name"], made["metadata"]["uid"])
+        name, uid = made["metadata"]["name"], made["metadata"]["uid"]
+        kind = names.DETACHMENTS if is_deleting else names.ATTACHMENTS
+        return names.attachment_key(self.driver.name, node, name, uid, kind)
 
     def add_secret(self, name: str, data: Mapping[str, str], namespace: str = "default") -> None:
         """A Secret, values base64."""

@@ -1,4 +1,4 @@
-#!lua name=csifleet_feaf5253c5293b91
+#!lua name=csifleet_afe5e919e0dcd244
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', woken = 'csifleet:woken:', turns = 'csifleet:turns', leased = 'csifleet:leased:', lost = 'csifleet:lost', took = 'csifleet:took:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos:', marks = 'csifleet:marks:', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents:', unsaved = 'csifleet:unsaved:', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', chosen = 'csifleet:chosen:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_planned = 'csifleet:capacity_planned:', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments', 'data-sources' }
@@ -15,6 +15,7 @@ local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, for any number of tenants (G12)
 local FIFO_STEP = 0.000001     -- added per arrival, so that keys with equal virtual times stay in order
 local WOKEN_MS = 2000          -- a wake-up that is not answered within this time is lost
+local HELD_MS = 2000           -- how long a driver's next call is kept for a kind whose turn it is
 local TRAIL_NOTES = 40         -- number of notes that are kept in each key's trail
 local TRAIL_SECONDS = 3600
 local TIGHT_SHARE = 0.6        -- beyond this share of Redis' memory in use, no trails are written
@@ -364,8 +365,8 @@ local function charge(lane)
 end
 
 -- Return the state of a lane if its limits allow one of its waiting keys to be taken now, else nil.
--- `reserved` is how many of the driver's remaining calls are reserved for the turns of other kinds.
-local function open_lane(lane, reserved)
+-- `kept` is how many of the driver's remaining calls are kept for the turns of other kinds.
+local function open_lane(lane, kept)
   local first, retry = redis.call('ZCARD', K.ready .. lane), redis.call('ZCARD', K.retry .. lane)
   if first + retry == 0 then return nil end
   local raw = redis.call('HMGET', K.limits .. lane, 'concurrency', 'rate', 'burst', 'tokens', 'at',
@@ -376,7 +377,7 @@ local function open_lane(lane, reserved)
     tonumber(raw[11])) - busy(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
   if total > 0 and CALLS_DRIVER[kind] then
-    local all = reserved or 0
+    local all = kept or 0
     for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
     free = math.min(free, total - all)
   end
@@ -689,27 +690,58 @@ local function pop_next(lane, open)
   return key
 end
 
--- Take the next key of a driver's kinds (a set), and return it with its lane. Kinds take turns: the
--- kinds of one list or, with a limit on all calls of the driver (`total`), all kinds. If a kind
--- that the caller does not handle has an earlier turn, one call is kept free for it.
-local function next_key(driver, wanted, any)
-  local has_total = (tonumber(redis.call('HGET', K.limits .. any .. '|' .. driver, 'total')) or 0) > 0
-  local field = has_total and driver or celery_of(any .. '|' .. driver)
-  local last, reserved = tonumber(redis.call('HGET', K.turns, field)) or 0, 0
+-- Return true if the next call of a driver is kept for a lane whose turn it is. Its workers were
+-- woken when the call was first refused to others, and may be gone: after HELD_MS the turn passes,
+-- until workers of the lane ask again.
+local function is_held(lane)
+  local since = tonumber(redis.call('HGET', K.turns, lane))
+  if not since or since > now then
+    redis.call('HSET', K.turns, lane, string.format('%d', now))
+    return true
+  end
+  return now - since <= HELD_MS
+end
+
+-- For a driver with a limit on all its calls (`total`), return by a kind's number how many calls
+-- are kept for kinds with an earlier turn that the caller does not handle. Only keys that call the
+-- driver move these turns: other keys need no call, so a stream of them must not pass a turn over.
+local function kept_calls(driver, wanted)
+  local last = math.floor(tonumber(redis.call('HGET', K.turns, driver)) or 0)
+  local kept, count = {}, 0
   for turn = 1, #KINDS do
     local number = (last + turn - 1) % #KINDS + 1
     local kind = KINDS[number]
     local lane = kind .. '|' .. driver
+    kept[number] = count
     if wanted[kind] then
-      local open = open_lane(lane, reserved)
+      redis.call('HDEL', K.turns, lane)
+    elseif CALLS_DRIVER[kind] and open_lane(lane, count) and is_held(lane) then
+      count = count + 1
+      wake_lane(lane)
+    end
+  end
+  return kept
+end
+
+-- Take the next key of a driver's kinds (a set), and return it with its lane. The kinds of a list
+-- take turns; with a limit on all calls of the driver, all kinds that call it take turns too.
+local function next_key(driver, wanted, any)
+  local has_total = (tonumber(redis.call('HGET', K.limits .. any .. '|' .. driver, 'total')) or 0) > 0
+  local kept = has_total and kept_calls(driver, wanted) or {}
+  local list = celery_of(any .. '|' .. driver)
+  local last = math.floor(tonumber(redis.call('HGET', K.turns, list)) or 0)
+  for turn = 1, #KINDS do
+    local number = (last + turn - 1) % #KINDS + 1
+    local kind = KINDS[number]
+    if wanted[kind] then
+      local lane = kind .. '|' .. driver
+      local open = open_lane(lane, kept[number])
       local key = open and pop_next(lane, open)
       if key then
-        redis.call('HSET', K.turns, field, number)
+        redis.call('HSET', K.turns, list, number)
+        if has_total and CALLS_DRIVER[kind] then redis.call('HSET', K.turns, driver, number) end
         return key, lane
       end
-    elseif has_total and CALLS_DRIVER[kind] and open_lane(lane, reserved) then
-      reserved = reserved + 1
-      wake_lane(lane)
     end
   end
   return nil
@@ -1562,6 +1594,7 @@ if is_check then
   local old = redis.call('ZRANGEBYSCORE', K.declared, '-inf', now - keep_limits, 'LIMIT', 0, limit)
   for _, lane in ipairs(old) do
     redis.call('DEL', K.limits .. lane, K.ghosts .. lane)
+    redis.call('HDEL', K.turns, lane)
     if not string.find(lane, '@', 1, true) or clear(lane) then redis.call('ZREM', K.declared, lane) end
   end
   local flat = redis.call('HGETALL', K.blocked)
@@ -1679,5 +1712,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_feaf5253c5293b91', run)
-redis.register_function{ function_name = 'csifleet_feaf5253c5293b91_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_afe5e919e0dcd244', run)
+redis.register_function{ function_name = 'csifleet_afe5e919e0dcd244_always', callback = run, flags = { 'allow-oom' } }

@@ -152,3 +152,98 @@ def test_a_lease_tells_how_long_its_key_waited(bench, start_queue):
     queue.heartbeat()
     queue.done(first)
     assert (first.waited_seconds, queue.take("d", ["claims"]).waited_seconds) == (0, 1.25)
+
+
+ATTACHER = ("attachments", "detachments", "attach-finalizers")
+ATTACHMENT = Key("attachments", "d", "va", "u")
+
+
+def serial_queue(bench, *kinds: str):
+    """A driver that takes one call at a time; each kind's workers have declared their limits."""
+    queue = bench.process()
+    for kind in kinds:
+        is_call = kind in CALL_KINDS
+        queue.set_limits(f"{kind}|d", 1 if is_call else 9, total=1 if is_call else 0)
+    return queue
+
+
+def grants_before(queue, key: Key, asks) -> int:
+    """How many other calls run before this key's, where `asks` are made again and again.
+
+    Each ask is the kinds of one worker; a call ends when the next worker of its kind has asked.
+    """
+    grants, running = 0, None
+    while grants < 20:
+        for kinds in asks:
+            if running is not None and running.key.kind in kinds:
+                queue.done(running)
+                running = None
+            lease = queue.take("d", kinds)
+            if lease is None:
+                continue
+            assert queue.enter(lease, ())
+            if lease.key == key:
+                return grants
+            if lease.key.kind not in CALL_KINDS:
+                queue.done(lease)
+                continue
+            running, grants = lease, grants + 1
+    return grants
+
+
+def test_keys_without_calls_move_no_turn_of_a_serial_driver(bench):
+    """An attachment is next, however many finalizers its workers remove meanwhile."""
+    queue = serial_queue(bench, "claims", *ATTACHER)
+    queue.add([claim(f"a{number}") for number in range(30)])
+    queue.add([Key("attach-finalizers", "d", f"pv{number}") for number in range(60)])
+    asks = [("claims",), ATTACHER]
+    first = queue.take("d", ("claims",))
+    queue.enter(first, ())
+    queue.add([ATTACHMENT])
+    queue.take("d", ATTACHER)
+    queue.done(first)
+    assert grants_before(queue, ATTACHMENT, asks) <= 1
+
+
+def test_a_call_is_kept_for_two_seconds_for_a_kind_that_nobody_works_on(bench):
+    """Then the others go on: the workers of that kind may be gone, with limits that remain."""
+    queue = serial_queue(bench, "claims", "changes")
+    queue.add([Key("changes", "d", "ns/grows", "u"), claim("a"), claim("b"), claim("c")])
+    queue.done(queue.take("d", ("claims",)))
+    assert queue.take("d", ("claims",)) is None, "the turn of the resizer"
+    bench.advance(1.9)
+    queue.heartbeat()
+    assert queue.take("d", ("claims",)) is None
+    bench.advance(0.2)
+    queue.heartbeat()
+    queue.done(queue.take("d", ("claims",)))
+    assert queue.take("d", ("claims",)) is not None, "its turn is not kept a second time"
+
+
+def test_a_kind_whose_workers_were_slow_has_its_turn_when_they_ask(bench):
+    queue = serial_queue(bench, "claims", *ATTACHER)
+    queue.add([ATTACHMENT, *(claim(name) for name in "abcd")])
+    queue.done(queue.take("d", ("claims",)))
+    assert queue.take("d", ("claims",)) is None
+    bench.advance(2.1)
+    queue.heartbeat()
+    second = queue.take("d", ("claims",))
+    assert queue.take("d", ATTACHER) is None, "the one call runs"
+    queue.done(second)
+    assert queue.take("d", ("claims",)) is None, "they have asked, so it is kept again"
+    assert queue.take("d", ATTACHER).key == ATTACHMENT
+
+
+def test_damaged_turns_do_not_stop_a_serial_driver(bench):
+    """A number between two kinds is rounded, and a time in the future begins again now."""
+    queue = serial_queue(bench, "claims", "changes")
+    lane = "changes|d"
+    damage = {"d": "1.5", "drv.d": "x", "drv.d#resizer": "-7.25", lane: "9" * 30}
+    bench.client.hset(NAMES["turns"].full, mapping=damage)
+    queue.add([Key("changes", "d", "ns/grows", "u"), claim("a"), claim("b")])
+    assert queue.take("d", ("claims",)) is None
+    assert int(bench.client.hget(NAMES["turns"].full, lane)) == bench.now_ms
+    bench.advance(2.1)
+    queue.heartbeat()
+    queue.done(queue.take("d", ("claims",)))
+    assert queue.take("d", ("changes",)) is not None

@@ -12,6 +12,7 @@ import random
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -28,7 +29,8 @@ from workers.controllers.attacher.names import (
     finalizer,
     keys_of,
 )
-from workers.controllers.attacher.volume import AttachError, Memory
+from workers.controllers.attacher.spec import settings_of
+from workers.controllers.attacher.volume import AttachError, Memory, Record, ReplacedVolumeError
 from workers.engine.live import DriverPass, Gone, OpenCalls
 from workers.engine.outcome import ABORTED_TRIES, Ended, done, retry, wait
 from workers.errors import AttemptError
@@ -105,8 +107,7 @@ class AttachmentPass(DriverPass):
     @property
     def settings(self) -> AttacherSettings:
         """The attacher's settings for this driver."""
-        found: AttacherSettings = self.driver.settings.controllers["attacher"]
-        return found
+        return settings_of(self.driver)
 
     @property
     def memory(self) -> Memory:
@@ -122,11 +123,6 @@ class AttachmentPass(DriverPass):
     def node(self) -> str:
         """The name of the attachment's node."""
         return str(self.item["spec"]["nodeName"])
-
-    @property
-    def is_deleting(self) -> bool:
-        """True if the attachment is being deleted and must be detached."""
-        return bool(self.item["metadata"].get("deletionTimestamp"))
 
     @property
     def is_attached(self) -> bool:
@@ -401,17 +397,25 @@ def publish(work: AttachmentPass) -> dict[str, str]:
 
 
 def checked_source(work: AttachmentPass) -> Source:
-    """Return the volume's source, after adding csi-fleet's finalizer to its PV (steps 1 to 6).
+    """Return the volume's source, after adding csi-fleet's finalizer to its PV (steps 1 to 6)."""
+    try:
+        return volumes.attached_source_of(work.item, partial(protected_volume, work))
+    except ReplacedVolumeError:
+        raise AttachError(
+            f'PersistentVolume "{volumes.volume_name(work.item)}" is another volume than the one '
+            "that the attachment was made for: delete the attachment"
+        ) from None
+
+
+def protected_volume(work: AttachmentPass, name: str) -> JsonObject | None:
+    """Return the PV with csi-fleet's finalizer; None if there is no PV of that name.
 
     Until this reconcile ends, the lock on the PV's name prevents the removal of the finalizer.
     """
-    name = volumes.volume_name(work.item)
-    if not name:
-        return volumes.inline_source(work.item)
     volume = work.read_volume(name)
     if volume is None:
-        raise volumes.missing_volume(name)
-    if volume["metadata"].get("deletionTimestamp"):
+        return None
+    if is_deleting(volume):
         raise AttachError(f'PersistentVolume "{name}" is marked for deletion')
     other = volumes.foreign_driver(volume, work.driver.name)
     if other:
@@ -422,16 +426,10 @@ def checked_source(work: AttachmentPass) -> Source:
     try:
         work.volume = work.add_finalizer(paths.VOLUMES, volume, "protect-volume", work.finalizer)
     except Gone:
-        raise volumes.missing_volume(name) from None
+        return None
     except RefusedError as error:
         raise AttachError(f"could not add PersistentVolume finalizer: {error}") from error
-    source = volumes.volume_source(work.volume)
-    if volumes.is_of_another(work.item, source):
-        raise AttachError(
-            f'PersistentVolume "{name}" is another volume than the one that the attachment was '
-            "made for: delete the attachment"
-        )
-    return source
+    return work.volume
 
 
 def wait_for_other_node(work: AttachmentPass) -> None:
@@ -460,7 +458,7 @@ def is_detach_due(work: AttachmentPass, name: str) -> bool:
 
 def record_publish(work: AttachmentPass, source: Source, node_id: str) -> None:
     """Record, before the call, what a detach needs: on the attachment and in the key's mark."""
-    memory, wanted = work.memory, volumes.record(source, work.driver.name, node_id)
+    memory, wanted = work.memory, Record.of(source, work.driver.name, node_id)
     earlier = volumes.annotated_id(work.item) if work.has_finalizer else ""
     if earlier and earlier != node_id:
         # The earlier id is recorded before the annotation is overwritten, because the volume may
@@ -468,7 +466,7 @@ def record_publish(work: AttachmentPass, source: Source, node_id: str) -> None:
         memory = replace(memory, nodes=tuple(dict.fromkeys((*memory.nodes, earlier))))
         work.keep("note-node", memory.mark())
     annotation = work.settings.record_annotation
-    extra = {annotation: volumes.record_text(wanted)} if annotation else {}
+    extra = {annotation: wanted.text()} if annotation else {}
     try:
         work.write("mark-attachment", lambda item: mark_patch(item, work.finalizer, node_id, extra))
     except RefusedError as error:
@@ -486,7 +484,7 @@ def mark_patch(
         Ended: the attachment is being deleted, so nothing is published for it.
     """
     metadata = attachment["metadata"]
-    if metadata.get("deletionTimestamp"):
+    if is_deleting(attachment):
         raise Ended(wait(0, "attachment is deleted"))
     names, is_new = added(metadata.get("finalizers"), finalizer_name)
     known = metadata.get("annotations") or {}

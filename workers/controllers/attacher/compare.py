@@ -15,32 +15,38 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
-from workers.controllers.attacher import volume as of_volume
-from workers.controllers.attacher.names import forced_key
-from workers.controllers.attacher.volume import AttachError
+from workers.controllers.attacher.names import FORCED, attachment_key
+from workers.controllers.attacher.spec import settings_of
+from workers.controllers.attacher.volume import (
+    AttachError,
+    annotated_id,
+    attached_source_of,
+    registered_id,
+)
 from workers.engine.outcome import done
 from workers.errors import ApiError
 from workers.kube import paths
-from workers.kube.errors import NotFoundError
 from workers.migration.plugins import GCE_PD, in_tree_name
 from workers.observability.logging import get_logger
+from workers.translate.fields import is_deleting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from workers.controllers.attacher.spec import AttacherSettings
     from workers.controllers.attacher.volume import Source
     from workers.drivers.driver import Driver
-    from workers.engine.context import Context
     from workers.engine.live import DriverPass
     from workers.engine.outcome import Outcome
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
+
+    Find = Callable[[str], JsonObject | None]
 
 _log = get_logger(__name__)
 
@@ -85,38 +91,38 @@ def can_compare(driver: Driver) -> bool:
     return all(map(driver.supports, needed))
 
 
-def compare(work: DriverPass, settings: AttacherSettings) -> Outcome:
+def compare(work: DriverPass) -> Outcome:
     """Queue a key for every attachment whose status disagrees with the driver's list."""
     if not can_compare(work.driver):
         return done("the driver does not list publications")
     started = time.monotonic()
     try:
-        return compare_once(work, settings)
+        return compare_once(work)
     finally:
         seconds = time.monotonic() - started
         work.context.metrics.compare_seconds.labels(work.driver.name).observe(seconds)
 
 
-def compare_once(work: DriverPass, settings: AttacherSettings) -> Outcome:
+def compare_once(work: DriverPass) -> Outcome:
     """Compare once; the driver must list the nodes of its volumes."""
-    context, driver = work.context, work.driver
+    driver = work.driver.name
     # The attachments are read before the volumes are listed, so that a later change shows in the
     # resourceVersion.
     attachments = [
         item
-        for item in context.kube.list(paths.ATTACHMENTS)
-        if item["spec"]["attacher"] == driver.name
+        for item in work.context.kube.list(paths.ATTACHMENTS)
+        if item["spec"]["attacher"] == driver
     ]
     try:
-        truth = published(pages(work, settings))
+        truth = published(pages(work))
     except CsiError as error:
         _log.error("Failed to reconcile VolumeAttachment", err=f"failed to ListVolumes: {error}")
         return done("listing failed")
     is_many = len(attachments) > GET_AT_MOST
-    volumes = Objects(context, paths.VOLUMES, is_many=is_many)
-    nodes = Objects(context, paths.CSI_NODES, is_many=is_many)
-    findings = [finding(volumes, nodes, driver.name, item, truth) for item in attachments]
-    count(context, driver, attachments, findings)
+    volumes = reader(work, paths.VOLUMES, is_many=is_many)
+    nodes = reader(work, paths.CSI_NODES, is_many=is_many)
+    findings = [finding(volumes, nodes, driver, item, truth) for item in attachments]
+    count(work, Counter(map(state, attachments)), Counter(findings))
     different = [
         item for item, one in zip(attachments, findings, strict=True) if one is Finding.DIFFERENT
     ]
@@ -149,32 +155,20 @@ def refuse(work: DriverPass, found: int, total: int) -> None:
     )
 
 
-class Objects:
-    """The PVs or CSINodes of one comparison, read one by one or with a single LIST request."""
-
-    def __init__(self, context: Context, resource: Resource, *, is_many: bool) -> None:
-        self._kube, self._resource, self._is_complete = context.kube, resource, is_many
-        listed = self._kube.list(resource) if is_many else ()
-        self._known: dict[str, JsonObject | None] = {
-            item["metadata"]["name"]: item for item in listed
-        }
-
-    def get(self, name: str) -> JsonObject | None:
-        """Return one object, or None if it does not exist."""
-        if name not in self._known and not self._is_complete:
-            try:
-                self._known[name] = self._kube.get(self._resource, name)
-            except NotFoundError:
-                self._known[name] = None
-        return self._known.get(name)
+def reader(work: DriverPass, resource: Resource, *, is_many: bool) -> Find:
+    """Return a function that finds an object by name, from one LIST request if it is for many."""
+    if not is_many:
+        return cache(partial(work.find, resource))
+    return {item["metadata"]["name"]: item for item in work.context.kube.list(resource)}.get
 
 
-def pages(work: DriverPass, settings: AttacherSettings) -> Iterator[csi.ListVolumesResponse]:
+def pages(work: DriverPass) -> Iterator[csi.ListVolumesResponse]:
     """Yield all pages; there is a deadline for each page and one for the whole listing.
 
     Raises:
         CsiError: a page failed, a page token was repeated, or the listing took too long.
     """
+    settings = settings_of(work.driver)
     method, seconds = "Controller/ListVolumes", settings.timeout_seconds
     until = time.monotonic() + settings.reconcile_timeout_seconds
     token, seen = "", set[str]()
@@ -193,27 +187,22 @@ def pages(work: DriverPass, settings: AttacherSettings) -> Iterator[csi.ListVolu
         seen.add(token)
 
 
-def count(
-    context: Context,
-    driver: Driver,
-    attachments: Sequence[JsonObject],
-    findings: Sequence[Finding],
-) -> None:
+def count(work: DriverPass, states: Counter[str], findings: Counter[Finding]) -> None:
     """Update the metrics of this comparison (A-113)."""
-    for one, number in Counter(findings).items():
-        context.metrics.compared.labels(driver.name, one).inc(number)
-    states = Counter(map(state, attachments))
+    metrics, driver = work.context.metrics, work.driver.name
+    for one, number in findings.items():
+        metrics.compared.labels(driver, one).inc(number)
     for name in STATES:
-        context.metrics.attachments.labels(driver.name, name).set(states[name])
+        metrics.attachments.labels(driver, name).set(states[name])
 
 
 def finding(
-    volumes: Objects, nodes: Objects, driver: str, attachment: JsonObject, truth: Published
+    volumes: Find, nodes: Find, driver: str, attachment: JsonObject, truth: Published
 ) -> Finding:
     """Compare one attachment with the driver's list; skip an attachment that cannot be matched."""
     name = attachment["metadata"]["name"]
     try:
-        source = find_source(volumes, attachment)
+        source = attached_source_of(attachment, volumes)
         node_id = find_node_id(nodes, attachment, driver)
         handle = listed_handle(source, node_id, driver)
     except (AttachError, UnknownHandleError) as error:
@@ -229,35 +218,17 @@ def finding(
     return Finding.DIFFERENT if differs(attachment, is_found=is_found) else Finding.SAME
 
 
-def find_source(volumes: Objects, attachment: JsonObject) -> Source:
-    """Find the attachment's volume in the same way as a detach would.
-
-    Raises:
-        AttachError: the PV is missing or was replaced, or the source is invalid.
-    """
-    name = of_volume.volume_name(attachment)
-    if not name:
-        return of_volume.inline_source(attachment)
-    volume = volumes.get(name)
-    if volume is None:
-        raise of_volume.missing_volume(name)
-    source = of_volume.volume_source(volume)
-    if of_volume.is_of_another(attachment, source):
-        raise of_volume.replaced_volume(name)
-    return source
-
-
-def find_node_id(nodes: Objects, attachment: JsonObject, driver: str) -> str:
+def find_node_id(nodes: Find, attachment: JsonObject, driver: str) -> str:
     """Find the node id to which a forced reconcile would send its call (A-056, A-093).
 
     A publish uses the node's current id, so it also reaches a node that was recreated. An unpublish
     uses the node id with which the volume was published.
     """
-    known, node = of_volume.annotated_id(attachment), attachment["spec"]["nodeName"]
-    if known and attachment["metadata"].get("deletionTimestamp"):
+    known, node = annotated_id(attachment), attachment["spec"]["nodeName"]
+    if known and is_deleting(attachment):
         return known
     try:
-        return of_volume.registered_id(node, nodes.get(node), driver)
+        return registered_id(node, nodes(node), driver)
     except AttachError:
         if known:
             return known
@@ -280,8 +251,8 @@ def force(work: DriverPass, attachments: list[JsonObject]) -> None:
             "Adding back to VolumeAttachment queue for forced reprocessing",
             attachment=metadata["name"],
         )
-        node = item["spec"]["nodeName"]
-        keys.append(forced_key(work.key.driver, node, metadata["name"], metadata["uid"]))
+        node, name, uid = item["spec"]["nodeName"], metadata["name"], metadata["uid"]
+        keys.append(attachment_key(work.key.driver, node, name, uid, FORCED))
     if keys:
         work.reach("add-forced")
         work.context.queue.add(keys)
@@ -356,7 +327,7 @@ def _gce_handle(handle: str, node_id: str) -> str:
 def state(attachment: JsonObject) -> str:
     """Return the attachment's state, one of `STATES`, for the metric (A-113)."""
     status = attachment.get("status") or {}
-    if attachment["metadata"].get("deletionTimestamp"):
+    if is_deleting(attachment):
         return "failing" if status.get("detachError") else "detaching"
     if status.get("attachError"):
         return "failing"

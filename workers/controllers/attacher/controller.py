@@ -9,18 +9,18 @@ from workers.controllers.attacher import names
 from workers.controllers.attacher.attach import AttachmentPass, attach
 from workers.controllers.attacher.compare import can_compare, compare
 from workers.controllers.attacher.detach import abandon, detach, pretend, release_volume, take_back
-from workers.controllers.attacher.spec import SPEC
+from workers.controllers.attacher.spec import SPEC, settings_of
 from workers.engine.controller import Due
 from workers.engine.live import DriverPass
 from workers.engine.outcome import Ended, done
 from workers.errors import ApiError, LeaseLost, TransientError
 from workers.kube import paths
 from workers.queue.locks import Lock
+from workers.translate.fields import is_deleting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from workers.controllers.attacher.spec import AttacherSettings
     from workers.drivers.driver import Driver
     from workers.engine.context import Context
     from workers.engine.outcome import Outcome
@@ -48,8 +48,7 @@ class AttacherController:
         if key.kind == names.FINALIZERS:
             return release_volume(DriverPass(context, key, lease, paths.VOLUMES, driver=driver))
         if key.kind == names.RECONCILE:
-            work = DriverPass(context, key, lease, paths.ATTACHMENTS, driver=driver)
-            return compare(work, settings_of(driver))
+            return compare(DriverPass(context, key, lease, paths.ATTACHMENTS, driver=driver))
         return sync_attachment(
             AttachmentPass(context, key, lease, paths.ATTACHMENTS, driver=driver)
         )
@@ -83,12 +82,6 @@ class AttacherController:
         }
 
 
-def settings_of(driver: Driver) -> AttacherSettings:
-    """Return the attacher's settings for one driver."""
-    found: AttacherSettings = driver.settings.controllers[SPEC.name]
-    return found
-
-
 def sync_attachment(work: AttachmentPass) -> Outcome:
     """Reconcile an attachment according to its current state."""
     if not work.read():
@@ -98,10 +91,8 @@ def sync_attachment(work: AttachmentPass) -> Outcome:
     work.is_forced = work.key.kind == names.FORCED
     if not all(map(work.driver.supports, ("CONTROLLER_SERVICE", "PUBLISH_UNPUBLISH_VOLUME"))):
         return pretend(work)
-    if work.is_deleting and work.key.kind == names.ATTACHMENTS:
-        return hand_over(work)
-    if work.is_deleting:
-        return detach(work)
+    if is_deleting(work.item):
+        return hand_over(work) if work.key.kind == names.ATTACHMENTS else detach(work)
     try:
         outcome = attach(work)
     except LeaseLost:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from csi_client import messages as csi
 from workers.constants import ANN_MIGRATED_TO
 from workers.controllers.attacher import volume as volumes
 from workers.controllers.attacher.names import Reason, finalizer
-from workers.controllers.attacher.volume import AttachError, Target
+from workers.controllers.attacher.volume import AttachError, Record, ReplacedVolumeError
 from workers.engine.belief import user_of
 from workers.engine.outcome import Ended, done, retry, wait
 from workers.errors import ApiError, LeaseLost, QueueUnavailable, TransientError
@@ -25,14 +26,14 @@ from workers.kube.errors import RefusedError
 from workers.kube.finalizers import removed
 from workers.migration.plugins import in_tree_source
 from workers.observability.logging import get_logger
-from workers.translate.fields import version_of
+from workers.translate.fields import annotations_of, is_deleting, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
     from workers.controllers.attacher.attach import AttachmentPass
-    from workers.controllers.attacher.volume import Memory, Record
+    from workers.controllers.attacher.volume import Memory
     from workers.engine.live import DriverPass
     from workers.engine.outcome import Outcome
     from workers.kube.objects import JsonObject
@@ -54,8 +55,7 @@ beyond `longest_pass`.
 def detach(work: AttachmentPass) -> Outcome:
     """Unpublish the volume (A-060).
 
-    Without csi-fleet's finalizer, the volume is unpublished only for a forced key (see
-    `names.forced_key`).
+    Without csi-fleet's finalizer, the volume is unpublished only for a forced key (`names.FORCED`).
     """
     if not work.has_finalizer and not work.is_forced:
         return done("detached already")
@@ -74,7 +74,7 @@ def unpublish(work: AttachmentPass) -> None:
         Ended: a lock is busy, or a dead worker's publish may still be running.
     """
     known = work.remembered()
-    target = find_target(work, known)
+    target = find_published(work, known)
     secrets = find_secrets(work, target.secret)
     node_ids = find_node_ids(work, known)
     work.lock_calls("detach", target.handle, node_ids[0], multi_node=target.is_multi_node)
@@ -90,58 +90,48 @@ def unpublish(work: AttachmentPass) -> None:
 def send_unpublish(
     work: AttachmentPass, handle: str, node_id: str, secrets: Mapping[str, str]
 ) -> None:
-    """Unpublish the volume from one node id.
-
-    Raises:
-        AttachError: the driver refused the call or did not answer in time.
-    """
+    """Unpublish the volume from one node id."""
     request = volumes.unpublish_request(handle, node_id, secrets)
     work.reach("unpublish")
     work.ask("detach", request, csi.ControllerUnpublishVolumeResponse)
 
 
-def find_target(work: AttachmentPass, known: Memory) -> Target:
+def find_published(work: AttachmentPass, known: Memory) -> Record:
     """Find the volume in its PV, in the attachment, or in the record of its publish."""
-    name = volumes.volume_name(work.item)
-    if not name:
-        return Target.of_source(volumes.inline_source(work.item))
-    volume = work.read_volume(name)
-    if volume is None:
-        return recorded_target(work, name, known, volumes.missing_volume(name))
-    source = volumes.volume_source(volume)
-    if volumes.is_of_another(work.item, source):
-        return recorded_target(work, name, known, volumes.replaced_volume(name), is_replaced=True)
-    return Target.of_source(source)
+    try:
+        source = volumes.attached_source_of(work.item, work.read_volume)
+    except AttachError as error:
+        is_replaced = isinstance(error, ReplacedVolumeError)
+        if not is_replaced and error.reason is not Reason.VOLUME_MISSING:
+            raise
+        return recorded(work, known, error, is_replaced=is_replaced)
+    return Record.of(source, work.driver.name)
 
 
-def recorded_target(
-    work: AttachmentPass,
-    name: str,
-    known: Memory,
-    problem: AttachError,
-    *,
-    is_replaced: bool = False,
-) -> Target:
+def recorded(
+    work: AttachmentPass, known: Memory, problem: AttachError, *, is_replaced: bool
+) -> Record:
     """Return the volume that the record of the publish names, because the volume's PV is gone.
 
     If a PV with a different handle has replaced the original PV, a record counts only if the
     attachment's name proves the record, because the other volume may be in use on the same node.
+    This also holds for a record from Redis.
 
     Raises:
         AttachError: `problem`; no usable record names the volume.
     """
-    found = volumes.annotated_record(work.item, work.settings.record_annotation)
-    if is_replaced and found and not volumes.proves(work.item, str(found["handle"])):
-        found = None
-    found = found or volumes.confirmed_record(known.record, work.item)
-    if found is None or found.get("driver") != work.driver.name:
+    annotated = volumes.annotated_record(work.item, work.settings.record_annotation)
+    if is_replaced:
+        annotated = volumes.proven(work.item, annotated)
+    found = annotated or volumes.proven(work.item, known.record)
+    if found is None or found.driver != work.driver.name:
         raise problem
     _log.warning(
         "the PersistentVolume now names a different volume, so the volume of the recorded "
         "publish is detached",
-        volume=name,
+        volume=volumes.volume_name(work.item),
     )
-    return Target.of_record(found)
+    return found
 
 
 def find_secrets(work: AttachmentPass, reference: SecretRef | None) -> dict[str, str]:
@@ -237,16 +227,12 @@ def take_back(work: AttachmentPass) -> Outcome:
     the same volume and node has priority.
     """
     memory, found = work.memory, work.memory.record
-    gone = done("attachment is gone")
-    if not memory.calls.newest or not volumes.is_record(found):
-        return gone
-    target, node_id = Target.of_record(found), str(found.get("node") or "")
-    if found.get("driver") != work.driver.name or not node_id:
-        return gone
+    if not memory.calls.newest or not (found and found.node) or found.driver != work.driver.name:
+        return done("attachment is gone")
     # The rest of the attachment is unknown; no PV has the name "-".
     spec = {"attacher": work.driver.name, "nodeName": "", "source": {"persistentVolumeName": "-"}}
     work.item = {"metadata": {"name": work.name}, "spec": spec}
-    work.lock_calls("detach", target.handle, node_id, multi_node=False)
+    work.lock_calls("detach", found.handle, found.node, multi_node=False)
     if seconds := memory.calls.seconds_left(work.lease.session):
         return wait(seconds, "the late publish may still run")
     user = user_of(work.context.kube, paths.ATTACHMENTS, lambda item: _is_of(work, item, found))
@@ -254,15 +240,14 @@ def take_back(work: AttachmentPass) -> Outcome:
         work.keep("forget", {})
         return done(f"{user} is of the same volume and node")
     try:
-        secrets = find_secrets(work, target.secret)
-        send_unpublish(work, target.handle, node_id, secrets)
+        send_unpublish(work, found.handle, found.node, find_secrets(work, found.secret))
     except AttachError as error:
         work.failure(error.message, operation="detach")
         return work.again(error, "detach failed")
     _log.warning(
         "undoing a publish that ended after its attachment was gone",
-        volume_id=target.handle,
-        node=node_id,
+        volume_id=found.handle,
+        node=found.node,
     )
     work.keep("forget", {})
     return done("late publish undone")
@@ -272,18 +257,14 @@ def _is_of(work: AttachmentPass, item: JsonObject, wanted: Record) -> bool:
     """Return True if an attachment may belong to the recorded volume and node."""
     ids = {volumes.annotated_id(item), *volumes.earlier_ids(item)} - {""}
     node = work.key.object.partition("/")[0]
-    is_there = wanted["node"] in ids if ids else item["spec"]["nodeName"] == node
+    is_there = wanted.node in ids if ids else item["spec"]["nodeName"] == node
     if item["spec"]["attacher"] != work.driver.name or not is_there:
         return False
     try:
-        name = volumes.volume_name(item)
-        volume = work.find(paths.VOLUMES, name) if name else None
-        if name and volume is None:
-            return True
-        source = volumes.volume_source(volume) if volume else volumes.inline_source(item)
+        source = volumes.source_of(item, partial(work.find, paths.VOLUMES))
     except AttachError:
         return True
-    return bool(source.handle == wanted["handle"])
+    return source.handle == wanted.handle
 
 
 def _note(work: AttachmentPass, step: str, mark: Mapping[str, Any]) -> None:
@@ -300,7 +281,7 @@ def pretend(work: AttachmentPass) -> Outcome:
     if not work.is_attached:
         # This also clears errors and metadata from the time when the driver could attach.
         work.save_attached({})
-    if work.is_deleting and work.has_finalizer:
+    if is_deleting(work.item) and work.has_finalizer:
         with suppress(AttachError):
             if name := volumes.volume_name(work.item):
                 work.read_volume(name)
@@ -346,11 +327,8 @@ def release_volume(work: DriverPass) -> Outcome:
 
 def may_go(volume: JsonObject, driver: str) -> bool:
     """Return True if the PV is being deleted, or is in-tree and not migrated to this driver."""
-    metadata = volume["metadata"]
-    if metadata.get("deletionTimestamp"):
-        return True
-    migrated_to = (metadata.get("annotations") or {}).get(ANN_MIGRATED_TO)
-    return in_tree_source(volume) is not None and migrated_to != driver
+    is_migrated = annotations_of(volume).get(ANN_MIGRATED_TO) == driver
+    return is_deleting(volume) or (in_tree_source(volume) is not None and not is_migrated)
 
 
 def is_attached(work: DriverPass) -> bool:

@@ -17,6 +17,7 @@ from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.kube.finalizers import has_finalizer
 from workers.queue.inspect import read_key
+from workers.translate.fields import is_deleting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,10 +83,9 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
         ((queue, one) for queue, one in attached.items() if one.get("name") == spec["attacher"]),
         (spec["attacher"], None),
     )
+    kind = names.DETACHMENTS if is_deleting(found) else names.ATTACHMENTS
     uid = found["metadata"]["uid"]
-    is_deleting = found["metadata"].get("deletionTimestamp") is not None
-    make = names.detachment_key if is_deleting else names.attachment_key
-    key = make(queue_name, spec["nodeName"], name, uid)
+    key = names.attachment_key(queue_name, spec["nodeName"], name, uid, kind)
     return AttachmentFacts(
         name,
         now,
@@ -116,10 +116,9 @@ def attachment_cause(facts: AttachmentFacts) -> Cause:
 
 def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
     """Return why csi-fleet has nothing to do for the attachment now; None if it has work to do."""
-    metadata = attachment["metadata"]
     node = attachment["spec"]["nodeName"]
-    if metadata.get("deletionTimestamp") and not has_finalizer(attachment, finalizer):
-        others = ", ".join(metadata.get("finalizers") or ())
+    if is_deleting(attachment) and not has_finalizer(attachment, finalizer):
+        others = ", ".join(attachment["metadata"].get("finalizers") or ())
         return Cause(
             "foreign-finalizer",
             f"The volume is detached from node {node}, but the finalizers of other controllers "
@@ -127,24 +126,19 @@ def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
             "Wait until these controllers remove their finalizers; then the VolumeAttachment is "
             "gone.",
         )
-    if (attachment.get("status") or {}).get("attached") and not metadata.get("deletionTimestamp"):
+    if (attachment.get("status") or {}).get("attached") and not is_deleting(attachment):
         return Cause("attached", f"The volume is attached to node {node}.", is_problem=False)
     return None
 
 
 def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
     """Return the cause for an attachment that must still be attached or detached."""
-    state, word, error = facts.state, "attach", (attachment.get("status") or {}).get("attachError")
-    if attachment["metadata"].get("deletionTimestamp"):
-        word, error = "detach", (attachment.get("status") or {}).get("detachError")
+    state, word = facts.state, "detach" if is_deleting(attachment) else "attach"
+    error = (attachment.get("status") or {}).get(f"{word}Error")
     if state is not None:
-        for cause in (
-            queueing.running(state),
-            queueing.paused(state),
-            None if state.fails else queueing.queued(state),
-        ):
-            if cause is not None:
-                return cause
+        cause = queueing.running(state) or queueing.paused(state)
+        if cause := cause or (None if state.fails else queueing.queued(state)):
+            return cause
     told = (str(error.get("message") or ""), stamp(str(error.get("time") or ""))) if error else None
     if told or (state is not None and state.fails):
         found = queueing.last_error(state, told)

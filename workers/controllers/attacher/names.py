@@ -33,8 +33,17 @@ class Reason(StrEnum):
 
 
 ATTACHMENTS: Final = "attachments"
+
 DETACHMENTS: Final = "detachments"
+"""Deleted attachments; their own queue keeps detaches from delaying attaches (DA-023)."""
+
 FORCED: Final = "forced-attachments"
+"""Attachments whose publication differs from their status (A-095).
+
+The key itself is the request for a call, so it is kept until a call succeeds or the attachment is
+gone.
+"""
+
 FINALIZERS: Final = "attach-finalizers"
 RECONCILE: Final = "reconcile-attachments"
 
@@ -54,30 +63,13 @@ def lease_name(driver_name: str) -> str:
     return sanitize_name(f"external-attacher-leader-{driver_name}")
 
 
-def attachment_key(queue_name: str, node: str, name: str, uid: str) -> Key:
-    """Return the key of an attachment, which names the node where other keys have a namespace.
+def attachment_key(queue_name: str, node: str, name: str, uid: str, kind: str = ATTACHMENTS) -> Key:
+    """Return a key of an attachment, which names the node where other keys have a namespace.
 
     The queue is therefore fair between nodes (MA-015). The uid gives an attachment that was
     recreated under the same name its own counters and state (DA-004, DA-005).
     """
-    return Key(ATTACHMENTS, queue_name, f"{node}/{name}", uid)
-
-
-def detachment_key(queue_name: str, node: str, name: str, uid: str) -> Key:
-    """Return the key of a deleted attachment.
-
-    Such keys have their own queue, so that detaches do not delay attaches (DA-023).
-    """
-    return Key(DETACHMENTS, queue_name, f"{node}/{name}", uid)
-
-
-def forced_key(queue_name: str, node: str, name: str, uid: str) -> Key:
-    """Return the key of an attachment whose publication differs from its status (A-095).
-
-    The key itself is the request for a call, so it is kept until a call succeeds or the attachment
-    is gone.
-    """
-    return Key(FORCED, queue_name, f"{node}/{name}", uid)
+    return Key(kind, queue_name, f"{node}/{name}", uid)
 
 
 def finalizer_key(queue_name: str, volume: str) -> Key:
@@ -90,7 +82,7 @@ def reconcile_key(queue_name: str) -> Key:
     return Key(RECONCILE, queue_name, "volumes")
 
 
-def keys_of(queue_name: str, node: str, name: str, uid: str) -> tuple[Key, Key, Key]:
+def keys_of(queue_name: str, node: str, name: str, uid: str) -> list[Key]:
     """Return every key that an attachment can have."""
-    parts = (queue_name, node, name, uid)
-    return attachment_key(*parts), detachment_key(*parts), forced_key(*parts)
+    kinds = (ATTACHMENTS, DETACHMENTS, FORCED)
+    return [attachment_key(queue_name, node, name, uid, kind) for kind in kinds]

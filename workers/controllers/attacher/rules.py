@@ -15,10 +15,11 @@ import msgspec
 
 from workers.constants import ANN_MIGRATED_TO
 from workers.controllers.attacher.names import (
+    ATTACHMENTS,
+    DETACHMENTS,
     EARLIER_IDS,
     NODE_ID,
     attachment_key,
-    detachment_key,
     finalizer,
     finalizer_key,
     keys_of,
@@ -68,8 +69,8 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     @property
     def key(self) -> Key:
         """The attachment's key; a deleted attachment is in the queue for detaches."""
-        make = detachment_key if self.is_deleting else attachment_key
-        return make(self.driver, self.node, self.name, self.uid)
+        kind = DETACHMENTS if self.is_deleting else ATTACHMENTS
+        return attachment_key(self.driver, self.node, self.name, self.uid, kind)
 
     @property
     def forgotten(self) -> list[Told]:
@@ -97,13 +98,8 @@ class AttacherRules:
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
         """Replace the drivers; a new driver causes a new LIST request (`Watch.relists`)."""
         views = [
-            DriverView(
-                name=record["name"],
-                queue_name=record["queue_name"],
-                finalizer=finalizer(record["name"]),
-                can_attach=can_attach(record),
-            )
-            for record in drivers
+            DriverView(one["name"], one["queue_name"], finalizer(one["name"]), can_attach(one))
+            for one in drivers
         ]
         self._drivers = {view.name: view for view in views}
         self._by_finalizer = {view.finalizer: view for view in views}
@@ -262,16 +258,9 @@ def waiting_of(item: Attachment, driver: DriverView) -> Waiting:
 def fingerprint(item: Attachment, driver: DriverView) -> int:
     """Return a hash of the fields that other programs can change on an attachment."""
     meta = item.metadata
-    annotations = dict(meta.annotations or {})
-    for name in (NODE_ID, EARLIER_IDS):
-        annotations.pop(name, None)
-    return hash(
-        (
-            meta.uid,
-            bool(meta.deletion_timestamp),
-            item.status.attached,
-            frozenset(one for one in meta.finalizers or () if one != driver.finalizer),
-            frozenset(annotations.items()),
-            frozenset((meta.labels or {}).items()),
-        )
-    )
+    ours = {NODE_ID, EARLIER_IDS}
+    finalizers = frozenset(one for one in meta.finalizers or () if one != driver.finalizer)
+    annotations = frozenset(one for one in (meta.annotations or {}).items() if one[0] not in ours)
+    labels = frozenset((meta.labels or {}).items())
+    is_deleting = bool(meta.deletion_timestamp)
+    return hash((meta.uid, is_deleting, item.status.attached, finalizers, annotations, labels))

@@ -23,6 +23,8 @@ from workers.spec import Kind, Permission, Spec, Watch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from workers.drivers.driver import Driver
+
 ALLOCATABLE_COUNT: Final = "MutableCSINodeAllocatableCount"
 
 GATES: Final = (
@@ -102,6 +104,12 @@ class AttacherSettings:
     record_annotation: str = setting("attach-record-annotation", FLAGS)
 
 
+def settings_of(driver: Driver) -> AttacherSettings:
+    """Return the attacher's settings for one driver."""
+    found: AttacherSettings = driver.settings.controllers["attacher"]
+    return found
+
+
 def read_settings(values: Mapping[str, Any]) -> AttacherSettings:
     """Build the settings from the value of every flag by name.
 
@@ -134,36 +142,26 @@ PERMISSIONS: Final = (
 needed.
 """
 
+
+def _attachments(kind: str, task: str, work_queue: str, *operations: str) -> Kind:
+    return Kind(
+        kind,
+        task=task,
+        work_queue=work_queue,
+        operations=operations,
+        subject=paths.ATTACHMENTS,
+        noun="va",
+        group_by=("spec", "nodeName"),
+    )
+
+
 SPEC: Final = Spec(
     name="attacher",
     program="csi-attacher",
     kinds=(
-        Kind(
-            names.ATTACHMENTS,
-            task="attachments.sync",
-            work_queue="csi-attacher-va",
-            operations=("attach",),
-            subject=paths.ATTACHMENTS,
-            noun="va",
-            group_by=("spec", "nodeName"),
-        ),
-        Kind(
-            names.DETACHMENTS,
-            task="attachments.detach",
-            work_queue="csi-attacher-va-detach",
-            operations=("detach",),
-            subject=paths.ATTACHMENTS,
-            noun="va",
-            group_by=("spec", "nodeName"),
-        ),
-        Kind(
-            names.FORCED,
-            task="attachments.force",
-            work_queue="csi-attacher-forced",
-            subject=paths.ATTACHMENTS,
-            noun="va",
-            group_by=("spec", "nodeName"),
-        ),
+        _attachments(names.ATTACHMENTS, "attachments.sync", "csi-attacher-va", "attach"),
+        _attachments(names.DETACHMENTS, "attachments.detach", "csi-attacher-va-detach", "detach"),
+        _attachments(names.FORCED, "attachments.force", "csi-attacher-forced"),
         Kind(
             names.FINALIZERS,
             task="attachments.finalizer",

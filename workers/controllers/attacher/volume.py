@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from csi_client import messages as csi
 from workers.controllers.attacher.names import EARLIER_IDS, NODE_ID, Reason
@@ -23,11 +23,9 @@ from workers.migration.to_csi import volume_to_csi
 from workers.translate.secrets import SecretRef
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from workers.kube.objects import JsonObject
-
-Record = dict[str, Any]
 
 _MULTI_NODE: Final = frozenset({"ReadOnlyMany", "ReadWriteMany"})
 _HASHED: Final = re.compile("csi-[0-9a-f]{64}")
@@ -109,11 +107,6 @@ def volume_name(attachment: JsonObject) -> str:
     return str(name)
 
 
-def inline_source(attachment: JsonObject) -> Source:
-    """Return the volume source that is specified inline in the attachment."""
-    return Source(attachment["spec"]["source"]["inlineVolumeSpec"], is_migrated=True)
-
-
 def volume_source(volume: JsonObject) -> Source:
     """Return the source of a PV's volume.
 
@@ -142,18 +135,44 @@ def foreign_driver(volume: JsonObject, driver: str) -> str:
     return found if found and found != driver else ""
 
 
-def missing_volume(name: str) -> AttachError:
-    """Return the error for a missing PV."""
-    return AttachError(f'persistentvolume "{name}" not found', reason=Reason.VOLUME_MISSING)
+class ReplacedVolumeError(AttachError):
+    """The PV was recreated for another volume, and no record has the first PV's handle."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"persistentvolume {name} is a different volume from the one that was attached, and "
+            "the handle of the attached volume is not recorded. Detach that volume in the storage "
+            "backend, then remove the finalizer from the attachment"
+        )
 
 
-def replaced_volume(name: str) -> AttachError:
-    """Return the error for a recreated PV if no record has the first PV's handle."""
-    return AttachError(
-        f"persistentvolume {name} is a different volume from the one that was attached, and the "
-        "handle of the attached volume is not recorded. Detach that volume in the storage backend, "
-        "then remove the finalizer from the attachment"
-    )
+def source_of(attachment: JsonObject, find: Callable[[str], JsonObject | None]) -> Source:
+    """Return the source of an attachment's volume; `find` returns the PV of that name.
+
+    Raises:
+        AttachError: the PV is missing, or a source is invalid.
+    """
+    name = volume_name(attachment)
+    if not name:
+        return Source(attachment["spec"]["source"]["inlineVolumeSpec"], is_migrated=True)
+    volume = find(name)
+    if volume is None:
+        message = f'persistentvolume "{name}" not found'
+        raise AttachError(message, reason=Reason.VOLUME_MISSING)
+    return volume_source(volume)
+
+
+def attached_source_of(attachment: JsonObject, find: Callable[[str], JsonObject | None]) -> Source:
+    """Return the source of the volume that the attachment was created for.
+
+    Raises:
+        ReplacedVolumeError: the PV is now another volume.
+        AttachError: the PV is missing, or a source is invalid.
+    """
+    source = source_of(attachment, find)
+    if is_of_another(attachment, source):
+        raise ReplacedVolumeError(volume_name(attachment))
+    return source
 
 
 # Nodes.
@@ -184,7 +203,7 @@ def annotated_id(attachment: JsonObject) -> str:
 def earlier_ids(attachment: JsonObject) -> list[str]:
     """Return the node ids of earlier publishes; an empty list if the annotation is unreadable."""
     found = _annotated_json(attachment, EARLIER_IDS)
-    return [one for one in found if one and is_sendable(one)] if isinstance(found, list) else []
+    return list(filter(None, map(sendable, found))) if isinstance(found, list) else []
 
 
 def with_earlier(attachment: JsonObject, node_id: str) -> dict[str, str]:
@@ -233,82 +252,76 @@ def unpublish_request(
 # The record that a publish stores for its detach.
 
 
-class Target(NamedTuple):
-    """The volume to unpublish, as the driver identifies it."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A published volume as the driver identifies it, without secret data.
 
+    Attributes:
+        node: the node id; "" if it is not recorded.
+        is_multi_node: as in `Source`; False for a stored record, which has no access modes.
+    """
+
+    driver: str
     handle: str
-    secret: SecretRef | None
+    node: str = ""
+    secret: SecretRef | None = None
     is_multi_node: bool = False
 
     @classmethod
-    def of_source(cls, source: Source) -> Self:
-        """Return the target for a PV or an inline volume."""
-        return cls(source.handle, source.secret, source.is_multi_node)
+    def of(cls, source: Source, driver: str, node_id: str = "") -> Self:
+        """Return the record of a PV's or an inline volume's publish."""
+        return cls(driver, source.handle, node_id, source.secret, source.is_multi_node)
 
     @classmethod
-    def of_record(cls, record: Record) -> Self:
-        """Return the target for a record; the volume's access modes are no longer known."""
-        namespace, name = record.get("secret") or ("", "")
-        return cls(str(record["handle"]), SecretRef(name, namespace) if name else None)
+    def read(cls, found: object) -> Self | None:
+        """Read a record; None if it has another form, because any user can write the annotation."""
+        if not isinstance(found, dict) or not (handle := sendable(found.get("handle"))):
+            return None
+        match found.get("secret") or ("", ""):
+            case [namespace, name] if sendable(namespace) == namespace and sendable(name) == name:
+                secret = SecretRef(name, namespace) if name else None
+                driver, node = sendable(found.get("driver")), sendable(found.get("node"))
+                return cls(driver, handle, node, secret)
+        return None
 
+    def data(self) -> dict[str, Any]:
+        """Return the record in the form that is stored."""
+        secret = [self.secret.namespace, self.secret.name] if self.secret else None
+        return {"driver": self.driver, "handle": self.handle, "node": self.node, "secret": secret}
 
-def record(source: Source, driver: str, node_id: str) -> Record:
-    """Return the data about this publish that its detach needs, without secret data."""
-    secret = source.secret
-    return {
-        "driver": driver,
-        "handle": source.handle,
-        "node": node_id,
-        "secret": [secret.namespace, secret.name] if secret else None,
-    }
-
-
-def record_text(wanted: Record) -> str:
-    """Return the text of a record, as it is written to the annotation."""
-    return json.dumps(wanted, sort_keys=True, separators=(",", ":"))
+    def text(self) -> str:
+        """Return the record as it is written to the annotation."""
+        return json.dumps(self.data(), sort_keys=True, separators=(",", ":"))
 
 
 def annotated_record(attachment: JsonObject, annotation: str) -> Record | None:
     """Return the record in the attachment's annotation; None if it is absent or unreadable."""
-    found = _annotated_json(attachment, annotation)
-    return found if is_record(found) else None
+    return Record.read(_annotated_json(attachment, annotation))
 
 
-def confirmed_record(found: object, attachment: JsonObject) -> Record | None:
-    """Return a record from Redis if the attachment's name proves it, else None.
-
-    The attach/detach controller derives an attachment's name from the hash of handle, driver and
-    node. So write access to Redis is not enough to direct a detach to another volume.
-    """
-    return found if is_record(found) and proves(attachment, str(found["handle"])) else None
-
-
-def is_record(found: object) -> TypeGuard[Record]:
-    """Return True if `found` has the form of a record; any user can write the annotation."""
-    if not isinstance(found, dict) or not (found.get("handle") and is_sendable(found["handle"])):
-        return False
-    secret = found.get("secret")
-    is_pair = isinstance(secret, list) and len(secret) == len(("namespace", "name"))
-    return not secret or (is_pair and all(map(is_sendable, secret)))
-
-
-def is_sendable(value: object) -> bool:
-    """Return True for a string that can be encoded as UTF-8; JSON can contain lone surrogates."""
-    if not isinstance(value, str):
-        return False
+def sendable(value: object) -> str:
+    """Return a string that can be encoded as UTF-8, else ""; JSON can contain lone surrogates."""
     try:
-        value.encode()
+        return value if isinstance(value, str) and value.encode() else ""
     except UnicodeEncodeError:
-        return False
-    return True
+        return ""
 
 
 def proves(attachment: JsonObject, handle: str) -> bool:
-    """Return True if the attachment's name is the hash of `handle`, the driver and the node."""
+    """Return True if the attachment's name is the hash of `handle`, the driver and the node.
+
+    The attach/detach controller derives the name in this way. So write access to Redis is not
+    enough to direct a detach to another volume.
+    """
     spec = attachment["spec"]
     text = f"{handle}{spec['attacher']}{spec['nodeName']}"
     name = f"csi-{hashlib.sha256(text.encode()).hexdigest()}"
     return bool(name == attachment["metadata"]["name"])
+
+
+def proven(attachment: JsonObject, record: Record | None) -> Record | None:
+    """Return the record if the attachment's name proves it, else None."""
+    return record if record and proves(attachment, record.handle) else None
 
 
 def is_of_another(attachment: JsonObject, source: Source) -> bool:
@@ -353,7 +366,7 @@ class Memory:
     def read(cls, mark: Mapping[str, Any]) -> Self:
         """Read the state from a mark."""
         return cls(
-            record=mark.get("record"),
+            record=Record.read(mark.get("record")),
             nodes=tuple(mark.get("nodes") or ()),
             calls=OpenCalls.read((mark.get("call") or {}).get("until"), mark.get("overtaken")),
             aborted=int(mark.get("aborted") or 0),
@@ -367,7 +380,7 @@ class Memory:
     def mark(self) -> dict[str, Any]:
         """Return the state as a mark, without empty fields."""
         found = {
-            "record": self.record,
+            "record": self.record.data() if self.record else None,
             "nodes": list(self.nodes),
             "call": {"until": self.calls.newest.data()} if self.calls.newest else None,
             "overtaken": self.calls.earlier.data(),

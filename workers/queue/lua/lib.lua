@@ -8,6 +8,7 @@
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, for any number of tenants (G12)
 local FIFO_STEP = 0.000001     -- added per arrival, so that keys with equal virtual times stay in order
 local WOKEN_MS = 2000          -- a wake-up that is not answered within this time is lost
+local HELD_MS = 2000           -- how long a driver's next call is kept for a kind whose turn it is
 local TRAIL_NOTES = 40         -- number of notes that are kept in each key's trail
 local TRAIL_SECONDS = 3600
 local TIGHT_SHARE = 0.6        -- beyond this share of Redis' memory in use, no trails are written
@@ -357,8 +358,8 @@ local function charge(lane)
 end
 
 -- Return the state of a lane if its limits allow one of its waiting keys to be taken now, else nil.
--- `reserved` is how many of the driver's remaining calls are reserved for the turns of other kinds.
-local function open_lane(lane, reserved)
+-- `kept` is how many of the driver's remaining calls are kept for the turns of other kinds.
+local function open_lane(lane, kept)
   local first, retry = redis.call('ZCARD', K.ready .. lane), redis.call('ZCARD', K.retry .. lane)
   if first + retry == 0 then return nil end
   local raw = redis.call('HMGET', K.limits .. lane, 'concurrency', 'rate', 'burst', 'tokens', 'at',
@@ -369,7 +370,7 @@ local function open_lane(lane, reserved)
     tonumber(raw[11])) - busy(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
   if total > 0 and CALLS_DRIVER[kind] then
-    local all = reserved or 0
+    local all = kept or 0
     for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
     free = math.min(free, total - all)
   end

@@ -52,27 +52,58 @@ local function pop_next(lane, open)
   return key
 end
 
--- Take the next key of a driver's kinds (a set), and return it with its lane. Kinds take turns: the
--- kinds of one list or, with a limit on all calls of the driver (`total`), all kinds. If a kind
--- that the caller does not handle has an earlier turn, one call is kept free for it.
-local function next_key(driver, wanted, any)
-  local has_total = (tonumber(redis.call('HGET', K.limits .. any .. '|' .. driver, 'total')) or 0) > 0
-  local field = has_total and driver or celery_of(any .. '|' .. driver)
-  local last, reserved = tonumber(redis.call('HGET', K.turns, field)) or 0, 0
+-- Return true if the next call of a driver is kept for a lane whose turn it is. Its workers were
+-- woken when the call was first refused to others, and may be gone: after HELD_MS the turn passes,
+-- until workers of the lane ask again.
+local function is_held(lane)
+  local since = tonumber(redis.call('HGET', K.turns, lane))
+  if not since or since > now then
+    redis.call('HSET', K.turns, lane, string.format('%d', now))
+    return true
+  end
+  return now - since <= HELD_MS
+end
+
+-- For a driver with a limit on all its calls (`total`), return by a kind's number how many calls
+-- are kept for kinds with an earlier turn that the caller does not handle. Only keys that call the
+-- driver move these turns: other keys need no call, so a stream of them must not pass a turn over.
+local function kept_calls(driver, wanted)
+  local last = math.floor(tonumber(redis.call('HGET', K.turns, driver)) or 0)
+  local kept, count = {}, 0
   for turn = 1, #KINDS do
     local number = (last + turn - 1) % #KINDS + 1
     local kind = KINDS[number]
     local lane = kind .. '|' .. driver
+    kept[number] = count
     if wanted[kind] then
-      local open = open_lane(lane, reserved)
+      redis.call('HDEL', K.turns, lane)
+    elseif CALLS_DRIVER[kind] and open_lane(lane, count) and is_held(lane) then
+      count = count + 1
+      wake_lane(lane)
+    end
+  end
+  return kept
+end
+
+-- Take the next key of a driver's kinds (a set), and return it with its lane. The kinds of a list
+-- take turns; with a limit on all calls of the driver, all kinds that call it take turns too.
+local function next_key(driver, wanted, any)
+  local has_total = (tonumber(redis.call('HGET', K.limits .. any .. '|' .. driver, 'total')) or 0) > 0
+  local kept = has_total and kept_calls(driver, wanted) or {}
+  local list = celery_of(any .. '|' .. driver)
+  local last = math.floor(tonumber(redis.call('HGET', K.turns, list)) or 0)
+  for turn = 1, #KINDS do
+    local number = (last + turn - 1) % #KINDS + 1
+    local kind = KINDS[number]
+    if wanted[kind] then
+      local lane = kind .. '|' .. driver
+      local open = open_lane(lane, kept[number])
       local key = open and pop_next(lane, open)
       if key then
-        redis.call('HSET', K.turns, field, number)
+        redis.call('HSET', K.turns, list, number)
+        if has_total and CALLS_DRIVER[kind] then redis.call('HSET', K.turns, driver, number) end
         return key, lane
       end
-    elseif has_total and CALLS_DRIVER[kind] and open_lane(lane, reserved) then
-      reserved = reserved + 1
-      wake_lane(lane)
     end
   end
   return nil

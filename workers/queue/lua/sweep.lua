@@ -97,6 +97,7 @@ if is_check then
   local old = redis.call('ZRANGEBYSCORE', K.declared, '-inf', now - keep_limits, 'LIMIT', 0, limit)
   for _, lane in ipairs(old) do
     redis.call('DEL', K.limits .. lane, K.ghosts .. lane)
+    redis.call('HDEL', K.turns, lane)
     if not string.find(lane, '@', 1, true) or clear(lane) then redis.call('ZREM', K.declared, lane) end
   end
   local flat = redis.call('HGETALL', K.blocked)

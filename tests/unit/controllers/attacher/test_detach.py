@@ -337,7 +337,7 @@ def test_ma016_the_status_says_that_the_publish_ended(world):
     world.run(key)
     assert world.queue.marks[key.text]["call"]["until"][0] > time.time()
     world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
-    detach = names.detachment_key(key.driver, "node1", "pv1-node1", key.uid)
+    detach = names.attachment_key(key.driver, "node1", "pv1-node1", key.uid, kind=names.DETACHMENTS)
     assert world.run(detach).action.value == "done"
     assert world.calls[-1] == UNPUBLISH
 
@@ -348,9 +348,9 @@ def test_ma016_nothing_runs_once_the_finalizer_is_gone(world):
     world.run(key)
     world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
     parts = (key.driver, "node1", "pv1-node1", key.uid)
-    world.run(names.detachment_key(*parts))
+    world.run(names.attachment_key(*parts, kind=names.DETACHMENTS))
     assert world.finalizers() == ["x"]
-    assert world.run(names.forced_key(*parts)).action.value == "done"
+    assert world.run(names.attachment_key(*parts, kind=names.FORCED)).action.value == "done"
     assert world.calls[-2:] == [UNPUBLISH, UNPUBLISH]
 
 

@@ -134,7 +134,7 @@ def test_mark_holds_no_secret(world):
 
 
 def test_a022_name_of_an_attachment():
-    """As the attach/detach controller makes it; `confirmed_record` relies on it."""
+    """As the attach/detach controller makes it; `volume.proven` relies on it."""
     digest = hashlib.sha256(b"handle1" + b"csi/test" + b"node1").hexdigest()
     key = names.attachment_key("csi/test", "node1", f"csi-{digest}", "u")
     assert key.object.partition("/")[2] == f"csi-{digest}"
@@ -147,7 +147,9 @@ def test_da023_deleted_attachment_is_left_to_the_other_lane(world):
     outcome = world.sync(CONTROLLER, key)
     assert outcome.action.value == "done"
     assert world.calls == []
-    assert world.queue.added == [(names.detachment_key("csi/test", *parts(key)).text, 0.0)]
+    assert world.queue.added == [
+        (names.attachment_key("csi/test", *parts(key), kind=names.DETACHMENTS).text, 0.0)
+    ]
 
 
 def parts(key):
@@ -158,7 +160,7 @@ def parts(key):
 def test_ma016_forced_publish_of_a_dead_worker(world):
     """MA-016: its record stands under another key of the attachment, and counts all the same."""
     key = world.add_attachment(is_marked=True, attached=True)
-    forced = names.forced_key("csi/test", *parts(key))
+    forced = names.attachment_key("csi/test", *parts(key), kind=names.FORCED)
     world.queue.marks[forced.text] = {"call": {"until": time.time() + 7}}
     world.queue.marks[key.text] = {"call": {"until": time.time() + 3}, "nodes": ["old"]}
     world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
@@ -231,7 +233,7 @@ def test_ma016_a_forced_publish_leaves_no_call(world):
     """MA-016, A-095: no status tells its end, so the mark does; the record stays."""
     key = world.add_attachment(is_marked=True, attached=True)
     assert world.force(key).reason == "attached"
-    mark = world.queue.marks[names.forced_key("csi/test", *parts(key)).text]
+    mark = world.queue.marks[names.attachment_key("csi/test", *parts(key), kind=names.FORCED).text]
     assert set(mark) == {"record"}
 
 

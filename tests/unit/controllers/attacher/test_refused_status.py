@@ -34,7 +34,7 @@ def test_a062_a_conflict_of_the_last_status_is_not_an_attachment_that_was_made_a
     world.client.published = {"handle1": {"nodeID1"}}
     world.add_attachment(is_marked=True, attached=True, is_deleting=True, finalizers=["x"])
     uid = world.attachment()["metadata"]["uid"]
-    key = names.detachment_key("csi/test", "node1", "pv1-node1", uid)
+    key = names.attachment_key("csi/test", "node1", "pv1-node1", uid, kind=names.DETACHMENTS)
     world.api.fail("patch", STATUS, *[BUSY] * WRITE_TRIES)
     outcome = world.run(key)
     assert world.api.of(paths.ATTACHMENTS, "pv1-node1") is not None

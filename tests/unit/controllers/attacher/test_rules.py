@@ -21,7 +21,7 @@ RECORD = {
 }
 KEY = names.attachment_key(DRIVER, "node1", "va", "u1")
 RELEASE = names.finalizer_key(DRIVER, "pv1")
-DETACH = names.detachment_key(DRIVER, "node1", "va", "u1")
+DETACH = names.attachment_key(DRIVER, "node1", "va", "u1", kind=names.DETACHMENTS)
 CREATED, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
 FORGOTTEN = [Forget(key) for key in names.keys_of(DRIVER, "node1", "va", "u1")]
 
