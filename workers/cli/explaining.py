@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
-from workers.explain import away, generic, gone, nouns
+from workers.explain import away, commands, generic, gone, nouns
 from workers.explain.facts import NO_REASON, Cause
 from workers.explain.generic import Explained
 from workers.explain.timeline import timeline
@@ -63,10 +63,11 @@ def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
         found = best(answers(tools, noun, namespace, name))
         if found.cause.code in ABSENT:
             found = gone.explain(tools, noun, namespace, name) or found
-        return Answer(found, unseen(tools, found.cause))
+        cause, problem = unseen(tools, found.cause), ""
     except QueueUnavailable as error:
         found = away.explain(tools, noun, namespace, name)
-        return Answer(found, found.cause, str(error))
+        cause, problem = found.cause, str(error)
+    return Answer(found, commands.filled(cause, word, namespace, name, found), problem)
 
 
 def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer | None:
@@ -80,7 +81,8 @@ def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer
     if state is None:
         return None
     cause = gone.still_open(tools, noun, state) if gone.is_open(state) else generic.NOTHING
-    return Answer(Explained(cause, state), unseen(tools, cause))
+    found = Explained(cause, state)
+    return Answer(found, commands.filled(unseen(tools, cause), word, namespace, name, found))
 
 
 def unseen(tools: Tools, cause: Cause) -> Cause:
@@ -98,6 +100,7 @@ def unseen(tools: Tools, cause: Cause) -> Cause:
         advice="Start the watcher, or grant the missing permission; work then continues "
         f"automatically. {cause.advice}".rstrip(),
         is_problem=True,
+        templates=(commands.STATUS, *commands.COMMANDS.get(cause.code, ())),
     )
 
 

@@ -35,16 +35,28 @@ _READ_ADVICE: Final = (
 
 def claim_cause(facts: ClaimFacts) -> Cause:
     """Return the first cause that applies to the claim."""
-    for look in _LOOKS:
-        cause = look(facts)
-        if cause is not None:
-            return cause
-    return _unseen(facts)
+    found = next((found for look in _LOOKS if (found := look(facts))), None)
+    return _named(facts, found or _unseen(facts))
 
 
 def cause_of_objects(facts: ClaimFacts) -> Cause | None:
     """Return the first cause that the objects show without Redis; None if they show no cause."""
-    return next((found for look in _OF_OBJECTS if (found := look(facts))), None)
+    found = next((found for look in _OF_OBJECTS if (found := look(facts))), None)
+    return _named(facts, found) if found else None
+
+
+def _named(facts: ClaimFacts, cause: Cause) -> Cause:
+    return cause.with_names(
+        **{
+            "class": facts.class_name,
+            "driver": facts.driver_name,
+            "node": selected_node(facts.claim or {}),
+            "pod": facts.pods[0] if facts.pods else "",
+            "secret": facts.secret.name if facts.secret else "",
+            "secret_namespace": facts.secret.namespace if facts.secret else "",
+            "quota": facts.quotas[0].name if facts.quotas else "",
+        }
+    )
 
 
 def _absent(facts: ClaimFacts) -> Cause | None:
@@ -241,7 +253,14 @@ def _source(facts: ClaimFacts) -> Cause | None:
         f"The claim's volume is to be created from {facts.missing_source}, which does not exist.",
         "Create the source, or create the claim again with a different source. To retry at once, "
         f"run csi-fleet retry pvc {facts.namespace}/{facts.name}.",
+        names=_source_names(facts.missing_source),
     )
+
+
+def _source_names(source: str) -> dict[str, str]:
+    """Return the names of a source such as `VolumeSnapshot shop/nightly`."""
+    kind, _, name = source.partition(" ")
+    return {"source_kind": kind.lower(), "source_namespace": name.partition("/")[0]}
 
 
 def _populated(facts: ClaimFacts) -> Cause | None:
@@ -397,6 +416,7 @@ def _failed(facts: ClaimFacts) -> Cause | None:
             f"used in the last attempt: {problem}.",
             f"{_READ_ADVICE} {again}".rstrip(),
             state.due,
+            names={"secret": name, "secret_namespace": namespace},
         )
     if _EXHAUSTED in message:
         return Cause(

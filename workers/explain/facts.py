@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.explain.serving import NOBODY, Served
@@ -154,6 +154,12 @@ class Cause:
         until: the Unix time at which the wait ends without help; 0 if it does not end without
             help, or if the time is unknown.
         is_problem: False for a state that needs no action.
+        names: further names for the commands, such as `node` or `secret`.
+        move: who can resolve this cause; "" if its code decides it (`workers.explain.moves`).
+        templates: the commands to run next, without names; empty if the code decides them
+            (`workers.explain.commands`).
+        commands: the commands to run next; empty if they are not filled in yet, or if nobody has
+            to act.
     """
 
     code: str
@@ -161,3 +167,11 @@ class Cause:
     advice: str = ""
     until: float = 0.0
     is_problem: bool = True
+    names: Mapping[str, str] = field(default_factory=dict)
+    move: str = ""
+    templates: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+
+    def with_names(self, **names: str) -> Cause:
+        """Return the cause with further names; a name that it already has is kept."""
+        return replace(self, names={**names, **self.names})

@@ -166,14 +166,15 @@ def _deletion_cause(
         return Cause(
             "being-restored",
             "A volume is being restored from the snapshot; the snapshot is deleted afterwards.",
-            "Check the claims that restore the snapshot: csi-fleet explain pvc NAMESPACE/NAME.",
+            "Check the claims that restore the snapshot.",
         )
     if group is not None and objects.is_member_of(snapshot, group):
         name = objects.name_of(group)
         return Cause(
             "in-group",
             f"The snapshot belongs to the group snapshot {name} and is deleted together with it.",
-            f"kubectl delete volumegroupsnapshot {name}",
+            "To delete it now, delete the group snapshot.",
+            names={"group": name},
         )
     if content is None or held is None or not objects.is_deleted_with_snapshot(content):
         is_ours = any(has_finalizer(snapshot, one) for one in _OURS)
@@ -186,7 +187,9 @@ def _deletion_cause(
     return Cause(
         "waits-for-content",
         f"The content {name} of the snapshot must be deleted first: {held.text}",
-        f"csi-fleet explain {shape.content_word} {name}",
+        held.advice,
+        held.until,
+        templates=(f"csi-fleet explain {shape.content_word} {name}",),
     )
 
 
@@ -210,6 +213,11 @@ def content_cause(content: Json, shape: Shape = SNAPSHOT) -> Cause:
                 f"The content was marked for deletion, but its {kind} still exists, so the content "
                 "remains.",
                 f"To delete the snapshot and its content, delete {kind} {key} too.",
+                names={
+                    "snapshot_kind": kind.lower(),
+                    "snapshot": text(content, *ref, "name"),
+                    "namespace": text(content, *ref, "namespace"),
+                },
             )
         if not has_finalizer(content, shape.finalizer) and (cause := deletion.held(content)):
             return cause

@@ -31,8 +31,8 @@ def volume_cause(facts: VolumeFacts) -> Cause:
         return Cause(
             "not-found", f"There is no volume {facts.name}.", "Check the name: kubectl get pv"
         )
-    settled = _settled(facts, facts.volume)
-    return settled or _deletion(facts)
+    cause = _settled(facts, facts.volume) or _deletion(facts)
+    return cause.with_names(driver=facts.owner, **{"class": facts.class_name})
 
 
 def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
@@ -82,12 +82,14 @@ def _deletion(facts: VolumeFacts) -> Cause:
     if facts.driver is None:
         return queueing.unserved(facts.owner, facts.served, workers=facts.workers)
     if facts.attachments:
-        node = min(facts.attachments.values())
+        name, node = min(facts.attachments.items())
         return Cause(
-            "attached",
-            f"The volume is still attached to node {node}.",
+            "still-attached",
+            f"The volume is still attached to node {node} (VolumeAttachment {name}), so it is not "
+            "deleted yet.",
             "Wait until the VolumeAttachment is gone; then the volume is deleted. If this "
-            "persists, check the attacher.",
+            "persists, run the next command: it shows why the volume is not detached.",
+            names={"attachment": name, "node": node},
         )
     state = facts.state
     if state is not None:

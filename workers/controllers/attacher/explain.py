@@ -106,12 +106,21 @@ def attachment_cause(facts: AttachmentFacts) -> Cause:
             f"There is no VolumeAttachment {facts.name}.",
             "Check the name: kubectl get volumeattachments",
         )
-    attacher = str(facts.attachment["spec"]["attacher"])
-    if settled := _settled(facts.attachment, names.finalizer(attacher)):
+    spec = facts.attachment["spec"]
+    return _cause(facts, facts.attachment).with_names(
+        driver=str(spec["attacher"]),
+        node=str(spec["nodeName"]),
+        volume=str((spec.get("source") or {}).get("persistentVolumeName") or ""),
+    )
+
+
+def _cause(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
+    attacher = str(attachment["spec"]["attacher"])
+    if settled := _settled(attachment, names.finalizer(attacher)):
         return settled
     if facts.driver is None:
         return queueing.unserved(attacher, facts.served, workers=facts.workers)
-    return _waiting(facts, facts.attachment)
+    return _waiting(facts, attachment)
 
 
 def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
