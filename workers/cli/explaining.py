@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
-from workers.explain import away, commands, generic, gone, nouns
+from workers.explain import away, commands, generic, gone, nouns, remedies
 from workers.explain.facts import NO_REASON, Cause
 from workers.explain.generic import Explained
 from workers.explain.timeline import timeline
@@ -62,7 +62,7 @@ def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
     try:
         found = best(answers(tools, noun, namespace, name))
         if found.cause.code in ABSENT:
-            found = gone.explain(tools, noun, namespace, name) or found
+            found = _with_remedy(gone.explain(tools, noun, namespace, name) or found)
         cause, problem = unseen(tools, found.cause), ""
     except QueueUnavailable as error:
         found = away.explain(tools, noun, namespace, name)
@@ -116,13 +116,17 @@ def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explain
     for spec in {spec.name: spec for spec, _ in noun.kinds}.values():
         own = catalogue.explainer(spec.name)
         if own is not None:
-            found.append(own(tools, noun.word, namespace, name))
+            found.append(_with_remedy(own(tools, noun.word, namespace, name)))
         else:
             rest += [pair for pair in noun.kinds if pair[0] is spec]
     if rest:
         part = nouns.Noun(noun.word, noun.resource, tuple(rest))
-        found.append(generic.explain(tools, part, namespace=namespace, name=name))
+        found.append(_with_remedy(generic.explain(tools, part, namespace=namespace, name=name)))
     return found
+
+
+def _with_remedy(found: Explained) -> Explained:
+    return replace(found, cause=remedies.applied(found.cause, found.state))
 
 
 def best(found: list[Explained]) -> Explained:

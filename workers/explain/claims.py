@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.explain import deletion, queueing
+from workers.explain import deletion, queueing, remedies
 from workers.explain.facts import Cause, ClaimFacts
 from workers.explain.words import duration, moment, stamp
 from workers.translate.claims import (
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 # This must match the text in workers.topology.requirements.
 _NO_TOPOLOGY: Final = "no available topology found"
-_EXHAUSTED: Final = "code = ResourceExhausted"
 # This must match the text in workers.controllers.provisioner.saving.
 _NOT_SAVED: Final = "failed to save volume "
 # This must match the text in workers.translate.secrets.
@@ -418,7 +417,8 @@ def _failed(facts: ClaimFacts) -> Cause | None:
             state.due,
             names={"secret": name, "secret_namespace": namespace},
         )
-    if _EXHAUSTED in message:
+    code = remedies.answer_of(state, message).code
+    if code == "ResourceExhausted":
         return Cause(
             "storage-full",
             f"The storage backend is full or its quota is used up: {message}",
@@ -434,7 +434,7 @@ def _failed(facts: ClaimFacts) -> Cause | None:
             state.due,
         )
     age = duration(max(0.0, facts.now - at))
-    if "rpc error: code" not in message:
+    if not code:
         return Cause(
             "attempt-failed",
             f"The last attempt failed {age} ago: {message}",

@@ -154,7 +154,13 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 def needs_nobody(cause: Cause) -> bool:
     """Return True if nobody has to act, so that there is no command to run."""
-    return not cause.templates and COMMANDS.get(cause.code) == NOBODY_ACTS
+    return _templates(cause) == NOBODY_ACTS
+
+
+def _templates(cause: Cause) -> tuple[str, ...]:
+    if cause.templates is not None:
+        return cause.templates
+    return COMMANDS.get(cause.code, (DESCRIBE,))
 
 
 def filled(cause: Cause, word: str, namespace: str, name: str, found: Explained) -> Cause:
@@ -169,7 +175,7 @@ def filled(cause: Cause, word: str, namespace: str, name: str, found: Explained)
     """
     if cause.commands:
         return cause
-    templates = cause.templates or COMMANDS.get(cause.code, (DESCRIBE,))
+    templates = _templates(cause)
     names = {**names_of(word, namespace, name), **_found_names(found), **_present(cause.names)}
     made = fill(templates, names)
     if templates and not made:

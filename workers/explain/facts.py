@@ -156,7 +156,7 @@ class Cause:
         is_problem: False for a state that needs no action.
         names: further names for the commands, such as `node` or `secret`.
         move: who can resolve this cause; "" if its code decides it (`workers.explain.moves`).
-        templates: the commands to run next, without names; empty if the code decides them
+        templates: the commands to run next, without names; None if the code decides them
             (`workers.explain.commands`).
         commands: the commands to run next; empty if they are not filled in yet, or if nobody has
             to act.
@@ -169,7 +169,7 @@ class Cause:
     is_problem: bool = True
     names: Mapping[str, str] = field(default_factory=dict)
     move: str = ""
-    templates: tuple[str, ...] = ()
+    templates: tuple[str, ...] | None = None
     commands: tuple[str, ...] = ()
 
     def with_names(self, **names: str) -> Cause:

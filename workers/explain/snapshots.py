@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from workers import constants as k
-from workers.explain import deletion, generic, nouns, queueing
+from workers.explain import deletion, generic, nouns, queueing, remedies
 from workers.explain.facts import NO_REASON, Cause
+from workers.explain.moves import move_of
 from workers.explain.serving import Served
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
@@ -95,7 +96,8 @@ def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
     cause = content_cause(content, shape)
     if cause.code in NO_REASON | {"failed", "delete-failed"}:
         cause = _unserved(tools, text(content, "spec", "driver")) or cause
-    return with_object(found, cause)
+    made = with_object(found, cause)
+    return replace(made, cause=remedies.applied(made.cause, made.state))
 
 
 def with_object(found: Explained, own: Cause) -> Explained:
@@ -139,7 +141,8 @@ def snapshot_cause(
     if content is not None and held is not None and held.code in generic.QUEUE_FIRST:
         return _of_content(content, held)
     if error:
-        return Cause("failed", f"The snapshot could not be taken: {error}.")
+        failed = Cause("failed", f"The snapshot could not be taken: {error}.")
+        return _as_of(failed, held)
     if content is None or held is None:
         return Cause(
             "no-content",
@@ -150,6 +153,20 @@ def snapshot_cause(
         words = f"Content {name} is ready; its status has not been copied to the snapshot yet."
         return Cause("not-copied", words)
     return _of_content(content, held)
+
+
+def _as_of(cause: Cause, held: Cause | None) -> Cause:
+    """Return the cause with the remedy of its content, if that has one."""
+    if held is None or not held.move:
+        return cause
+    return replace(
+        cause,
+        advice=held.advice,
+        until=held.until,
+        names=held.names,
+        move=held.move,
+        templates=held.templates,
+    )
 
 
 def _of_content(content: Json, held: Cause) -> Cause:
@@ -189,6 +206,7 @@ def _deletion_cause(
         f"The content {name} of the snapshot must be deleted first: {held.text}",
         held.advice,
         held.until,
+        move=move_of(held),
         templates=(f"csi-fleet explain {shape.content_word} {name}",),
     )
 

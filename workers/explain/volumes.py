@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workers.constants import FINALIZER_VOLUME
-from workers.explain import deletion, queueing
+from workers.explain import deletion, queueing, remedies
 from workers.explain.facts import Cause, VolumeFacts
 from workers.explain.words import duration
 from workers.translate.fields import has_finalizer
@@ -112,7 +112,7 @@ def _deletion(facts: VolumeFacts) -> Cause:
                 return cause
             age = duration(max(0.0, facts.now - found[1]))
             return Cause(
-                "driver-error" if "rpc error" in found[0] else "attempt-failed",
+                "driver-error" if remedies.answer_of(state, found[0]).code else "attempt-failed",
                 f"The last deletion failed {age} ago: {found[0]}",
                 again,
                 state.due,

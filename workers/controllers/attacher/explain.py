@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from csi_client.errors import code_name
 from workers.controllers.attacher import names
 from workers.controllers.attacher.names import Reason
-from workers.explain import queueing, serving
+from workers.explain import queueing, remedies, serving
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
 from workers.explain.serving import Served
@@ -158,7 +159,9 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
     if told or (state is not None and state.fails):
         found = queueing.last_error(state, told)
         if found:
-            return _failed(facts, attachment, word, *found)
+            cause = _failed(facts, attachment, word, *found)
+            code = code_name(error["errorCode"]) if error and error.get("errorCode") else ""
+            return remedies.applied(cause, state, code)
     if state is not None and (cause := queueing.queued(state)):
         return cause
     if facts.watchers == 0:
