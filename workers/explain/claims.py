@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.explain import deletion, queueing, remedies
+from workers.explain.commands import DESCRIBE
 from workers.explain.facts import Cause, ClaimFacts
 from workers.explain.words import duration, moment, stamp
 from workers.translate.claims import (
@@ -78,7 +79,16 @@ def _absent(facts: ClaimFacts) -> Cause | None:
 
 
 def _deleted(facts: ClaimFacts) -> Cause | None:
-    return deletion.held(facts.claim or {})
+    cause = deletion.held(facts.claim or {})
+    if cause is None or not facts.pods:
+        return cause
+    more = f" and {len(facts.pods) - 1} more" if len(facts.pods) > 1 else ""
+    return Cause(
+        "used-by-pod",
+        f"The claim was deleted, but pod {facts.pods[0]}{more} still uses it "
+        "(finalizer kubernetes.io/pvc-protection).",
+        "Delete the pod, or the workload that the pod belongs to; then the claim is gone.",
+    )
 
 
 def _bound(facts: ClaimFacts) -> Cause | None:
@@ -260,6 +270,46 @@ def _source_names(source: str) -> dict[str, str]:
     """Return the names of a source such as `VolumeSnapshot shop/nightly`."""
     kind, _, name = source.partition(" ")
     return {"source_kind": kind.lower(), "source_namespace": name.partition("/")[0]}
+
+
+def _source_not_ready(facts: ClaimFacts) -> Cause | None:
+    source = facts.waiting_source
+    if source is None:
+        return None
+    kind = "snapshot" if source.kind == "VolumeSnapshot" else "pvc"
+    code, rest = "source-not-ready", "The volume is created automatically once the source is ready."
+    if source.is_deleting:
+        code, rest = "source-terminating", "Create the claim again with a different source."
+    return Cause(
+        code,
+        f"The claim's volume is to be created from {source.kind} {source.name}, which "
+        f"{'is being deleted' if source.is_deleting else 'is not ready yet'}.",
+        rest,
+        names={"source": f"{kind} {source.name}"},
+    )
+
+
+def _class_parameters(facts: ClaimFacts) -> Cause | None:
+    if not facts.class_problem:
+        return None
+    return Cause(
+        "class-invalid",
+        f'The parameters of storage class "{facts.class_name}" cannot be used: '
+        f"{facts.class_problem}",
+        "Correct the class. A class cannot be changed, so delete it and create it again; its "
+        "claims are then provisioned automatically.",
+    )
+
+
+def _attributes_class(facts: ClaimFacts) -> Cause | None:
+    if not facts.missing_attributes_class:
+        return None
+    return Cause(
+        "class-missing",
+        f'VolumeAttributesClass "{facts.missing_attributes_class}" does not exist.',
+        "Create the class, or create the claim again with a different one.",
+        templates=("kubectl get volumeattributesclass", DESCRIBE),
+    )
 
 
 def _populated(facts: ClaimFacts) -> Cause | None:
@@ -493,8 +543,11 @@ _LOOKS: Final[tuple[Callable[[ClaimFacts], Cause | None], ...]] = (
     _unsaved,
     _queued,
     _node,
+    _class_parameters,
+    _attributes_class,
     _secret,
     _source,
+    _source_not_ready,
     _failed,
     _retry_queued,
 )
@@ -509,6 +562,9 @@ _OF_OBJECTS: Final = (
     _late,
     _populated,
     _not_requested,
+    _class_parameters,
+    _attributes_class,
     _secret,
     _source,
+    _source_not_ready,
 )

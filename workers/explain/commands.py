@@ -92,7 +92,7 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "no-populator": ("kubectl get volumepopulators", *RECREATE),
     "refused": ("csi-fleet doctor",),
     "foreign-finalizer": (DESCRIBE,),
-    "node-gone": ("kubectl get nodes", DESCRIBE),
+    "node-gone": ("kubectl get node {node}", ON_NODE, "kubectl get nodes", DESCRIBE),
     "rescheduled": ("kubectl get csistoragecapacities -A", DESCRIBE),
     "kept": (
         'kubectl patch {object} -p \'{{"spec":{{"persistentVolumeReclaimPolicy":"Delete"}}}}\'',

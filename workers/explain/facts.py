@@ -65,6 +65,21 @@ class SecretFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """A snapshot or claim that a claim copies, but that cannot be copied now.
+
+    Attributes:
+        kind: `VolumeSnapshot` or `PersistentVolumeClaim`.
+        name: the namespace and the name.
+        is_deleting: whether it is being deleted; if not, it is not ready yet.
+    """
+
+    kind: str
+    name: str
+    is_deleting: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimFacts:
     """Everything that `explain` knows about a claim.
 
@@ -85,6 +100,9 @@ class ClaimFacts:
         source: `KIND.GROUP NAME` from which a populator must fill the claim; "" for none.
         populator: the VolumePopulator of that kind; "" for none, None if unreadable.
         missing_source: the claim or snapshot to copy from, if it does not exist.
+        waiting_source: the claim or snapshot to copy from, if it cannot be copied now.
+        class_problem: why the class's parameters cannot be used; "" if they can.
+        missing_attributes_class: the claim's VolumeAttributesClass, if it does not exist.
         watchers: the number of watchers that are alive.
         workers: the number of worker processes.
     """
@@ -114,6 +132,9 @@ class ClaimFacts:
     source: str = ""
     populator: str | None = None
     missing_source: str = ""
+    waiting_source: Source | None = None
+    class_problem: str = ""
+    missing_attributes_class: str = ""
     watchers: int = 0
     workers: int = 0
 
@@ -124,6 +145,7 @@ class VolumeFacts:
 
     Attributes:
         attachments: attachment name -> node.
+        is_claim_deleting: whether the claim that the volume is bound to is being deleted.
         owner: the driver that provisioned the volume; "" if there is none.
     """
 
@@ -138,6 +160,7 @@ class VolumeFacts:
     class_pause_until: float = 0.0
     state: KeyState | None = None
     attachments: Mapping[str, str] = field(default_factory=dict)
+    is_claim_deleting: bool = False
     last_error: tuple[str, float] | None = None
     watchers: int = 0
     workers: int = 0

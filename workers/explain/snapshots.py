@@ -32,6 +32,7 @@ class Shape:
         contents: the resource of their contents.
         content_word: the noun for the contents.
         ref_field: the field in a content's spec that names its snapshot.
+        bound_field: the field in a snapshot's status that names its content.
         handle_field: the field in a content's status that holds the driver's id.
         being_created: the annotation of a content that is being created.
         being_deleted: the annotation of a content that is being deleted.
@@ -42,6 +43,7 @@ class Shape:
     contents: Resource
     content_word: str
     ref_field: str
+    bound_field: str
     handle_field: str
     being_created: str
     being_deleted: str
@@ -53,6 +55,7 @@ SNAPSHOT: Final = Shape(
     paths.SNAPSHOT_CONTENTS,
     "content",
     "volumeSnapshotRef",
+    "boundVolumeSnapshotContentName",
     "snapshotHandle",
     k.ANN_BEING_CREATED,
     k.ANN_BEING_DELETED,
@@ -63,6 +66,7 @@ GROUP: Final = Shape(
     paths.GROUP_SNAPSHOT_CONTENTS,
     "group-content",
     "volumeGroupSnapshotRef",
+    "boundVolumeGroupSnapshotContentName",
     "volumeGroupSnapshotHandle",
     k.ANN_GROUP_BEING_CREATED,
     k.ANN_GROUP_BEING_DELETED,
@@ -137,7 +141,7 @@ def snapshot_cause(
     if is_deleting(snapshot):
         return _deletion_cause(snapshot, content, held, group, shape)
     if objects.is_ready(snapshot):
-        return Cause("ready", "The snapshot is ready to use.", is_problem=False)
+        return ready_cause(snapshot, content, held, shape)
     if content is not None and held is not None and held.code in generic.QUEUE_FIRST:
         return _of_content(content, held)
     if error:
@@ -153,6 +157,24 @@ def snapshot_cause(
         words = f"Content {name} is ready; its status has not been copied to the snapshot yet."
         return Cause("not-copied", words)
     return _of_content(content, held)
+
+
+def ready_cause(snapshot: Json, content: Json | None, held: Cause | None, shape: Shape) -> Cause:
+    """Return the cause for a snapshot whose status says that it is ready."""
+    name = text(snapshot, "status", shape.bound_field)
+    if content is None and name:
+        kind = shape.contents.kind
+        return Cause(
+            "content-missing",
+            f"The snapshot's status says that it is ready, but its {kind} {name} does not exist, "
+            "so nothing can be restored from the snapshot.",
+            f"Delete the snapshot. If the storage backend still has the data, create a {kind} and "
+            "a snapshot for it by hand.",
+            names={"content": name, "content_kind": kind.lower()},
+        )
+    if held is not None and held.code == "deleted-by-hand":
+        return held
+    return Cause("ready", "The snapshot is ready to use.", is_problem=False)
 
 
 def _as_of(cause: Cause, held: Cause | None) -> Cause:

@@ -35,6 +35,11 @@ def volume_cause(facts: VolumeFacts) -> Cause:
     return cause.with_names(driver=facts.owner, **{"class": facts.class_name})
 
 
+def settled_cause(facts: VolumeFacts) -> Cause | None:
+    """Return the cause if the objects alone show one; None if csi-fleet has work to do."""
+    return _settled(facts, facts.volume) if facts.volume is not None else volume_cause(facts)
+
+
 def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
     """If csi-fleet has nothing to do for the volume now, return the reason as the cause."""
     spec, metadata = volume.get("spec") or {}, volume["metadata"]
@@ -45,6 +50,14 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
             "not-ours",
             "No provisioner created this volume, so csi-fleet does not change it.",
             is_problem=False,
+        )
+    if phase == "Bound" and facts.is_claim_deleting:
+        claim = spec.get("claimRef") or {}
+        return Cause(
+            "claim-terminating",
+            f"The volume is bound to claim {claim.get('namespace')}/{claim.get('name')}, which is "
+            f"being deleted. When the claim is gone, the reclaim policy {policy} applies.",
+            "See why the claim is not gone yet.",
         )
     if phase == "Bound" and not metadata.get("deletionTimestamp"):
         claim = spec.get("claimRef") or {}

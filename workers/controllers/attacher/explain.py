@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from csi_client.errors import code_name
 from workers.controllers.attacher import names
 from workers.controllers.attacher.names import Reason
+from workers.errors import ApiError
 from workers.explain import queueing, remedies, serving
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
 from workers.explain.serving import Served
 from workers.explain.words import duration, stamp
 from workers.kube import paths
-from workers.kube.errors import NotFoundError
+from workers.kube.errors import NotFoundError, Unreachable
 from workers.kube.finalizers import has_finalizer
 from workers.queue.inspect import read_key
 
@@ -41,6 +42,7 @@ class AttachmentFacts:
         state: the state of the attachment's key; None if the key is not in the queue.
         watchers: the number of running watchers.
         workers: the number of running worker processes.
+        is_node_gone: True if the attachment's node does not exist.
     """
 
     name: str
@@ -51,6 +53,7 @@ class AttachmentFacts:
     state: KeyState | None = None
     watchers: int = 0
     workers: int = 0
+    is_node_gone: bool = False
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
@@ -96,7 +99,21 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
         state=read_key(tools.redis, key),
         watchers=len(tools.presence.alive()),
         workers=len(tools.presence.workers()),
+        is_node_gone=_is_gone(tools, str(spec["nodeName"])),
     )
+
+
+def _is_gone(tools: Tools, node: str) -> bool:
+    """Return True if the node does not exist; False also if it may not be read."""
+    try:
+        tools.kube.get_node(node)
+    except NotFoundError:
+        return True
+    except Unreachable:
+        raise
+    except ApiError:
+        return False
+    return False
 
 
 def attachment_cause(facts: AttachmentFacts) -> Cause:
@@ -197,6 +214,13 @@ def _failed(
                 "The PersistentVolume was removed by force. Detach the volume in the storage "
                 "backend, then remove the finalizer from the VolumeAttachment."
             )
+    elif word == "attach" and facts.is_node_gone:
+        code = "node-gone"
+        message = f"node {node} does not exist. The error was: {message}"
+        advice = (
+            "Delete the pod that was scheduled to that node; kube-controller-manager then deletes "
+            "the VolumeAttachment."
+        )
     elif reason == Reason.DRIVER_NOT_ON_NODE:
         advice = (
             f"Check the driver's pod on node {node}; the attach starts automatically when the "

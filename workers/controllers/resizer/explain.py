@@ -18,6 +18,7 @@ from workers.explain import queueing
 from workers.explain.commands import DESCRIBE
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
+from workers.explain.moves import USER
 from workers.explain.serving import Served, of_controller
 from workers.explain.words import moment
 from workers.kube.errors import NotFoundError
@@ -197,7 +198,10 @@ def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
             waits = "the file system is expanded when a pod that uses the volume runs on a node."
         rest = "" if allocated == wanted else f" {wanted} follows after that."
         return Cause(
-            "waits-for-node", grown + waits + rest, "Start or restart a pod that uses the claim."
+            "waits-for-node",
+            grown + waits + rest,
+            "Start or restart a pod that uses the claim.",
+            move=USER if claim.part == Part.NODE_PENDING else "",
         )
     if claim.part == Part.NODE_INFEASIBLE:
         message = _message(facts, Condition.NODE_ERROR)
