@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
-from workers.explain import away, generic, gone, nouns
+from workers.explain import away, commands, generic, gone, nouns, remedies
 from workers.explain.facts import NO_REASON, Cause
 from workers.explain.generic import Explained
 from workers.explain.timeline import timeline
@@ -62,11 +62,12 @@ def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
     try:
         found = best(answers(tools, noun, namespace, name))
         if found.cause.code in ABSENT:
-            found = gone.explain(tools, noun, namespace, name) or found
-        return Answer(found, unseen(tools, found.cause))
+            found = _with_remedy(gone.explain(tools, noun, namespace, name) or found)
+        cause, problem = unseen(tools, found.cause), ""
     except QueueUnavailable as error:
         found = away.explain(tools, noun, namespace, name)
-        return Answer(found, found.cause, str(error))
+        cause, problem = found.cause, str(error)
+    return Answer(found, commands.filled(cause, word, namespace, name, found), problem)
 
 
 def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer | None:
@@ -80,7 +81,8 @@ def known_to_redis(tools: Tools, word: str, namespace: str, name: str) -> Answer
     if state is None:
         return None
     cause = gone.still_open(tools, noun, state) if gone.is_open(state) else generic.NOTHING
-    return Answer(Explained(cause, state), unseen(tools, cause))
+    found = Explained(cause, state)
+    return Answer(found, commands.filled(unseen(tools, cause), word, namespace, name, found))
 
 
 def unseen(tools: Tools, cause: Cause) -> Cause:
@@ -98,6 +100,7 @@ def unseen(tools: Tools, cause: Cause) -> Cause:
         advice="Start the watcher, or grant the missing permission; work then continues "
         f"automatically. {cause.advice}".rstrip(),
         is_problem=True,
+        templates=(commands.STATUS, *commands.COMMANDS.get(cause.code, ())),
     )
 
 
@@ -113,13 +116,17 @@ def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explain
     for spec in {spec.name: spec for spec, _ in noun.kinds}.values():
         own = catalogue.explainer(spec.name)
         if own is not None:
-            found.append(own(tools, noun.word, namespace, name))
+            found.append(_with_remedy(own(tools, noun.word, namespace, name)))
         else:
             rest += [pair for pair in noun.kinds if pair[0] is spec]
     if rest:
         part = nouns.Noun(noun.word, noun.resource, tuple(rest))
-        found.append(generic.explain(tools, part, namespace=namespace, name=name))
+        found.append(_with_remedy(generic.explain(tools, part, namespace=namespace, name=name)))
     return found
+
+
+def _with_remedy(found: Explained) -> Explained:
+    return replace(found, cause=remedies.applied(found.cause, found.state))
 
 
 def best(found: list[Explained]) -> Explained:

@@ -116,7 +116,8 @@ def explained(
         f'<h2>{_text(title)}</h2><div class="card {style}">',
         f"<p><code>{_text(cause.code)}</code></p><p>{_text(cause.text)}</p>",
         f"<p><strong>Remedy:</strong> {_text(cause.advice)}</p>" if cause.advice else "",
-        f"<p>Whose move: {_text(move_of(cause.code))}.</p>" if cause.is_problem else "",
+        f"<p>Whose move: {_text(move_of(cause))}.</p>",
+        _commands(cause),
         "</div>",
     ]
     if known := list(facts):
@@ -128,6 +129,11 @@ def explained(
         )
         parts.append(f"<h3>What happened</h3><ol class='history'>{items}</ol>")
     return _page(root, title, "".join(parts), at)
+
+
+def _commands(cause: Cause) -> str:
+    items = "".join(f"<li><kbd>{_text(command)}</kbd></li>" for command in cause.commands)
+    return f"<p>Run next:</p><ul>{items}</ul>" if items else ""
 
 
 def failed(root: str, title: str, problem: str, at: float) -> str:
@@ -188,7 +194,7 @@ def _group(root: str, group: Group, now: float) -> str:
         f"{f', oldest {_age(now, first.since)}' if first.since else ''}</h3>"
         f"<p>{_text(cause.text)}</p>"
         f"{remedy if cause.advice and cause.advice != command else ''}"
-        f"<p>Whose move: {_text(move_of(cause.code))}. Run <kbd>{_text(command)}</kbd></p>"
+        f"<p>Whose move: {_text(move_of(cause))}. Run <kbd>{_text(command)}</kbd></p>"
         f"<p>{shown}{more}</p></article>"
     )
 

@@ -160,7 +160,7 @@ class Fleet:
         now, title = time.time(), f"{word} {name}"
         if word in wholes.WHOLES:
             whole = wholes.WHOLES[word](self.tools, name)
-            cause = explaining.unseen(self.tools, whole.cause())
+            cause = whole.shown(self.tools, word, name)
             page = fleetpage.explained(
                 root, title, cause, now, facts=whole.facts, groups=whole.groups
             )

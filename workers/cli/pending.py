@@ -16,7 +16,7 @@ from workers.cli import knowndrivers, terminal
 from workers.cli.explaining import answers, best, unseen
 from workers.controllers import catalogue
 from workers.errors import ApiError, ConfigError
-from workers.explain import nouns
+from workers.explain import commands, nouns
 from workers.explain.facts import Cause
 from workers.explain.gather import driver_of
 from workers.explain.listed import Listed
@@ -41,6 +41,8 @@ MANY_EXAMPLES: Final = 20
 _OF_CLASS: Final = frozenset(
     {"class-missing", "static-class", "class-paused", "secret-missing", "unknown-provisioner"}
 )
+# Causes that one command ends for all objects of the group.
+_OF_MANY: Final = frozenset({"paused", "class-paused"})
 _CODE: Final = re.compile(r"code = (\w+)")
 
 
@@ -90,8 +92,8 @@ class Group:
     def command(self) -> str:
         """The command to run next."""
         first = self.oldest
-        if first.cause.advice.startswith("csi-fleet resume"):
-            return first.cause.advice
+        if first.cause.code in _OF_MANY:
+            return first.cause.commands[0]
         if first.word not in nouns.nouns():
             return f"csi-fleet failed{f' --driver={first.driver}' if first.driver else ''}"
         return f"csi-fleet explain {first.word} {first.name}"
@@ -226,10 +228,11 @@ def _explained(once: Any, noun: nouns.Noun, item: JsonObject) -> Waiting:
     since = stamp(asked)
     if is_bound and not metadata.get("deletionTimestamp"):  # it waits for a more recent change
         since = answer.state.since if answer.state is not None else 0.0
+    cause = commands.filled(unseen(once, answer.cause), noun.word, namespace, name, answer)
     return Waiting(
         noun.word,
         f"{namespace}/{name}" if namespace else name,
-        unseen(once, answer.cause),
+        cause,
         driver or "",
         storage_class,
         since,
@@ -309,7 +312,7 @@ def show(groups: list[Group], where: str, examples: int) -> None:
         style = "bold yellow" if cause.is_problem else "bold green"
         terminal.write_lines([", ".join(filter(None, head))], style=style)
         terminal.write(f"  {cause.text}")
-        terminal.write(f"  whose move: {move_of(cause.code)}")
+        terminal.write(f"  whose move: {move_of(cause)}")
         shown = group.examples(examples)
         more = ", ..." if len(group.members) > len(shown) else ""
         terminal.write(f"  such as: {', '.join(shown)}{more}")
@@ -339,7 +342,7 @@ def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:
                 "class": group.oldest.storage_class,
                 "text": group.oldest.cause.text,
                 "advice": group.oldest.cause.advice,
-                "move": move_of(group.oldest.cause.code),
+                "move": move_of(group.oldest.cause),
                 "command": group.command(),
                 "examples": group.examples(MANY_EXAMPLES),
             }

@@ -14,10 +14,11 @@ from workers.cli import knowndrivers, pending, status, terminal
 from workers.cli.explaining import unseen
 from workers.controllers import catalogue
 from workers.errors import ApiError, ConfigError
-from workers.explain import queueing
+from workers.explain import commands, queueing
 from workers.explain.claims import NO_PROVISIONER
 from workers.explain.facts import Cause
 from workers.explain.gather import Gatherer, driver_of
+from workers.explain.generic import Explained
 from workers.explain.serving import PROVISIONER, Served, runs
 from workers.explain.text import as_json, as_lines
 from workers.explain.words import duration, moment, nearest
@@ -70,11 +71,15 @@ class Whole:
         example = f"{oldest.word} {oldest.name}"
         return replace(oldest.cause, text=f"{what} ({example}): {oldest.cause.text}")
 
+    def shown(self, tools: Tools, word: str, name: str) -> Cause:
+        """The cause that is shown first, with its commands."""
+        return commands.filled(unseen(tools, self.cause()), word, "", name, Explained(self.cause()))
+
 
 def run(tools: Tools, word: str, name: str) -> int:
     """Run the command; return 1 if there is no such object, else 0."""
     whole = WHOLES[word](tools, name)
-    cause = unseen(tools, whole.cause())
+    cause = whole.shown(tools, word, name)
     groups = whole.groups
     if tools.is_data:
         fields = as_json(word, name, cause, None, [])

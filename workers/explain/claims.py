@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.explain import deletion, queueing
+from workers.explain import deletion, queueing, remedies
+from workers.explain.commands import DESCRIBE
 from workers.explain.facts import Cause, ClaimFacts
 from workers.explain.words import duration, moment, stamp
 from workers.translate.claims import (
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 # This must match the text in workers.topology.requirements.
 _NO_TOPOLOGY: Final = "no available topology found"
-_EXHAUSTED: Final = "code = ResourceExhausted"
 # This must match the text in workers.controllers.provisioner.saving.
 _NOT_SAVED: Final = "failed to save volume "
 # This must match the text in workers.translate.secrets.
@@ -35,16 +35,28 @@ _READ_ADVICE: Final = (
 
 def claim_cause(facts: ClaimFacts) -> Cause:
     """Return the first cause that applies to the claim."""
-    for look in _LOOKS:
-        cause = look(facts)
-        if cause is not None:
-            return cause
-    return _unseen(facts)
+    found = next((found for look in _LOOKS if (found := look(facts))), None)
+    return _named(facts, found or _unseen(facts))
 
 
 def cause_of_objects(facts: ClaimFacts) -> Cause | None:
     """Return the first cause that the objects show without Redis; None if they show no cause."""
-    return next((found for look in _OF_OBJECTS if (found := look(facts))), None)
+    found = next((found for look in _OF_OBJECTS if (found := look(facts))), None)
+    return _named(facts, found) if found else None
+
+
+def _named(facts: ClaimFacts, cause: Cause) -> Cause:
+    return cause.with_names(
+        **{
+            "class": facts.class_name,
+            "driver": facts.driver_name,
+            "node": selected_node(facts.claim or {}),
+            "pod": facts.pods[0] if facts.pods else "",
+            "secret": facts.secret.name if facts.secret else "",
+            "secret_namespace": facts.secret.namespace if facts.secret else "",
+            "quota": facts.quotas[0].name if facts.quotas else "",
+        }
+    )
 
 
 def _absent(facts: ClaimFacts) -> Cause | None:
@@ -67,7 +79,16 @@ def _absent(facts: ClaimFacts) -> Cause | None:
 
 
 def _deleted(facts: ClaimFacts) -> Cause | None:
-    return deletion.held(facts.claim or {})
+    cause = deletion.held(facts.claim or {})
+    if cause is None or not facts.pods:
+        return cause
+    more = f" and {len(facts.pods) - 1} more" if len(facts.pods) > 1 else ""
+    return Cause(
+        "used-by-pod",
+        f"The claim was deleted, but pod {facts.pods[0]}{more} still uses it "
+        "(finalizer kubernetes.io/pvc-protection).",
+        "Delete the pod, or the workload that the pod belongs to; then the claim is gone.",
+    )
 
 
 def _bound(facts: ClaimFacts) -> Cause | None:
@@ -241,6 +262,53 @@ def _source(facts: ClaimFacts) -> Cause | None:
         f"The claim's volume is to be created from {facts.missing_source}, which does not exist.",
         "Create the source, or create the claim again with a different source. To retry at once, "
         f"run csi-fleet retry pvc {facts.namespace}/{facts.name}.",
+        names=_source_names(facts.missing_source),
+    )
+
+
+def _source_names(source: str) -> dict[str, str]:
+    """Return the names of a source such as `VolumeSnapshot shop/nightly`."""
+    kind, _, name = source.partition(" ")
+    return {"source_kind": kind.lower(), "source_namespace": name.partition("/")[0]}
+
+
+def _source_not_ready(facts: ClaimFacts) -> Cause | None:
+    source = facts.waiting_source
+    if source is None:
+        return None
+    kind = "snapshot" if source.kind == "VolumeSnapshot" else "pvc"
+    code, rest = "source-not-ready", "The volume is created automatically once the source is ready."
+    if source.is_deleting:
+        code, rest = "source-terminating", "Create the claim again with a different source."
+    return Cause(
+        code,
+        f"The claim's volume is to be created from {source.kind} {source.name}, which "
+        f"{'is being deleted' if source.is_deleting else 'is not ready yet'}.",
+        rest,
+        names={"source": f"{kind} {source.name}"},
+    )
+
+
+def _class_parameters(facts: ClaimFacts) -> Cause | None:
+    if not facts.class_problem:
+        return None
+    return Cause(
+        "class-invalid",
+        f'The parameters of storage class "{facts.class_name}" cannot be used: '
+        f"{facts.class_problem}",
+        "Correct the class. A class cannot be changed, so delete it and create it again; its "
+        "claims are then provisioned automatically.",
+    )
+
+
+def _attributes_class(facts: ClaimFacts) -> Cause | None:
+    if not facts.missing_attributes_class:
+        return None
+    return Cause(
+        "class-missing",
+        f'VolumeAttributesClass "{facts.missing_attributes_class}" does not exist.',
+        "Create the class, or create the claim again with a different one.",
+        templates=("kubectl get volumeattributesclass", DESCRIBE),
     )
 
 
@@ -397,8 +465,10 @@ def _failed(facts: ClaimFacts) -> Cause | None:
             f"used in the last attempt: {problem}.",
             f"{_READ_ADVICE} {again}".rstrip(),
             state.due,
+            names={"secret": name, "secret_namespace": namespace},
         )
-    if _EXHAUSTED in message:
+    code = remedies.answer_of(state, message).code
+    if code == "ResourceExhausted":
         return Cause(
             "storage-full",
             f"The storage backend is full or its quota is used up: {message}",
@@ -414,7 +484,7 @@ def _failed(facts: ClaimFacts) -> Cause | None:
             state.due,
         )
     age = duration(max(0.0, facts.now - at))
-    if "rpc error: code" not in message:
+    if not code:
         return Cause(
             "attempt-failed",
             f"The last attempt failed {age} ago: {message}",
@@ -473,8 +543,11 @@ _LOOKS: Final[tuple[Callable[[ClaimFacts], Cause | None], ...]] = (
     _unsaved,
     _queued,
     _node,
+    _class_parameters,
+    _attributes_class,
     _secret,
     _source,
+    _source_not_ready,
     _failed,
     _retry_queued,
 )
@@ -489,6 +562,9 @@ _OF_OBJECTS: Final = (
     _late,
     _populated,
     _not_requested,
+    _class_parameters,
+    _attributes_class,
     _secret,
     _source,
+    _source_not_ready,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.explain.serving import NOBODY, Served
@@ -65,6 +65,21 @@ class SecretFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """A snapshot or claim that a claim copies, but that cannot be copied now.
+
+    Attributes:
+        kind: `VolumeSnapshot` or `PersistentVolumeClaim`.
+        name: the namespace and the name.
+        is_deleting: whether it is being deleted; if not, it is not ready yet.
+    """
+
+    kind: str
+    name: str
+    is_deleting: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimFacts:
     """Everything that `explain` knows about a claim.
 
@@ -85,6 +100,9 @@ class ClaimFacts:
         source: `KIND.GROUP NAME` from which a populator must fill the claim; "" for none.
         populator: the VolumePopulator of that kind; "" for none, None if unreadable.
         missing_source: the claim or snapshot to copy from, if it does not exist.
+        waiting_source: the claim or snapshot to copy from, if it cannot be copied now.
+        class_problem: why the class's parameters cannot be used; "" if they can.
+        missing_attributes_class: the claim's VolumeAttributesClass, if it does not exist.
         watchers: the number of watchers that are alive.
         workers: the number of worker processes.
     """
@@ -114,6 +132,9 @@ class ClaimFacts:
     source: str = ""
     populator: str | None = None
     missing_source: str = ""
+    waiting_source: Source | None = None
+    class_problem: str = ""
+    missing_attributes_class: str = ""
     watchers: int = 0
     workers: int = 0
 
@@ -124,6 +145,7 @@ class VolumeFacts:
 
     Attributes:
         attachments: attachment name -> node.
+        is_claim_deleting: whether the claim that the volume is bound to is being deleted.
         owner: the driver that provisioned the volume; "" if there is none.
     """
 
@@ -138,6 +160,7 @@ class VolumeFacts:
     class_pause_until: float = 0.0
     state: KeyState | None = None
     attachments: Mapping[str, str] = field(default_factory=dict)
+    is_claim_deleting: bool = False
     last_error: tuple[str, float] | None = None
     watchers: int = 0
     workers: int = 0
@@ -154,6 +177,12 @@ class Cause:
         until: the Unix time at which the wait ends without help; 0 if it does not end without
             help, or if the time is unknown.
         is_problem: False for a state that needs no action.
+        names: further names for the commands, such as `node` or `secret`.
+        move: who can resolve this cause; "" if its code decides it (`workers.explain.moves`).
+        templates: the commands to run next, without names; None if the code decides them
+            (`workers.explain.commands`).
+        commands: the commands to run next; empty if they are not filled in yet, or if nobody has
+            to act.
     """
 
     code: str
@@ -161,3 +190,11 @@ class Cause:
     advice: str = ""
     until: float = 0.0
     is_problem: bool = True
+    names: Mapping[str, str] = field(default_factory=dict)
+    move: str = ""
+    templates: tuple[str, ...] | None = None
+    commands: tuple[str, ...] = ()
+
+    def with_names(self, **names: str) -> Cause:
+        """Return the cause with further names; a name that it already has is kept."""
+        return replace(self, names={**names, **self.names})

@@ -14,7 +14,14 @@ from workers.controllers.data_source_validator.decide import populator_of, wante
 from workers.controllers.provisioner.filters import keys_of_volume
 from workers.controllers.provisioner.served import Drivers
 from workers.errors import ApiError, AttemptError
-from workers.explain.facts import ClaimFacts, NodeFacts, Quota, SecretFacts, VolumeFacts
+from workers.explain.facts import (
+    ClaimFacts,
+    NodeFacts,
+    Quota,
+    SecretFacts,
+    Source,
+    VolumeFacts,
+)
 from workers.explain.serving import PROVISIONER, Served, kept, of_controller
 from workers.explain.words import nearest, stamp
 from workers.kube import paths
@@ -23,9 +30,10 @@ from workers.migration import plugins
 from workers.queue.driverrecords import complete
 from workers.queue.inspect import read_key
 from workers.queue.keys import claim_key, volume_key
+from workers.translate import parameters
 from workers.translate import secrets as secret_rules
 from workers.translate.claims import claim_class_name, selected_node
-from workers.translate.fields import text, text_map
+from workers.translate.fields import is_deleting, text, text_map
 from workers.translate.names import volume_name
 from workers.translate.quantity import QuantityError, parse
 from workers.translate.sources import normalise
@@ -101,6 +109,8 @@ class Gatherer:
             volume=self._volume((claim.get("spec") or {}).get("volumeName") or pv_name),
             **_holds(self._tools, class_name),
         )
+        if is_deleting(claim):
+            facts = replace(facts, pods=self._pods(namespace, name)[0])
         if (claim.get("status") or {}).get("phase") == "Bound":
             return facts
         return self._pending(facts, claim, pv_name)
@@ -108,7 +118,7 @@ class Gatherer:
     def _pending(self, facts: ClaimFacts, claim: JsonObject, pv_name: str) -> ClaimFacts:
         """Add the facts that only an unbound claim needs."""
         node = selected_node(claim)
-        pods, problem = ((), "") if node else self._pods(facts.namespace, facts.name)
+        pods, problem = (facts.pods, "") if node else self._pods(facts.namespace, facts.name)
         exists = None if facts.driver is not None else self._csi_driver(facts.driver_name)
         return replace(
             facts,
@@ -118,17 +128,20 @@ class Gatherer:
             node=_quietly(lambda: self._node(node), None) if node else None,
             secret=self._secret(facts.storage_class, claim, pv_name),
             last_error=self._last_error(facts.namespace, claim["metadata"]["uid"]),
+            class_problem=_class_problem(facts.storage_class, claim, pv_name),
+            missing_attributes_class=_quietly(lambda: self._missing_attributes_class(claim), ""),
             **self._source(claim),
         )
 
     def _source(self, claim: JsonObject) -> dict[str, Any]:
         """Return the source that must fill the claim, with its populator.
 
-        If no populator is needed, the result contains only `missing_source`.
+        If no populator is needed, the result contains only what is wrong with the claim or
+        snapshot to copy from.
         """
         kind = wanted_kind(claim)
         if kind is None:
-            return {"missing_source": _quietly(lambda: self._missing_source(claim), "")}
+            return _quietly(lambda: self._copied(claim), {})
         name = text(claim, "spec", "dataSourceRef", "name")
         unknown: str | None = None
         return {
@@ -138,16 +151,33 @@ class Gatherer:
             ),
         }
 
-    def _missing_source(self, claim: JsonObject) -> str:
+    def _copied(self, claim: JsonObject) -> dict[str, Any]:
         source = normalise(claim, cross_namespace=True)
         if source is None or not (source.is_snapshot or source.is_claim):
-            return ""
+            return {}
         resource = paths.SNAPSHOTS if source.is_snapshot else paths.CLAIMS
+        name = f"{source.namespace}/{source.name}"
         try:
-            self._kube.get(resource, source.name, namespace=source.namespace)
+            found = self._kube.get(resource, source.name, namespace=source.namespace)
         except NotFoundError as error:
-            if error.is_about(source.name):
-                return f"{source.kind} {source.namespace}/{source.name}"
+            is_missing = error.is_about(source.name)
+            return {"missing_source": f"{source.kind} {name}"} if is_missing else {}
+        status = found.get("status") or {}
+        is_ready = (
+            status.get("readyToUse") if source.is_snapshot else status.get("phase") == "Bound"
+        )
+        if is_ready and not is_deleting(found):
+            return {}
+        waiting = Source(source.kind, name, is_deleting=is_deleting(found))
+        return {"waiting_source": waiting}
+
+    def _missing_attributes_class(self, claim: JsonObject) -> str:
+        name = text(claim, "spec", "volumeAttributesClassName")
+        try:
+            if name:
+                self._kube.get_attributes_class(name)
+        except NotFoundError as error:
+            return name if error.is_about(name) else ""
         return ""
 
     def volume(self, name: str) -> VolumeFacts:
@@ -178,6 +208,7 @@ class Gatherer:
         return replace(
             facts,
             attachments=_quietly(lambda: self._attachments(name), {}),
+            is_claim_deleting=_quietly(lambda: self._is_claim_deleting(volume), default=False),
             last_error=self._last_error("default", volume["metadata"]["uid"]),
         )
 
@@ -274,6 +305,18 @@ class Gatherer:
             return SecretFacts(ref.namespace, ref.name, "")
         return SecretFacts(ref.namespace, ref.name, "")
 
+    def _is_claim_deleting(self, volume: JsonObject) -> bool:
+        ref = ("spec", "claimRef")
+        if text(volume, "status", "phase") != "Bound" or not text(volume, *ref, "name"):
+            return False
+        try:
+            claim = self._kube.get_claim(
+                text(volume, *ref, "namespace"), text(volume, *ref, "name")
+            )
+        except NotFoundError:
+            return False
+        return is_deleting(claim)
+
     def _attachments(self, name: str) -> Mapping[str, str]:
         return {
             one["metadata"]["name"]: one["spec"]["nodeName"]
@@ -291,6 +334,20 @@ class Gatherer:
             if (event.get("source") or {}).get("component") not in _CLUSTER_SOURCES
         ]
         return max(found, key=lambda one: one[1], default=None)
+
+
+def _class_problem(storage_class: JsonObject | None, claim: JsonObject, pv_name: str) -> str:
+    """Return why the class's parameters cannot be used, in the words of an attempt; "" if none."""
+    if storage_class is None:
+        return ""
+    given = text_map(storage_class, "parameters")
+    try:
+        parameters.strip(given)
+        for kind in secret_rules.SecretKind:
+            secret_rules.resolve(kind, given, pv_name, claim)
+    except AttemptError as error:
+        return error.message
+    return ""
 
 
 def _holds(tools: Tools, class_name: str) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from workers.explain.facts import Cause
 
 USER: Final = "the claim's owner"
 ADMIN: Final = "the cluster's administrator"
@@ -17,19 +20,20 @@ _MOVES: Final = {
         *("no-class", "static-class", "selector", "waits-for-consumer", "volume-missing"),
         *("volume-of-another", "lost", "infeasible", "attempt-failed", "class-of-another-driver"),
         *("class-infeasible", "size-infeasible", "not-found", "deleted-by-hand", "quota"),
-        *("in-group", "being-restored", "still-bound", "source-missing"),
+        *("in-group", "being-restored", "still-bound", "source-missing", "source-not-ready"),
+        *("used-by-pod", "content-missing", "source-terminating", "claim-terminating"),
     ),
     ADMIN: (
         *("class-missing", "unknown-provisioner", "secret-missing", "secret", "save-refused"),
         "no-populator",
-        *("refused", "foreign-finalizer", "node-gone", "rescheduled", "kept", "not-bound"),
+        *("refused", "foreign-finalizer", "node-gone", "rescheduled", "kept", "class-invalid"),
         *("deleted-failing", "stranded", "namespace-terminating"),
     ),
     STORAGE: (
         *("driver-error", "driver-slow", "driver-lost", "storage-full", "driver-not-registered"),
         *("node-lacks-driver", "node-lacks-label", "no-topology", "driver-not-on-node"),
         *("attach-failed", "detach-failed", "change-failed", "delete-failed", "failed"),
-        *("node-failed", "uploading", "last-error"),
+        *("node-failed", "last-error"),
     ),
     FLEET: (
         *("no-worker", "no-watcher", "not-served", "no-controller", "paused", "class-paused"),
@@ -39,9 +43,12 @@ _MOVES: Final = {
     ITSELF: (
         *("queued", "running", "volume-busy", "back-off", "change-waits", "deleting"),
         *("being-created", "size-pinned", "class-pinned", "class-taken-back", "not-made"),
-        *("not-copied", "no-content", "no-finalizer", "waits-for-content"),
+        *("not-copied", "no-content", "no-finalizer", "waits-for-content", "uploading"),
     ),
-    CLUSTER: (*("binding", "not-requested", "waiting", "waits-for-node", "waits-for-populator"),),
+    CLUSTER: (
+        *("binding", "not-requested", "waiting", "waits-for-node", "waits-for-populator"),
+        *("still-attached", "not-bound"),
+    ),
     NOBODY: (
         *("bound", "in-use", "as-wanted", "ready", "nothing-to-do", "attached", "not-ours", "gone"),
     ),
@@ -51,6 +58,11 @@ _BY_CODE: Final = {code: who for who, codes in _MOVES.items() for code in codes}
 SETTLED: Final = frozenset(_MOVES[NOBODY]) | {"kept", "not-found", "quota"}
 
 
-def move_of(code: str) -> str:
+def move_of(cause: Cause) -> str:
     """Return who can resolve this cause."""
-    return _BY_CODE.get(code, FLEET)
+    return cause.move or _BY_CODE.get(cause.code, FLEET)
+
+
+def is_known(code: str) -> bool:
+    """Return True if the table contains the cause."""
+    return code in _BY_CODE

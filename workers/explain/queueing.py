@@ -31,6 +31,10 @@ def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) 
 
     `is_driver` is False if the driver itself may not exist.
     """
+    return _unserved(name, known, workers, is_driver=is_driver).with_names(driver=name)
+
+
+def _unserved(name: str, known: Served, workers: int, *, is_driver: bool) -> Cause:
     served = ", ".join(named(known.names)) or "none"
     if workers == 0:
         return Cause(
@@ -87,6 +91,7 @@ def paused(
                 f'An operator paused driver "{driver}"{end}: {reason}.',
                 f"csi-fleet resume --driver={driver}",
                 one.until,
+                names={"driver": driver},
             )
         if one.kind == "driver":
             return Cause(
@@ -110,6 +115,7 @@ def paused(
         f"An operator paused the storage class{end}: {pause or 'no reason given'}.",
         f"csi-fleet resume --class={paused_class}",
         until,
+        names={"class": paused_class},
     )
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from workers import constants as k
-from workers.explain import deletion, generic, nouns, queueing
+from workers.explain import deletion, generic, nouns, queueing, remedies
 from workers.explain.facts import NO_REASON, Cause
+from workers.explain.moves import move_of
 from workers.explain.serving import Served
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
@@ -31,6 +32,7 @@ class Shape:
         contents: the resource of their contents.
         content_word: the noun for the contents.
         ref_field: the field in a content's spec that names its snapshot.
+        bound_field: the field in a snapshot's status that names its content.
         handle_field: the field in a content's status that holds the driver's id.
         being_created: the annotation of a content that is being created.
         being_deleted: the annotation of a content that is being deleted.
@@ -41,6 +43,7 @@ class Shape:
     contents: Resource
     content_word: str
     ref_field: str
+    bound_field: str
     handle_field: str
     being_created: str
     being_deleted: str
@@ -52,6 +55,7 @@ SNAPSHOT: Final = Shape(
     paths.SNAPSHOT_CONTENTS,
     "content",
     "volumeSnapshotRef",
+    "boundVolumeSnapshotContentName",
     "snapshotHandle",
     k.ANN_BEING_CREATED,
     k.ANN_BEING_DELETED,
@@ -62,6 +66,7 @@ GROUP: Final = Shape(
     paths.GROUP_SNAPSHOT_CONTENTS,
     "group-content",
     "volumeGroupSnapshotRef",
+    "boundVolumeGroupSnapshotContentName",
     "volumeGroupSnapshotHandle",
     k.ANN_GROUP_BEING_CREATED,
     k.ANN_GROUP_BEING_DELETED,
@@ -95,7 +100,8 @@ def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
     cause = content_cause(content, shape)
     if cause.code in NO_REASON | {"failed", "delete-failed"}:
         cause = _unserved(tools, text(content, "spec", "driver")) or cause
-    return with_object(found, cause)
+    made = with_object(found, cause)
+    return replace(made, cause=remedies.applied(made.cause, made.state))
 
 
 def with_object(found: Explained, own: Cause) -> Explained:
@@ -135,11 +141,12 @@ def snapshot_cause(
     if is_deleting(snapshot):
         return _deletion_cause(snapshot, content, held, group, shape)
     if objects.is_ready(snapshot):
-        return Cause("ready", "The snapshot is ready to use.", is_problem=False)
+        return ready_cause(snapshot, content, held, shape)
     if content is not None and held is not None and held.code in generic.QUEUE_FIRST:
         return _of_content(content, held)
     if error:
-        return Cause("failed", f"The snapshot could not be taken: {error}.")
+        failed = Cause("failed", f"The snapshot could not be taken: {error}.")
+        return _as_of(failed, held)
     if content is None or held is None:
         return Cause(
             "no-content",
@@ -150,6 +157,38 @@ def snapshot_cause(
         words = f"Content {name} is ready; its status has not been copied to the snapshot yet."
         return Cause("not-copied", words)
     return _of_content(content, held)
+
+
+def ready_cause(snapshot: Json, content: Json | None, held: Cause | None, shape: Shape) -> Cause:
+    """Return the cause for a snapshot whose status says that it is ready."""
+    name = text(snapshot, "status", shape.bound_field)
+    if content is None and name:
+        kind = shape.contents.kind
+        return Cause(
+            "content-missing",
+            f"The snapshot's status says that it is ready, but its {kind} {name} does not exist, "
+            "so nothing can be restored from the snapshot.",
+            f"Delete the snapshot. If the storage backend still has the data, create a {kind} and "
+            "a snapshot for it by hand.",
+            names={"content": name, "content_kind": kind.lower()},
+        )
+    if held is not None and held.code == "deleted-by-hand":
+        return held
+    return Cause("ready", "The snapshot is ready to use.", is_problem=False)
+
+
+def _as_of(cause: Cause, held: Cause | None) -> Cause:
+    """Return the cause with the remedy of its content, if that has one."""
+    if held is None or not held.move:
+        return cause
+    return replace(
+        cause,
+        advice=held.advice,
+        until=held.until,
+        names=held.names,
+        move=held.move,
+        templates=held.templates,
+    )
 
 
 def _of_content(content: Json, held: Cause) -> Cause:
@@ -166,14 +205,15 @@ def _deletion_cause(
         return Cause(
             "being-restored",
             "A volume is being restored from the snapshot; the snapshot is deleted afterwards.",
-            "Check the claims that restore the snapshot: csi-fleet explain pvc NAMESPACE/NAME.",
+            "Check the claims that restore the snapshot.",
         )
     if group is not None and objects.is_member_of(snapshot, group):
         name = objects.name_of(group)
         return Cause(
             "in-group",
             f"The snapshot belongs to the group snapshot {name} and is deleted together with it.",
-            f"kubectl delete volumegroupsnapshot {name}",
+            "To delete it now, delete the group snapshot.",
+            names={"group": name},
         )
     if content is None or held is None or not objects.is_deleted_with_snapshot(content):
         is_ours = any(has_finalizer(snapshot, one) for one in _OURS)
@@ -186,7 +226,10 @@ def _deletion_cause(
     return Cause(
         "waits-for-content",
         f"The content {name} of the snapshot must be deleted first: {held.text}",
-        f"csi-fleet explain {shape.content_word} {name}",
+        held.advice,
+        held.until,
+        move=move_of(held),
+        templates=(f"csi-fleet explain {shape.content_word} {name}",),
     )
 
 
@@ -210,6 +253,11 @@ def content_cause(content: Json, shape: Shape = SNAPSHOT) -> Cause:
                 f"The content was marked for deletion, but its {kind} still exists, so the content "
                 "remains.",
                 f"To delete the snapshot and its content, delete {kind} {key} too.",
+                names={
+                    "snapshot_kind": kind.lower(),
+                    "snapshot": text(content, *ref, "name"),
+                    "namespace": text(content, *ref, "namespace"),
+                },
             )
         if not has_finalizer(content, shape.finalizer) and (cause := deletion.held(content)):
             return cause

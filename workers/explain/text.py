@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from workers.explain.commands import needs_nobody
 from workers.explain.moves import move_of
 from workers.explain.timeline import Entry
 from workers.explain.words import duration, moment, rfc3339
@@ -40,7 +41,8 @@ def as_json(
         "problem": cause.is_problem,
         "text": cause.text,
         "advice": cause.advice,
-        "move": move_of(cause.code),
+        "move": move_of(cause),
+        "commands": list(cause.commands),
         "until": rfc3339(cause.until),
         "queue": queue,
         "timeline": [{"at": rfc3339(entry.at), "text": entry.text} for entry in entries],
@@ -59,13 +61,20 @@ def folded(entries: list[Entry]) -> list[Entry]:
     return [*entries[: starts[1]], note, *parts[-1]]
 
 
+def next_lines(cause: Cause) -> list[str]:
+    """Return the commands to run next, one per line; one line says if nobody has to act."""
+    if cause.commands:
+        return ["  Run next:", *(f"    {command}" for command in cause.commands)]
+    return ["  Run next: nothing, nobody has to act."] if needs_nobody(cause) else []
+
+
 def as_lines(title: str, cause: Cause, entries: list[Entry], now: float) -> list[str]:
     """Return the explanation as lines of plain text."""
     lines = [title, "", f"  {cause.text}"]
-    if cause.advice:
+    if cause.advice and cause.advice not in cause.commands:
         lines.append(f"  -> {cause.advice}")
-    if cause.is_problem:
-        lines.append(f"  Whose move: {move_of(cause.code)}.")
+    lines.append(f"  Whose move: {move_of(cause)}.")
+    lines += next_lines(cause)
     if entries:
         lines += ["", "What happened:"]
     before = None

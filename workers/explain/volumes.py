@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workers.constants import FINALIZER_VOLUME
-from workers.explain import deletion, queueing
+from workers.explain import deletion, queueing, remedies
 from workers.explain.facts import Cause, VolumeFacts
 from workers.explain.words import duration
 from workers.translate.fields import has_finalizer
@@ -31,8 +31,13 @@ def volume_cause(facts: VolumeFacts) -> Cause:
         return Cause(
             "not-found", f"There is no volume {facts.name}.", "Check the name: kubectl get pv"
         )
-    settled = _settled(facts, facts.volume)
-    return settled or _deletion(facts)
+    cause = _settled(facts, facts.volume) or _deletion(facts)
+    return cause.with_names(driver=facts.owner, **{"class": facts.class_name})
+
+
+def settled_cause(facts: VolumeFacts) -> Cause | None:
+    """Return the cause if the objects alone show one; None if csi-fleet has work to do."""
+    return _settled(facts, facts.volume) if facts.volume is not None else volume_cause(facts)
 
 
 def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
@@ -45,6 +50,14 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
             "not-ours",
             "No provisioner created this volume, so csi-fleet does not change it.",
             is_problem=False,
+        )
+    if phase == "Bound" and facts.is_claim_deleting:
+        claim = spec.get("claimRef") or {}
+        return Cause(
+            "claim-terminating",
+            f"The volume is bound to claim {claim.get('namespace')}/{claim.get('name')}, which is "
+            f"being deleted. When the claim is gone, the reclaim policy {policy} applies.",
+            "See why the claim is not gone yet.",
         )
     if phase == "Bound" and not metadata.get("deletionTimestamp"):
         claim = spec.get("claimRef") or {}
@@ -82,12 +95,14 @@ def _deletion(facts: VolumeFacts) -> Cause:
     if facts.driver is None:
         return queueing.unserved(facts.owner, facts.served, workers=facts.workers)
     if facts.attachments:
-        node = min(facts.attachments.values())
+        name, node = min(facts.attachments.items())
         return Cause(
-            "attached",
-            f"The volume is still attached to node {node}.",
+            "still-attached",
+            f"The volume is still attached to node {node} (VolumeAttachment {name}), so it is not "
+            "deleted yet.",
             "Wait until the VolumeAttachment is gone; then the volume is deleted. If this "
-            "persists, check the attacher.",
+            "persists, run the next command: it shows why the volume is not detached.",
+            names={"attachment": name, "node": node},
         )
     state = facts.state
     if state is not None:
@@ -110,7 +125,7 @@ def _deletion(facts: VolumeFacts) -> Cause:
                 return cause
             age = duration(max(0.0, facts.now - found[1]))
             return Cause(
-                "driver-error" if "rpc error" in found[0] else "attempt-failed",
+                "driver-error" if remedies.answer_of(state, found[0]).code else "attempt-failed",
                 f"The last deletion failed {age} ago: {found[0]}",
                 again,
                 state.due,

@@ -239,7 +239,7 @@ DELETING = {"deletionTimestamp": "2027-01-15T08:00:00Z"}
         (replace(VOLUME, volume=volume(policy="Retain")), "kept"),
         (replace(VOLUME, volume=volume("Available")), "waiting"),
         (replace(VOLUME, driver=None), "driver-not-registered"),
-        (replace(VOLUME, attachments={"a": "n1"}), "attached"),
+        (replace(VOLUME, attachments={"a": "n1"}), "still-attached"),
         (replace(VOLUME, state=replace(VOLUME_STATE, fails=1, due=NOW, trail=(ERROR,))),
          "driver-error"),
         (replace(VOLUME, volume=volume(**DELETING, finalizers=["other/x"])), "foreign-finalizer"),

@@ -6,15 +6,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from csi_client.errors import code_name
 from workers.controllers.attacher import names
 from workers.controllers.attacher.names import Reason
-from workers.explain import queueing, serving
+from workers.errors import ApiError
+from workers.explain import queueing, remedies, serving
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
 from workers.explain.serving import Served
 from workers.explain.words import duration, stamp
 from workers.kube import paths
-from workers.kube.errors import NotFoundError
+from workers.kube.errors import NotFoundError, Unreachable
 from workers.kube.finalizers import has_finalizer
 from workers.queue.inspect import read_key
 from workers.translate.fields import is_deleting
@@ -41,6 +43,7 @@ class AttachmentFacts:
         state: the state of the attachment's key; None if the key is not in the queue.
         watchers: the number of running watchers.
         workers: the number of running worker processes.
+        is_node_gone: True if the attachment's node does not exist.
     """
 
     name: str
@@ -51,6 +54,7 @@ class AttachmentFacts:
     state: KeyState | None = None
     watchers: int = 0
     workers: int = 0
+    is_node_gone: bool = False
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
@@ -95,7 +99,21 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
         state=read_key(tools.redis, key),
         watchers=len(tools.presence.alive()),
         workers=len(tools.presence.workers()),
+        is_node_gone=_is_gone(tools, str(spec["nodeName"])),
     )
+
+
+def _is_gone(tools: Tools, node: str) -> bool:
+    """Return True if the node does not exist; False also if it may not be read."""
+    try:
+        tools.kube.get_node(node)
+    except NotFoundError:
+        return True
+    except Unreachable:
+        raise
+    except ApiError:
+        return False
+    return False
 
 
 def attachment_cause(facts: AttachmentFacts) -> Cause:
@@ -106,12 +124,21 @@ def attachment_cause(facts: AttachmentFacts) -> Cause:
             f"There is no VolumeAttachment {facts.name}.",
             "Check the name: kubectl get volumeattachments",
         )
-    attacher = str(facts.attachment["spec"]["attacher"])
-    if settled := _settled(facts.attachment, names.finalizer(attacher)):
+    spec = facts.attachment["spec"]
+    return _cause(facts, facts.attachment).with_names(
+        driver=str(spec["attacher"]),
+        node=str(spec["nodeName"]),
+        volume=str((spec.get("source") or {}).get("persistentVolumeName") or ""),
+    )
+
+
+def _cause(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
+    attacher = str(attachment["spec"]["attacher"])
+    if settled := _settled(attachment, names.finalizer(attacher)):
         return settled
     if facts.driver is None:
         return queueing.unserved(attacher, facts.served, workers=facts.workers)
-    return _waiting(facts, facts.attachment)
+    return _waiting(facts, attachment)
 
 
 def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
@@ -143,7 +170,9 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
     if told or (state is not None and state.fails):
         found = queueing.last_error(state, told)
         if found:
-            return _failed(facts, attachment, word, *found)
+            cause = _failed(facts, attachment, word, *found)
+            code = code_name(error["errorCode"]) if error and error.get("errorCode") else ""
+            return remedies.applied(cause, state, code)
     if state is not None and (cause := queueing.queued(state)):
         return cause
     if facts.watchers == 0:
@@ -179,6 +208,13 @@ def _failed(
                 "The PersistentVolume was removed by force. Detach the volume in the storage "
                 "backend, then remove the finalizer from the VolumeAttachment."
             )
+    elif word == "attach" and facts.is_node_gone:
+        code = "node-gone"
+        message = f"node {node} does not exist. The error was: {message}"
+        advice = (
+            "Delete the pod that was scheduled to that node; kube-controller-manager then deletes "
+            "the VolumeAttachment."
+        )
     elif reason == Reason.DRIVER_NOT_ON_NODE:
         advice = (
             f"Check the driver's pod on node {node}; the attach starts automatically when the "

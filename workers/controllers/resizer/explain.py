@@ -15,8 +15,10 @@ from workers.controllers.resizer.claim import (
 from workers.controllers.resizer.rules import KIND
 from workers.controllers.resizer.words import ANN_RESIZER, Condition, ModifyState, Part
 from workers.explain import queueing
+from workers.explain.commands import DESCRIBE
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
+from workers.explain.moves import USER
 from workers.explain.serving import Served, of_controller
 from workers.explain.words import moment
 from workers.kube.errors import NotFoundError
@@ -71,7 +73,8 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     """
     del noun  # called only for claims
     facts = gather(tools, namespace, name)
-    return Explained(change_cause(facts), facts.state, facts.claim, facts.volume)
+    cause = change_cause(facts).with_names(driver=facts.driver_name)
+    return Explained(cause, facts.state, facts.claim, facts.volume)
 
 
 def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
@@ -195,7 +198,10 @@ def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
             waits = "the file system is expanded when a pod that uses the volume runs on a node."
         rest = "" if allocated == wanted else f" {wanted} follows after that."
         return Cause(
-            "waits-for-node", grown + waits + rest, "Start or restart a pod that uses the claim."
+            "waits-for-node",
+            grown + waits + rest,
+            "Start or restart a pod that uses the claim.",
+            move=USER if claim.part == Part.NODE_PENDING else "",
         )
     if claim.part == Part.NODE_INFEASIBLE:
         message = _message(facts, Condition.NODE_ERROR)
@@ -237,6 +243,7 @@ def _class(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
             f"{_message(facts, Condition.MODIFY_ERROR)}",
             "Choose a different class; csi-fleet tries it at once.",
             until,
+            names={"attributes_class": wanted},
         )
     if not wanted and claim.modify_state != ModifyState.IN_PROGRESS:
         return Cause(
@@ -249,6 +256,7 @@ def _class(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
             "class-missing",
             f'VolumeAttributesClass "{wanted}" does not exist.',
             "Create the class, or choose a different one; csi-fleet then continues at once.",
+            templates=("kubectl get volumeattributesclass", DESCRIBE),
         )
     driver = text(facts.attributes_class or {}, "driverName")
     if wanted and driver != facts.driver_name:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.controllers.snapshot_controller import groupinput
+from workers.controllers.snapshot_controller import groupinput, sources
 from workers.controllers.snapshot_controller.decide import expected_content
 from workers.explain import generic, nouns, snapshots
 from workers.kube import paths
@@ -39,9 +39,10 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     content = _find(tools, shape.contents, wanted)
     held = snapshots.explain_content(tools, shape, wanted).cause if content is not None else None
     group = _find(tools, paths.GROUP_SNAPSHOTS, objects.holding_group(snapshot), namespace)
-    return snapshots.with_object(
-        found, snapshots.snapshot_cause(snapshot, content, held, group, shape)
-    )
+    own = snapshots.snapshot_cause(snapshot, content, held, group, shape)
+    if content is None and own.code in {"failed", "no-content"} and found.cause.code != "queued":
+        own = sources.cause(tools.kube, noun, snapshot) or own
+    return snapshots.with_object(found, own)
 
 
 def _content_of(snapshot: JsonObject, noun: str) -> str:
