@@ -1,7 +1,7 @@
 """Passes chosen labels and annotations of a claim to the driver and to the PV.
 
-An operator chooses the keys with flags (`--claim-labels-to-driver`, `--claim-annotations-to-driver`,
-`--claim-labels-to-pv`); nothing else of a claim's metadata is passed. The PV's annotation
+An operator chooses the keys with the flags `--claim-labels-to-driver`, `--claim-labels-to-pv` and
+`--claim-annotations-to-driver`; nothing else of a claim's metadata is passed. The PV's annotation
 `csi-fleet.io/claim-labels` names the labels that csi-fleet has put there, so that a label of
 somebody else is never removed.
 """

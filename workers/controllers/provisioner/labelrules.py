@@ -43,7 +43,7 @@ class LabelledVolume(Struct, frozen=True, gc=False):
     """The chosen labels of a PV, and csi-fleet's annotation about them."""
 
     labels: Labels
-    annotation: str | None
+    annotation: str
 
 
 class LabelRules:
@@ -77,7 +77,8 @@ class LabelRules:
         meta = volume.metadata
         if is_listed:
             self._listed_volumes.add(meta.name)
-        known = LabelledVolume(_chosen(meta.labels, view), meta.annotation(ANN_CLAIM_LABELS))
+        annotation = intern(meta.annotation(ANN_CLAIM_LABELS) or "")
+        known = LabelledVolume(_chosen(meta.labels, view), annotation)
         is_same = self._volumes.get(meta.name) == known
         self._volumes[meta.name] = known
         return [] if is_same else self._keys(meta.name, drivers)

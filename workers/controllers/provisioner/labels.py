@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workers.constants import ANN_CLAIM_LABELS
 from workers.controllers.provisioner.saving import claim_uid, existing
 from workers.engine.steps import Step
 from workers.kube import paths
@@ -34,7 +35,7 @@ def follow(work: ClaimWork, claim: JsonObject) -> None:
     change = claim_metadata.patch(
         claim_metadata.chosen(text_map(claim, "metadata", "labels"), keys),
         text_map(volume, "metadata", "labels"),
-        annotations_of(volume).get(claim_metadata.ANN_CLAIM_LABELS),
+        annotations_of(volume).get(ANN_CLAIM_LABELS),
         keys,
     )
     if not change:

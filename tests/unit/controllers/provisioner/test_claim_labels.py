@@ -82,7 +82,7 @@ def test_equal_labels_are_not_written():
         pytest.param({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {}, id="being deleted"),
         pytest.param({}, {"claimRef": {"uid": "u2"}}, id="of another claim"),
         pytest.param(
-            {"annotations": {}}, {"csi": {"driver": "other", "volumeHandle": "h"}}, id="other driver"
+            {"annotations": {}}, {"csi": {"driver": "x", "volumeHandle": "h"}}, id="other driver"
         ),
     ],
 )
@@ -130,12 +130,16 @@ def test_the_driver_is_sent_the_chosen_metadata_and_a_repeat_the_same():
     world.live_claim()["metadata"]["annotations"]["backup"] = "never"
     relabel(world, {"team": "blue"})
     sent = [dict(one.parameters) for one in world.client.created]
-    assert sent == [
-        {
-            "csi.storage.k8s.io/pvc/label/team": "red",
-            "csi.storage.k8s.io/pvc/annotation/backup": "daily",
-        }
-    ] * 2
+    assert (
+        sent
+        == [
+            {
+                "csi.storage.k8s.io/pvc/label/team": "red",
+                "csi.storage.k8s.io/pvc/annotation/backup": "daily",
+            }
+        ]
+        * 2
+    )
     assert volume_labels(world) == {"team": "blue"}  # the PV has what the claim says now
 
 

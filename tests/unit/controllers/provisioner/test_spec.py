@@ -59,7 +59,7 @@ def test_p121_a_uid_is_kept_whole_or_to_32_characters(length, is_taken):
     ],
 )
 def test_a_tenant_does_not_choose_what_the_scheduler_reads_of_a_volume(text, is_taken):
-    """And the admission policy checks each label, within the API server's budget."""
+    """Nor does a flag have so many keys that requests and PVs grow without a limit."""
     flag = next(one for one in FLAGS if one.name == "claim-labels-to-pv")
     assert (flag.problem(flag.parse(text)) == "") is is_taken
 
