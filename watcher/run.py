@@ -17,6 +17,7 @@ from watcher.history import LOOK_SECONDS, History
 from watcher.intents import restore_intents
 from watcher.keeper import Keeper
 from watcher.machine import Machine
+from watcher.oldkinds import OldKinds
 from watcher.outbox import Outbox
 from workers.backoff import Backoff
 from workers.controllers.catalogue import SPECS
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from watcher.known import Record
     from watcher.machine import Stream
     from workers.kube.client import KubeClient
+    from workers.kube.paths import Resource
     from workers.kube.watch import Sink
     from workers.observability.metrics import Metrics
     from workers.queue.catalog import CatalogWriter
@@ -141,6 +143,8 @@ class Watcher:
             end_life=catalog.end_history,
             relist=self.machine.relist,
         )
+        self._resources: dict[str, Resource] = {}
+        self._old_kinds = OldKinds(KubeResources(client), self._not_served, self._is_listed)
         # For each cached kind: the version that its watch had reached at the last pruning.
         self._pruned_to: dict[str, int] = {}
         self._intents = intents
@@ -185,6 +189,7 @@ class Watcher:
                 first_wait_seconds=LOOK_SECONDS,
             ),
             Loop("prune", self._prune, first_wait_seconds=PRUNE_SECONDS),
+            Loop("old kinds", self._old_kinds.step, backoff=Backoff()),
         ]
         if self._pauses is not None:
             loops.append(Loop("pauses", self._mirror_pauses, first_wait_seconds=None))
@@ -228,12 +233,7 @@ class Watcher:
     @property
     def is_synced(self) -> bool:
         """Whether every watched kind has been listed and all its objects are in Redis."""
-        reflectors = self.reflectors.values()
-        return (
-            bool(reflectors)
-            and all(reflector.health.is_synced for reflector in reflectors)
-            and self.outbox.is_idle
-        )
+        return self._is_listed() and self.outbox.is_idle
 
     def check_ready(self) -> str:
         """Return what keeps events from reaching the queue; "" if nothing does."""
@@ -277,6 +277,18 @@ class Watcher:
             _log.warning("restored attempts from their ConfigMaps", count=len(keys))
         self.outbox.add(keys)
         return self._recovery_seconds
+
+    def _is_listed(self) -> bool:
+        reflectors = tuple(self.reflectors.values())
+        return bool(reflectors) and all(one.health.is_synced for one in reflectors)
+
+    def _not_served(self) -> list[Resource]:
+        """Return the watched kinds that the API server does not serve."""
+        return [
+            self._resources[name]
+            for name, reflector in tuple(self.reflectors.items())
+            if not reflector.health.is_served
+        ]
 
     def _resync(self) -> float:
         """Add the keys of all objects that need work, in case an event was missed (M-016)."""
@@ -361,6 +373,7 @@ class Watcher:
         if self._metrics is not None:
             sink = CountingSink(sink, self._metrics.watch_events, stream.resource.plural)
         name = f"watch {stream.name}"
+        self._resources[stream.name] = stream.resource
 
         def on_progress() -> None:
             self.loops[name].beat()

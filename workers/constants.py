@@ -27,6 +27,9 @@ ANN_DELETION_SECRET_NAMESPACE: Final = "volume.kubernetes.io/provisioner-deletio
 ANN_MODIFY_SECRET_NAME: Final = "volume.kubernetes.io/controller-modify-secret-name"
 ANN_MODIFY_SECRET_NAMESPACE: Final = "volume.kubernetes.io/controller-modify-secret-namespace"
 
+# csi-fleet's own annotation of volumes: the keys of the labels that were taken from the claim.
+ANN_CLAIM_LABELS: Final = "csi-fleet.io/claim-labels"
+
 # Annotations of snapshot contents, SNA-006 (external-snapshotter v8.6, pkg/utils/util.go).
 ANN_ALLOW_MODE_CHANGE: Final = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 ANN_BEING_CREATED: Final = "snapshot.storage.kubernetes.io/volumesnapshot-being-created"

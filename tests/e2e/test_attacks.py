@@ -38,6 +38,7 @@ from tests.support.rights_table import ACCOUNTS, Grant, everything, granted, pag
 from tests.support.shipped import NAMESPACE, RECORDS
 from tests.support.waiting import wait_until
 from workers.controllers import catalogue
+from workers.controllers.provisioner.spec import MOST_KEYS
 from workers.migration.plugins import PLUGINS
 
 SERVED, FOREIGN = "csi.example.org", "other.example.org"
@@ -45,6 +46,7 @@ POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 GROUP_VERSION = "groupsnapshot.storage.k8s.io/v1"
 RESTORED = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
 MAPS = f"/api/v1/namespaces/{RECORDS}/configmaps"
+LABELS = [f"example.org/label-{number}" for number in range(MOST_KEYS)]
 PLACES = [NAMESPACE, RECORDS, "csi-driver-example", "csi-driver-node-example", "default"]
 # What every authenticated user may ask about itself.
 EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
@@ -57,6 +59,7 @@ def admin(kubeconfig):
         for name in PLACES[:4]:
             api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         objects = everything()
+        name_labels(objects)
         for item in objects:
             api.apply(item)
         yield api
@@ -68,6 +71,15 @@ def admin(kubeconfig):
         for item in objects:
             if item["kind"] != "ServiceAccount":
                 api.delete(f"{api._collection(item)}/{item['metadata']['name']}")
+
+
+def name_labels(objects):
+    """Name the labels of claims in the policy, as docs/claim-metadata.md says."""
+    (policy,) = (one for one in objects if one["metadata"]["name"] == "csi-fleet-volumes"
+                 and one["kind"] == "ValidatingAdmissionPolicy")  # fmt: skip
+    variable = policy["spec"]["variables"][0]
+    assert variable["name"] == "claimLabels"
+    variable["expression"] = str(LABELS)
 
 
 @pytest.fixture(scope="module")
@@ -259,6 +271,36 @@ def test_own_fields_of_own_volumes_change(admin, worker):
         "spec": {"capacity": {"storage": "2Gi"}},
     }
     assert refusal(worker, "PATCH", f"{VOLUMES}/{existing(admin, SERVED)}", change) == ""
+
+
+ONE, TWO, *_ = LABELS
+RED, BLUE = {ONE: "red"}, {ONE: "blue"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "before", "after", "words"),
+    [
+        pytest.param(SERVED, {}, RED, "", id="adds it"),
+        pytest.param(SERVED, {**RED, "own": "x"}, BLUE, "", id="changes it"),
+        pytest.param(SERVED, {**RED, TWO: "x"}, {ONE: None, TWO: "y"}, "", id="removes it"),
+        pytest.param(SERVED, {}, dict.fromkeys(LABELS, "x" * 63), "", id="as many as allowed"),
+        pytest.param(SERVED, {}, {**RED, "a": "b"}, "not a worker's", id="another one too"),
+        pytest.param(SERVED, {"a": "b"}, {"a": "c"}, "not a worker's", id="changes another"),
+        pytest.param(SERVED, {"a": "b"}, {"a": None}, "not a worker's", id="removes another"),
+        pytest.param(FOREIGN, {}, RED, f"serve driver {FOREIGN}", id="of another driver"),
+    ],
+)
+def test_a_worker_changes_the_named_labels_of_its_own_volumes(
+    admin, worker, driver, before, after, words
+):
+    """A tenant chooses their values, but the operator their names."""
+    path = f"{VOLUMES}/{existing(admin, driver)}"
+    current = admin.get(path)["metadata"].get("labels") or {}
+    admin.patch(path, {"metadata": {"labels": dict.fromkeys(current) | before}})
+    record = {"csi-fleet.io/claim-labels": ",".join(LABELS)}
+    change = {"metadata": {"labels": after, "annotations": record}}
+    found = refusal(worker, "PATCH", path, change)
+    assert (words in found) if words else found == ""
 
 
 @pytest.mark.parametrize("driver", [SERVED, FOREIGN])

@@ -233,6 +233,17 @@ def test_a_driver_gets_what_the_overlay_gives_it(chart):
     assert data == {"redis-password-worker": login, "second": login, "redis-ca": {"ca.crt"}}
 
 
+def test_the_labels_of_claims_are_named_for_the_workers_and_for_the_policy(chart):
+    keys = ["example.org/team", "tier"]
+    for labels, flags in (([], []), (keys, ["--claim-labels-to-pv=example.org/team,tier"])):
+        objects = rendered(chart, claimLabels=labels)
+        policy = objects["ValidatingAdmissionPolicy", "csi-fleet-volumes"]
+        named = {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
+        assert json.loads(named["claimLabels"]) == labels
+        worker = containers(objects["Deployment", "worker"])[0]
+        assert [one for one in worker["args"] if "claim-labels" in one] == flags
+
+
 def test_another_driver_restarts_redis_which_reads_its_users_at_its_start(chart):
     one, two = (
         rendered(chart, mode="sidecar", drivers=drivers)

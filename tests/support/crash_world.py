@@ -224,6 +224,17 @@ class CrashWorld:
         }
         self.kube.add("persistentvolumeclaims", body)
 
+    def relabel_while_saving(self) -> None:
+        """PVs follow a label of their claims, and the claim gets it just before its PV is saved."""
+        provision = replace(self.settings.provision, claim_labels_to_pv=("team",))
+        self.driver = replace(self.driver, settings=replace(self.settings, provision=provision))
+
+        def relabel() -> None:
+            if CLAIM in self.kube.objects:
+                self.kube.objects[CLAIM]["metadata"]["labels"] = {"team": "red"}
+
+        self.kube.before["create_volume"] = relabel
+
     def add_snapshot(self) -> None:
         self.kube.add(
             "volumesnapshots",
@@ -296,7 +307,8 @@ class CrashWorld:
         """Keys of undecided objects; after a wipe also what ConfigMaps remember."""
         queue = self.watcher_queue()
         claim = self.kube.objects.get(CLAIM)
-        if claim is not None and not claim["spec"].get("volumeName"):
+        is_unbound = claim is not None and not claim["spec"].get("volumeName")
+        if is_unbound or (claim is not None and self.has_other_labels(claim)):
             queue.ensure([claim_key(DRIVER, "default", "data", UID)])
         for name, volume in self.kube.kind("persistentvolumes").items():
             if self.is_undecided(volume):
@@ -305,6 +317,16 @@ class CrashWorld:
             self.fill_catalog()
             self.seen_epoch = self.catalog_writer.epoch()
             self.recover()
+
+    def has_other_labels(self, claim: JsonObject) -> bool:
+        """Whether the PV of a bound claim has to get its labels."""
+        volume = self.kube.objects.get(("persistentvolumes", "", claim["spec"]["volumeName"]))
+        keys = self.driver.settings.provision.claim_labels_to_pv
+        return volume is not None and any(
+            (claim["metadata"].get("labels") or {}).get(key)
+            != (volume["metadata"].get("labels") or {}).get(key)
+            for key in keys
+        )
 
     def is_undecided(self, volume: JsonObject) -> bool:
         """Whether a volume is to be deleted or to lose its finalizer."""

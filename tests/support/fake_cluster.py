@@ -28,7 +28,9 @@ from workers.drivers.driver import Driver
 from workers.engine.context import Runtime
 from workers.engine.effects import Effects
 from workers.engine.outcome import Outcome
+from workers.kube.client import MERGE_PATCH
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from workers.kube.patching import patched
 from workers.kube.paths import Resource
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.leases import CatalogState, Lease, Session
@@ -130,6 +132,14 @@ class FakeKube:
             uid,
             lambda old: [one for one in old if one != finalizer],
         )
+
+    def merge(self, resource: Resource, item: JsonObject, change: JsonObject) -> JsonObject:
+        name = item["metadata"]["name"]
+        stored = self._get(resource.plural, item["metadata"].get("namespace", ""), name, "merge")
+        if stored["metadata"]["uid"] != item["metadata"]["uid"]:
+            raise ConflictError(409, "Conflict", "the UID in the precondition does not match")
+        self.writes.append(("merge", name))
+        return self.add(resource.plural, patched(stored, change, MERGE_PATCH))
 
     def get_class(self, name: str) -> JsonObject:
         return self._get("storageclasses.storage.k8s.io", "", name, "get_class")

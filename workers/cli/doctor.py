@@ -17,6 +17,7 @@ from workers.drivers.link import tls_trouble
 from workers.errors import ApiError, ConfigError, ProvisionerError
 from workers.explain.words import named, nearest
 from workers.kube import paths
+from workers.kube.versions import outdated
 from workers.queue.clock import read_clock
 from workers.queue.inspect import read_redis
 from workers.queue.limits import read_stats
@@ -82,6 +83,7 @@ def findings(tools: Tools) -> Iterator[Finding]:
         ("versions", versions),
         ("api server", api_server),
         ("rights", rights),
+        ("crds", crds),
         ("redis", redis_settings),
         ("system", system),
         ("driver", drivers),
@@ -155,6 +157,14 @@ def rights(tools: Tools) -> Iterator[Finding]:
             yield Finding("rights", severity, f"this account is not allowed to: {', '.join(names)}")
     if not any(lacking.values()):
         yield Finding("rights", OK, f"the account has all {count} permissions that are needed")
+
+
+def crds(tools: Tools) -> Iterator[Finding]:
+    """Check that installed CRDs serve the versions that the chosen controllers read."""
+    kinds = [watch.resource for spec in catalogue.specs(tools.settings.chosen)
+             for watch in spec.watches]  # fmt: skip
+    for problem in outdated(tools.kube, kinds):
+        yield Finding("crds", WARN, problem)
 
 
 def _may(tools: Tools, verb: str, group: str, resource: str, namespace: str) -> bool:

@@ -190,6 +190,7 @@ class Kind(Enum):
     DURATION = "duration"
     LABELS = "key:value,..."
     GATES = "Name=bool,..."
+    KEYS = "key,..."
     QUANTITY = "quantity"
     VMODULE = "pattern=N,..."
 
@@ -214,6 +215,7 @@ _PARSERS: dict[Kind, Callable[[str], Any]] = {
     Kind.DURATION: flagvalues.parse_duration,
     Kind.LABELS: flagvalues.parse_labels,
     Kind.GATES: flagvalues.parse_gates,
+    Kind.KEYS: flagvalues.parse_keys,
     Kind.QUANTITY: flagvalues.parse_quantity,
     Kind.VMODULE: flagvalues.parse_vmodule,
 }

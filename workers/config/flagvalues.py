@@ -31,6 +31,8 @@ _INTEGER: Final = re.compile(
     r"[+-]?(0[xX](_?[0-9a-fA-F])+|0[bB](_?[01])+|0[oO]?(_?[0-7])+|0|[1-9](_?[0-9])*)"
 )
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_KEY_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_DOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUANTITY: Final = re.compile(
     r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(([numkMGTPE]|[KMGTPE]i)?|[eE][+-]?[0-9]+)"
 )
@@ -127,6 +129,23 @@ def parse_labels(text: str) -> dict[str, str]:
             raise ValueError(f"malformed item in list of labels: {item}")
         labels[parts[0]] = parts[1]
     return labels
+
+
+def parse_keys(text: str) -> tuple[str, ...]:
+    """Read `key,example.org/key`, the keys of labels or annotations; empty items are skipped.
+
+    Raises:
+        ValueError: an item is not a key that Kubernetes allows.
+    """
+    keys = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    for key in keys:
+        prefix, slash, name = key.rpartition("/")
+        is_prefix = bool(_DOMAIN.fullmatch(prefix)) and len(prefix) <= 253
+        if not _KEY_NAME.fullmatch(name) or bool(slash) != is_prefix:
+            raise ValueError(
+                f"{key!r} is not the key of a label or annotation, such as team or example.org/team"
+            )
+    return keys
 
 
 def parse_gates(text: str) -> dict[str, bool]:

@@ -90,6 +90,15 @@ class ProvisionSettings:
     extra_create_metadata: bool = taken("extra-create-metadata", default=False)
     """True if CreateVolume requests contain the names of the claim and the volume."""
 
+    claim_labels_to_pv: tuple[str, ...] = taken("claim-labels-to-pv", default=())
+    """The keys of the claims' labels that their PVs get too."""
+
+    claim_labels_to_driver: tuple[str, ...] = taken("claim-labels-to-driver", default=())
+    """The keys of the claims' labels that become parameters of CreateVolume."""
+
+    claim_annotations_to_driver: tuple[str, ...] = taken("claim-annotations-to-driver", default=())
+    """The keys of the claims' annotations that become parameters of CreateVolume."""
+
     controller_publish_readonly: bool = taken("controller-publish-readonly", default=False)
     """True if a PV whose only access mode is ReadOnlyMany is published read-only."""
 

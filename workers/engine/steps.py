@@ -27,6 +27,7 @@ class Step(StrEnum):
     CLEAN_UP = "clean-up"
     RECORD_VOLUME = "record-volume"
     SAVE_VOLUME = "save-volume"
+    LABEL_VOLUME = "label-volume"
     UNPROTECT_SOURCE = "unprotect-source"
     CLEAR_NODE = "clear-node"
     FORGET_INTENT = "forget-intent"

@@ -234,6 +234,17 @@ class KubeReader:
 
     # Discovery.
 
+    def served_versions(self, group: str) -> tuple[str, ...]:
+        """Return the versions in which the API server serves a group; () if it has no such group.
+
+        A version need not have all kinds of the group.
+        """
+        try:
+            answer = self._getter.get(f"/apis/{group}")
+        except NotFoundError:
+            return ()
+        return tuple(entry["version"] for entry in answer.get("versions") or ())
+
     def served_kinds(self, group: str, version: str) -> dict[str, JsonObject]:
         """Return each kind's APIResource in a group version; {} if the version is not served."""
         root = f"/apis/{group}/{version}" if group else f"/api/{version}"

@@ -125,6 +125,9 @@ rediss://redis:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt
 {{- if and (eq $name "worker") (has "capacity" $values.features) -}}
 {{- $args = concat $args (list "--enable-capacity" "--capacity-ownerref-level=2") -}}
 {{- end -}}
+{{- if and (eq $name "worker") $values.claimLabels -}}
+{{- $args = append $args (printf "--claim-labels-to-pv=%s" (join "," $values.claimLabels)) -}}
+{{- end -}}
 {{- $_ := set $main "args" (concat $args ($own.args | default list)) -}}
 {{- end -}}
 {{- if $own.resources }}{{ $_ := set $main "resources" $own.resources }}{{ end -}}

@@ -17,7 +17,7 @@ def test_a_redis_that_is_away_is_told_once(monkeypatch):
         raise QueueUnavailable("redis: away")
         yield
 
-    for name in ("versions", "api_server", "rights", "drivers"):
+    for name in ("versions", "api_server", "rights", "crds", "drivers"):
         monkeypatch.setattr(doctor, name, lambda _: iter(()))
     for name in ("redis_settings", "system"):
         monkeypatch.setattr(doctor, name, away)

@@ -114,6 +114,7 @@ def test_a_bound_holds_alone_and_beside_others(controller, flag, others):
     name = flag.name if not others and flag.name in flags.flags else f"{controller}-{flag.name}"
     bad = "-2s" if flag.kind.value == "duration" else "-2"
     bad = "0" if flag.kind.value == "uint" else bad
+    bad = ",".join("abcdefghijklmnopq") if flag.kind.value == "key,..." else bad
     with pytest.raises(ConfigError, match=f"--{name} must {flag.bound.says}"):
         parse("run", [f"--controllers={controller}{others}", f"--{name}={bad}"], {})
 

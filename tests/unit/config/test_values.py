@@ -47,7 +47,7 @@ def test_parsers_know_only_value_errors(text):
         flagvalues.parse_duration, flagvalues.parse_int, flagvalues.parse_uint,
         flagvalues.parse_float, flagvalues.parse_bool, flagvalues.parse_labels,
         flagvalues.parse_gates, flagvalues.parse_quantity, flagvalues.parse_vmodule,
-        flagvalues.parse_listen_address,
+        flagvalues.parse_keys, flagvalues.parse_listen_address,
     ):  # fmt: skip
         with contextlib.suppress(ValueError):
             parser(text)
@@ -97,3 +97,19 @@ def test_listen_address(text, address):
 def test_bad_listen_address(text):
     with pytest.raises(ValueError, match="address"):
         flagvalues.parse_listen_address(text)
+
+
+@pytest.mark.parametrize(("text", "keys"), [
+    ("", ()), ("team", ("team",)), ("b,a,b", ("b", "a")), (" a , x.y/b_c.d ,", ("a", "x.y/b_c.d")),
+])  # fmt: skip
+def test_keys(text, keys):
+    assert flagvalues.parse_keys(text) == keys
+
+
+@pytest.mark.parametrize("text", [
+    "-a", "a-", "a b", "/a", "a/", "x/y/z", "X.y/a", ".x/a", "ä", "*", "x.y/*", "a" * 64,
+    "a" * 254 + "/b", "a\nb",
+])  # fmt: skip
+def test_what_is_no_key_of_a_label(text):
+    with pytest.raises(ValueError, match="is not the key of a label or annotation"):
+        flagvalues.parse_keys(f"good,{text}")

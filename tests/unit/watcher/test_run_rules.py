@@ -29,7 +29,7 @@ def test_m010_lost_attempts_are_looked_for_each_minute_or_oftener(resync, second
 @pytest.mark.parametrize(("seconds", "has_resync"), [(0, False), (900, True)])
 def test_a_resync_may_be_switched_off(seconds, has_resync):
     """`--resync-period=0`; the other loops are always there, in the order of their start."""
-    loops = ["outbox", "keeper", "recovery", "history", "prune"]
+    loops = ["outbox", "keeper", "recovery", "history", "prune", "old kinds"]
     loops += ["resync"] if has_resync else []
     assert list(make(FakeRedis(), resync_seconds=seconds).loops) == loops
 

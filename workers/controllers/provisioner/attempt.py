@@ -25,7 +25,14 @@ from workers.observability.logging import get_logger
 from workers.observability.requests import about_volume
 from workers.topology.affinity import node_affinity
 from workers.topology.requirements import TopologyInputs, accessibility_requirements
-from workers.translate import attributes_class, capability, claims, parameters, sources
+from workers.translate import (
+    attributes_class,
+    capability,
+    claim_metadata,
+    claims,
+    parameters,
+    sources,
+)
 from workers.translate import secrets as secret_rules
 from workers.translate import volume as volume_rules
 from workers.translate.fields import object_list, text_map
@@ -208,6 +215,11 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             _log.warning("the storage class has a deprecated parameter", warning=line)
         if driver.settings.provision.extra_create_metadata:
             stripped |= parameters.extra_metadata(claim, name)
+        stripped |= claim_metadata.driver_parameters(
+            claim,
+            labels=driver.settings.provision.claim_labels_to_driver,
+            annotations=driver.settings.provision.claim_annotations_to_driver,
+        )
         mutable = self.attributes(vac_name) if vac_name else {}
         required = claims.requested_bytes(claim)
         built = build_request(

@@ -38,6 +38,7 @@ from workers.controllers.capacity.publishing import publishing_of
 from workers.controllers.provisioner import measure, saving
 from workers.controllers.provisioner.backend import backend_of
 from workers.controllers.provisioner.intent import Intent
+from workers.controllers.provisioner.labels import follow
 from workers.controllers.provisioner.own import own
 from workers.controllers.provisioner.reschedule import clear_selected_node
 from workers.controllers.provisioner.work import ClaimWork
@@ -241,6 +242,8 @@ class ClaimPass(ClaimWork):
     ) -> Outcome:
         """Finishes an attempt for whose volume no claim is waiting (P-401, T-058)."""
         if intent is None:
+            if live is not None and not self.is_elsewhere:
+                follow(self, live)
             return done("bound" if live is not None else "claim is gone")
         # If the claim belongs to another node, an existing PV belongs to that node too, whereas
         # `was_saved` refers only to this node's PV.
@@ -276,7 +279,9 @@ class ClaimPass(ClaimWork):
     ) -> Outcome:
         """Provisions a volume for a claim that exists, or repeats the claim's open call (L-021)."""
         if is_bound(claim):
-            return saving.ended(self, "bound")
+            outcome = saving.ended(self, "bound")
+            follow(self, claim)
+            return outcome
         # An open call is repeated with its recorded class; a newer class applies only to the next
         # new call.
         recorded = intent.storage_class if intent is not None else None

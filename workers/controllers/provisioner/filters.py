@@ -69,9 +69,16 @@ def claim_entry(claim: Claim) -> ClaimEntry | None:
     3). The GA annotation takes precedence over the beta annotation, even if the GA annotation names
     a foreign provisioner. A deletion timestamp does not matter (L-024).
     """
+    return None if claim.spec.volume_name else _entry_of_claim(claim)
+
+
+def bound_entry(claim: Claim) -> ClaimEntry | None:
+    """Return the facts of a bound claim that names a provisioner, else None."""
+    return _entry_of_claim(claim) if claim.spec.volume_name else None
+
+
+def _entry_of_claim(claim: Claim) -> ClaimEntry | None:
     meta, spec = claim.metadata, claim.spec
-    if spec.volume_name:
-        return None
     provisioner = provisioner_of(meta.annotations or {})
     if not provisioner:
         return None
@@ -166,6 +173,11 @@ def _entry(volume: Volume) -> VolumeEntry:
         version=meta.resource_version,
         namespace=intern(spec.claim_ref.namespace if spec.claim_ref else ""),
     )
+
+
+def driver_of_volume(volume: Volume, drivers: Drivers) -> str | None:
+    """Return the driver that owns the volume (L-071), or None if no known driver owns it."""
+    return volume_driver(_entry(volume), drivers)
 
 
 def volume_driver(facts: VolumeFacts, drivers: Drivers) -> str | None:

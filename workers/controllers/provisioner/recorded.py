@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from workers.controllers.provisioner.intent import Intent
 from workers.engine.steps import Step
 from workers.errors import AttemptError, NamespaceFull, RecordTooLarge, State, TransientError
+from workers.translate.claim_metadata import with_labels
 
 if TYPE_CHECKING:
     from workers.controllers.provisioner.intent import Request
@@ -62,7 +63,11 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         self.was_sent = True
         answer = self.call(prepared)
         self.remember(self.current.answered())
-        volume = self.accept(prepared, answer)
+        volume = with_labels(
+            self.accept(prepared, answer),
+            self.claim,
+            work.driver.settings.provision.claim_labels_to_pv,
+        )
         try:
             work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
             work.own.intents.created(work.lease.domain, self.current.record(), volume, work.lease)

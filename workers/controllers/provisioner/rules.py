@@ -22,6 +22,7 @@ from workers.controllers.provisioner.filters import (
     volume_entry,
     volume_keys,
 )
+from workers.controllers.provisioner.labelrules import LabelRules
 from workers.controllers.provisioner.served import Drivers, DriverView
 from workers.kube import paths
 from workers.kube.objects import Attachment, Claim, CsiNode, Node, Volume
@@ -58,6 +59,7 @@ class ProvisionerRules:
         self._has_classes = False
         self._claims: dict[str, ClaimEntry] = {}
         self._volumes: dict[str, VolumeEntry] = {}
+        self._labels = LabelRules()
         self._clones: dict[str, set[str]] = {}
         self._clones_of: defaultdict[str, set[str]] = defaultdict(set)
         self._sources: dict[str, tuple[str, str]] = {}
@@ -93,8 +95,10 @@ class ProvisionerRules:
         """Process the deletion of an object."""
         if resource == paths.CLAIMS:
             meta = item.metadata
+            self._labels.drop_claim(item)
             return self._drop_claim(meta.uid, meta.full_name)
         if resource == paths.VOLUMES:
+            self._labels.drop_volume(item.metadata.name)
             return self._drop_volume(item.metadata.name)
         if resource == paths.STORAGE_CLASSES:
             self._classes.pop(item["metadata"]["name"], None)
@@ -108,8 +112,10 @@ class ProvisionerRules:
         if resource == paths.CLAIMS:
             self._listed = set()
             self._listed_sources = set()
+            self._labels.begin_claims()
         elif resource == paths.VOLUMES:
             self._listed_volumes = set()
+            self._labels.begin_volumes()
         elif resource == paths.STORAGE_CLASSES:
             self._listed_classes = set()
         elif resource == paths.ATTACHMENTS:
@@ -134,6 +140,7 @@ class ProvisionerRules:
         ]
         keys += [key for entry in self._claims.values() for key in self._claim_keys(entry)]
         keys += [key for source in self._sources for key in self._cloning_keys(source)]
+        keys += self._labels.all_keys(self._drivers)
         return keys
 
     def counts(self) -> dict[str, int]:
@@ -179,6 +186,7 @@ class ProvisionerRules:
         """
         uid = claim.metadata.uid
         keys = self._see_clone(claim) + self._see_source(claim, is_listed=is_listed)
+        keys += self._labels.see_claim(claim, self._drivers, is_listed=is_listed)
         entry = claim_entry(claim)
         if is_listed and (entry or uid in self._clones):
             self._listed.add(uid)
@@ -216,24 +224,26 @@ class ProvisionerRules:
             entry = self._claims.get(uid)
             keys += self._drop_claim(uid, f"{entry.namespace}/{entry.name}" if entry else "")
         self._listed = set()
+        self._labels.end_claims()
         return keys
 
     # Volumes.
 
     def _see_volume(self, volume: Volume, *, is_listed: bool = False) -> list[Key]:
-        """Process a volume; return its keys if it needs a reconcile."""
+        """Process a volume; return its keys if it needs a reconcile, and its claim's keys."""
+        labelled = self._labels.see_volume(volume, self._drivers, is_listed=is_listed)
         entry = volume_entry(volume, self._drivers)
         name = volume.metadata.name
         if entry is None:
             self._volumes.pop(name, None)
-            return []
+            return labelled
         known = self._volumes.get(name)
         self._volumes[name] = entry
         if is_listed:
             self._listed_volumes.add(name)
             if known and (known.version, known.affinity) == (entry.version, entry.affinity):
-                return []
-        return volume_keys(entry, self._drivers)
+                return labelled
+        return labelled + volume_keys(entry, self._drivers)
 
     def _drop_volume(self, name: str) -> list[Forget]:
         """Process the deletion of a volume; return the keys to forget (L-011, C-082)."""
@@ -244,6 +254,7 @@ class ProvisionerRules:
         """Treat volumes that were not in the list as deleted; return the keys to forget."""
         gone = self._volumes.keys() - self._listed_volumes
         self._listed_volumes = set()
+        self._labels.end_volumes()
         return [key for name in gone for key in self._drop_volume(name)]
 
     # Attachments.
@@ -317,7 +328,16 @@ def _has_own_rules(before: Records, now: Records) -> bool:
     """Return True if a new driver's rules may apply to volumes that the table has dropped."""
     known = {record["name"] for record in before}
     views = [DriverView.from_record(record) for record in now if record["name"] not in known]
-    return any(view.node or not view.add_finalizer for view in views)
+    if any(view.node or not view.add_finalizer for view in views):
+        return True
+    return _has_other_labels(before, now)
+
+
+def _has_other_labels(before: Records, now: Records) -> bool:
+    """Return True if a driver's PVs now follow labels of claims that the table has dropped."""
+    known = {view.name: view.label_keys for view in map(DriverView.from_record, before)}
+    views = map(DriverView.from_record, now)
+    return any(set(view.label_keys) - set(known.get(view.name, ())) for view in views)
 
 
 def _need_nodes(records: Records) -> bool:
@@ -335,7 +355,7 @@ def _never(before: Records, now: Records) -> bool:  # noqa: ARG001 - the watch's
 
 WATCHES: Final = (
     Watch(paths.STORAGE_CLASSES, dict[str, Any], relists=_never, catalog=KIND_CLASSES),
-    Watch(paths.CLAIMS, Claim, relists=_never),
+    Watch(paths.CLAIMS, Claim, relists=_has_other_labels),
     Watch(paths.VOLUMES, Volume, relists=_has_own_rules),
     Watch(paths.CSI_NODES, CsiNode, is_needed=_need_nodes, relists=_never, catalog=KIND_CSINODES),
     Watch(

@@ -34,6 +34,7 @@ class DriverView:
         has_attach: whether the driver needs VolumeAttachments in the shared cache (L-078).
         can_clone: whether the driver's workers remove the clone-source finalizer (CL-004).
         has_capacity: whether the driver publishes capacity objects.
+        label_keys: the keys of the claims' labels that the driver's PVs follow.
     """
 
     name: str
@@ -47,6 +48,7 @@ class DriverView:
     has_attach: bool
     can_clone: bool
     has_capacity: bool
+    label_keys: tuple[str, ...] = ()
 
     @property
     def needs_nodes(self) -> bool:
@@ -69,6 +71,7 @@ class DriverView:
             has_attach=_ATTACH in capabilities,
             can_clone=_CLONE in capabilities,
             has_capacity=bool(record.get("capacity")),
+            label_keys=tuple((record.get("rules") or {}).get("claim_labels_to_pv") or ()),
         )
 
 

@@ -23,6 +23,18 @@ _DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORM
 _STRING, _BOOL, _INT, _UINT = Value.STRING, Value.BOOL, Value.INT, Value.UINT
 _DURATION: Final = Value.DURATION
 
+MOST_KEYS: Final = 16
+FEW_KEYS: Final = Bound(lambda keys: len(keys) <= MOST_KEYS, f"have at most {MOST_KEYS} keys")
+# The scheduler reads these labels of a PV: a tenant must not choose them.
+_ZONE_LABELS: Final = frozenset(
+    f"{domain}/{place}"
+    for domain in ("topology.kubernetes.io", "failure-domain.beta.kubernetes.io")
+    for place in ("zone", "region")
+)
+LABELS_OF_VOLUMES: Final = Bound(
+    lambda keys: len(keys) <= MOST_KEYS and not _ZONE_LABELS.intersection(keys),
+    f"have at most {MOST_KEYS} keys, and no zone or region, which the scheduler reads",
+)
 UID_LENGTH: Final = Bound(lambda n: n == -1 or 1 <= n <= 32, "be -1 or 1 to 32")
 
 FLAGS: Final = (
@@ -39,6 +51,15 @@ FLAGS: Final = (
          "specify one. If empty, the driver chooses.", _RUN_WORKER, per_driver=True),
     Flag("extra-create-metadata", _BOOL, "false", "Add the names of the claim and of the PV to the "
          "parameters of CreateVolume.", _RUN_WORKER, per_driver=True),
+    Flag("claim-labels-to-pv", Value.KEYS, "", "Labels of claims, as key,key, that are also put on "
+         "their PVs and kept up to date there.", _RUN_WORKER, upstream=False,
+         bound=LABELS_OF_VOLUMES, per_driver=True),
+    Flag("claim-labels-to-driver", Value.KEYS, "", "Labels of claims, as key,key, to add to the "
+         "parameters of CreateVolume.", _RUN_WORKER, upstream=False, bound=FEW_KEYS,
+         per_driver=True),
+    Flag("claim-annotations-to-driver", Value.KEYS, "", "Annotations of claims, as key,key, to add "
+         "to the parameters of CreateVolume.", _RUN_WORKER, upstream=False, bound=FEW_KEYS,
+         per_driver=True),
     Flag("controller-publish-readonly", _BOOL, "false", "Mark a PV as read-only if its only access "
          "mode is ReadOnlyMany.", _RUN_WORKER, per_driver=True),
     Flag("prevent-volume-mode-conversion", _BOOL, "true", "Reject a claim that restores a snapshot "

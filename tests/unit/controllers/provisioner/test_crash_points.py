@@ -92,12 +92,17 @@ def retained(world):
     world.add_claim()
 
 
+def relabelled(world):
+    world.add_claim()
+    world.relabel_while_saving()
+
+
 SCENARIOS: dict[str, Callable] = {
     one.__name__: one
     for one in (
         *(happy, slow, background_then_ok, background_then_final, final_then_ok),
         *(infeasible_then_ok, rejected_then_ok, save_refused, restore, rescheduled, deletion),
-        retained,
+        *(retained, relabelled),
     )
 }
 
@@ -133,6 +138,8 @@ def settled(world: CrashWorld, *, is_redis_kept: bool = True) -> None:
     if wanted:
         handle = volumes[VOLUME]["spec"]["csi"]["volumeHandle"]
         assert handle == world.storage.volumes[VOLUME], world.died_at
+    if CLAIM in world.kube.objects:
+        assert not world.has_other_labels(world.kube.objects[CLAIM]), world.died_at
     if CLAIM in world.kube.objects and is_redis_kept:
         # The sweep takes it off for claims that went before their attempt was recorded, or that
         # were bound when Redis lost the record (SN-005).

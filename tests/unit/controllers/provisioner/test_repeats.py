@@ -56,8 +56,11 @@ def a_world():
     secret(world, "red", "first")
     attributes(world, "100")
     world.add_claim(
-        annotations={ANN_SELECTED_NODE: "n1", "team": "red"}, volumeAttributesClassName="fast-iops"
+        annotations={ANN_SELECTED_NODE: "n1", "team": "red", "backup": "daily"},
+        volumeAttributesClassName="fast-iops",
     )
+    world.live_claim()["metadata"]["labels"] = {"tier": "high", "zone": "x"}
+    set_flags(world, claim_labels_to_driver=("tier",), claim_annotations_to_driver=("backup",))
     return world
 
 
@@ -91,6 +94,10 @@ CHANGES = {
     "attributes class with other parameters": lambda w: attributes(w, "200"),
     "attributes class deleted": lambda w: w.kube.objects.pop((ATTRIBUTES, "", "fast-iops"), None),
     "--extra-create-metadata": lambda w: set_flags(w, extra_create_metadata=True),
+    "--claim-labels-to-driver": lambda w: set_flags(w, claim_labels_to_driver=("tier", "zone")),
+    "--claim-annotations-to-driver": lambda w: set_flags(w, claim_annotations_to_driver=()),
+    "label for the driver": lambda w: w.live_claim()["metadata"].update(labels={"tier": "low"}),
+    "annotation for the driver": lambda w: annotate(w, backup="never"),
     "--default-fstype": lambda w: set_flags(w, default_fstype="btrfs"),
     "--volume-name-prefix": lambda w: set_flags(w, volume_name_prefix="vol"),
     "--volume-name-uuid-length": lambda w: set_flags(w, volume_name_uuid_length=1),

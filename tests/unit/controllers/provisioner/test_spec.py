@@ -14,6 +14,9 @@ TABLE = {
     "volume-name-uuid-length": ("-1", True),
     "default-fstype": ("", True),
     "extra-create-metadata": ("false", True),
+    "claim-labels-to-pv": ("", True),
+    "claim-labels-to-driver": ("", True),
+    "claim-annotations-to-driver": ("", True),
     "controller-publish-readonly": ("false", True),
     "prevent-volume-mode-conversion": ("true", True),
     "strict-topology": ("false", True),
@@ -42,6 +45,23 @@ def test_flags_have_the_references_defaults_and_drivers_their_own_values():
 def test_p121_a_uid_is_kept_whole_or_to_32_characters(length, is_taken):
     """A UID has 32 characters without its dashes; names of none would all be the same."""
     assert UID_LENGTH.is_met(length) is is_taken
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        ("", True),
+        ("team,example.org/tier,app.kubernetes.io/name", True),
+        (",".join(f"k{one}" for one in range(16)), True),
+        (",".join(f"k{one}" for one in range(17)), False),
+        ("topology.kubernetes.io/zone", False),
+        ("failure-domain.beta.kubernetes.io/region", False),
+    ],
+)
+def test_a_tenant_does_not_choose_what_the_scheduler_reads_of_a_volume(text, is_taken):
+    """Nor does a flag have so many keys that requests and PVs grow without a limit."""
+    flag = next(one for one in FLAGS if one.name == "claim-labels-to-pv")
+    assert (flag.problem(flag.parse(text)) == "") is is_taken
 
 
 def record(**more):
