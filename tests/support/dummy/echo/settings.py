@@ -17,7 +17,7 @@ FLAGS: Final = (Flag("loudness", Value.UINT, "7", "How loud.", bound=at_least(1)
 
 @dataclass(frozen=True, slots=True)
 class EchoSettings:
-    """What echoes follow."""
+    """The settings of the echo controller."""
 
     loudness: int = setting("loudness", FLAGS)
 
