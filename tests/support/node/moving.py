@@ -1,7 +1,7 @@
-"""A driver as its vendor ships it, with Go's csi-provisioner, and claims that keep coming.
+"""A vendor's driver with Go's csi-provisioner, and claims that are created continuously.
 
-`PEER=PROGRAM` is the real csi-provisioner. Without it our own image has its name: as a drop-in with
-a Redis of its own it is another program for csi-fleet, with the same Lease.
+`PEER=PROGRAM` is the real csi-provisioner. Without it, csi-fleet's own image gets that name: as a
+drop-in with its own Redis, it is another program for csi-fleet, and uses the same Lease.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ SECONDS = 180
 _EXAMPLE = (
     "{name: directory.csi.example.org, namespace: csi-driver-example, serviceAccount: driver}"
 )
-# What docs/migration.md is read with: its driver is this one. The chart's list has the example too.
+# The values with which the commands of docs/migration.md are run, for this driver. The chart's list
+# also contains the example driver.
 REPLACED = {
     "nfs.csi.k8s.io": DRIVER,
     "kube-system": NAMESPACE,
@@ -55,7 +56,7 @@ _PATHS = {
 
 
 def provide_image(cluster: NodeCluster, program: str) -> None:
-    """`GO_IMAGE` on the node: the program, or ours under its name."""
+    """Return `GO_IMAGE` on the node: the given program, or csi-fleet's image under its name."""
     if not program:
         cluster.ctr("images", "tag", "--force", f"docker.io/library/{FLEET_IMAGE}", GO_IMAGE)
         return
@@ -67,7 +68,8 @@ def provide_image(cluster: NodeCluster, program: str) -> None:
 
 
 def install(cluster: NodeCluster) -> None:
-    """The vendor's objects; its calls take a moment, so that a move meets some under way."""
+    """Return the vendor's objects; the driver's calls take some time, so that some are running
+    during a move."""
     for item in yaml.safe_load_all(_MANIFESTS.read_text()):
         cluster.api.apply(item)
     with closing(journal(cluster)) as driver:
@@ -79,15 +81,15 @@ def install(cluster: NodeCluster) -> None:
 
 
 def ready(api: KubeApi) -> bool:
-    """Whether its pod is."""
+    """Return True if the driver's pod is ready."""
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{DEPLOYMENT}"
     return bool(api.get(path).get("status", {}).get("readyReplicas"))
 
 
 def kill_sidecar(cluster: NodeCluster) -> str:
-    """The provisioner's container dies and is started again in its pod; returns what it says then.
+    """Kill the provisioner's container, wait until kubelet has restarted it, and return its log.
 
-    It can say something as soon as somebody has the Lease again.
+    The log has an entry as soon as a process holds the Lease again.
     """
     (pod,) = cluster.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods")
     statuses = {one["name"]: one for one in pod["status"]["containerStatuses"]}
@@ -98,13 +100,13 @@ def kill_sidecar(cluster: NodeCluster) -> str:
 
 
 def journal(cluster: NodeCluster) -> DirectoryDriver:
-    """What the driver stored and was asked; not started, for its pods are."""
+    """Return the driver's records of volumes and calls; the driver itself is not started here."""
     root = cluster.directory / STORAGE.removeprefix("/var/lib/")
     return DirectoryDriver(DRIVER, root=root)
 
 
 def holder(api: KubeApi) -> str:
-    """Who has csi-provisioner's Lease now."""
+    """Return the holder of csi-provisioner's Lease."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
     held = [one["spec"].get("holderIdentity") or "" for one in api.items(path)]
     return held[0] if held else ""
@@ -112,7 +114,7 @@ def holder(api: KubeApi) -> str:
 
 @contextmanager
 def other_holder(api: KubeApi, claims: Claims) -> Iterator[None]:
-    """What is done within ends with somebody else at work; says how long nobody was."""
+    """Wait until another process holds the Lease, and report for how long no process did."""
     before = holder(api)
     yield
     since, made = time.monotonic(), claims.made
@@ -122,7 +124,7 @@ def other_holder(api: KubeApi, claims: Claims) -> Iterator[None]:
 
 
 class Claims:
-    """One more claim each second; the oldest bound one of every second such is deleted."""
+    """Create one more claim each second, and delete the oldest bound claim every two seconds."""
 
     def __init__(self, api: KubeApi) -> None:
         self.api = api
@@ -133,12 +135,12 @@ class Claims:
         self._thread.start()
 
     def stop(self) -> None:
-        """No more of them."""
+        """Stop creating claims."""
         self._ends.set()
         self._thread.join()
 
     def wait_more(self, count: int) -> None:
-        """Until so many that are not made yet are Bound."""
+        """Wait until this many of the open claims are Bound."""
         target = self.made + count
 
         def done() -> bool:
@@ -148,7 +150,7 @@ class Claims:
         wait_until(done, SECONDS, f"{count} more claims are Bound", interval_seconds=0.5)
 
     def waiting(self) -> list[str]:
-        """Those that are not Bound yet."""
+        """Return the claims that are not Bound yet."""
         return [one["metadata"]["name"] for one in self.api.items(CLAIMS) if not _bound(one)]
 
     def _run(self) -> None:
@@ -187,7 +189,7 @@ def _claim(name: str) -> JsonObject:
 
 
 def volumes(api: KubeApi) -> dict[str, str]:
-    """The claim of each of the driver's PVs."""
+    """Return the claim of each of the driver's PVs."""
     return {
         one["metadata"]["name"]: one["spec"]["claimRef"]["name"]
         for one in api.items(VOLUMES)
@@ -196,7 +198,8 @@ def volumes(api: KubeApi) -> dict[str, str]:
 
 
 def overlapping(calls: list[DriverCall], key: str) -> list[str]:
-    """Names that two calls were about at one time; a call without end ended with its driver."""
+    """Return names for which two calls ran at one time; an unfinished call ended with its
+    driver."""
     return [
         f"{name}: until {ended}, from {begun}"
         for name, own in _by_name(calls, key)
@@ -206,7 +209,7 @@ def overlapping(calls: list[DriverCall], key: str) -> list[str]:
 
 
 def repeated(calls: list[DriverCall], key: str) -> int:
-    """How many names were asked for more than once."""
+    """Return how many names were requested more than once."""
     return sum(count > 1 for count in Counter(one.request[key] for one in calls).values())
 
 
@@ -218,7 +221,7 @@ def _by_name(
 
 
 def remove(cluster: NodeCluster) -> None:
-    """The vendor's objects, its volumes first; its driver need not be slow any more."""
+    """Remove the vendor's objects, its volumes first; the driver need not be slow any more."""
     with closing(journal(cluster)) as driver:
         driver.set_rules()
     for one in cluster.api.items(CLAIMS):
