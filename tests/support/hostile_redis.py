@@ -194,7 +194,7 @@ def _block(world: Hostile) -> None:
 
 
 def _new_life(world: Hostile) -> None:
-    """Let Redis lose its epoch while a lease is held; the lease and its records are restored."""
+    """Let Redis lose its epoch while a lease is held, so everything is restored."""
     for _ in world.passes():
         world.client.delete(NAMES["epoch"].full)
         world.queue.heartbeat()

@@ -189,7 +189,7 @@ class MovingFaults(Faults):
             self.system.api_ways[name].fall_silent()
 
     def restart_watchers(self) -> None:
-        """Restart all processes at once, while the list of one kind takes long."""
+        """Restart all watchers at once, while the list of one kind takes long."""
         resource = self.random.choice(LISTED)
         for lists in self.system.lists.values():
             lists.hold(resource, self.random.uniform(5, 12))
@@ -197,7 +197,7 @@ class MovingFaults(Faults):
             self.system.kill(name)
 
     def kill_one_storage(self) -> None:
-        """Stop one of two drivers: claims of the living one must not wait for the dead one."""
+        """Let one of two storage systems fail; claims for the other one must not wait."""
         east = {"storage": "east"}
         before = len(self.calls_with(east))
         self.set_rules({"method": "CreateVolume", "match": "storage=east", "code": "UNAVAILABLE"})

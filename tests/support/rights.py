@@ -39,14 +39,15 @@ WORKER_FLAGS = (
     "--timeout=8s",
     "--enable-capacity",
     "--capacity-ownerref-level=2",
-    # Only what events bring about is published, so that a missing right shows.
+    # Only what events trigger is published, so that the effect of a missing permission is visible.
     "--capacity-poll-interval=1h",
     "--feature-gates=CrossNamespaceVolumeDataSource=true",
 )
 
 
 class ShippedWorld:
-    """A control plane with RBAC and audit log, what k8s/ installs, the shipped Redis, one driver.
+    """A control plane with RBAC and an audit log, the objects of k8s/, the shipped Redis, and
+    one driver.
 
     Args:
         redis_binary: the server.
@@ -71,7 +72,7 @@ class ShippedWorld:
         self.parts = Components(directory / "parts", self.redis)
 
     def close(self) -> None:
-        """End all of it."""
+        """Stop everything."""
         self.parts.stop()
         self.driver.close()
         self.redis.stop()
@@ -106,7 +107,7 @@ class ShippedWorld:
         return found
 
     def roles_of(self, account: str) -> list[JsonObject]:
-        """The roles that are bound to it."""
+        """Return the roles that are bound to the account."""
         bound = {
             (one["roleRef"]["kind"], one["roleRef"]["name"])
             for one in self.objects
@@ -118,7 +119,7 @@ class ShippedWorld:
     def wait_allowed(
         self, account: str, group: str, resource: str, verbs: set[str], *, wanted: bool
     ) -> None:
-        """Until the API server knows; `resource` may have a subresource."""
+        """Wait until the API server has the new permission; `resource` may have a subresource."""
         place = RECORDS if resource == "configmaps" else NAMESPACE
         name, _, subresource = resource.partition("/")
         # The one that a watcher may write; others may each.

@@ -124,7 +124,7 @@ def other_holder(api: KubeApi, claims: Claims) -> Iterator[None]:
 
 
 class Claims:
-    """Create one more claim each second, and delete the oldest bound claim every two seconds."""
+    """Creates one more claim each second, and deletes the oldest bound claim every two seconds."""
 
     def __init__(self, api: KubeApi) -> None:
         self.api = api

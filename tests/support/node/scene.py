@@ -114,7 +114,7 @@ class NodeScene:
         self._create("v1", "Pod", name, spec)
 
     def phase(self, name: str) -> str:
-        """Return the status of a pod."""
+        """Return the phase of a pod."""
         found: str = self.api.get(self.pod_path(name))["status"]["phase"]
         return found
 
@@ -123,7 +123,7 @@ class NodeScene:
         return f"/api/v1/namespaces/{self.namespace}/pods/{name}"
 
     def wait_phase(self, name: str, phase: str) -> None:
-        """Wait until the pod has the condition.
+        """Wait until the pod has this phase.
 
         Raises:
             RuntimeError: the pod failed.

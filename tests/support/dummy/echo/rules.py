@@ -39,7 +39,7 @@ class EchoRules:
         return self._keys(place)
 
     def gone(self, resource: Resource, item: Claim) -> Iterable[Told]:
-        """Do nothing for other events."""
+        """Forget the keys of a claim that is gone."""
         del resource
         place = f"{item.metadata.namespace}/{item.metadata.name}"
         keys = self._keys(place)
@@ -47,7 +47,7 @@ class EchoRules:
         return [Forget(key) for key in keys]
 
     def begin_list(self, resource: Resource) -> None:
-        """Note a claim that the list contains."""
+        """Begin a list, of which no claim has been seen yet."""
         del resource
         self._listed = set()
 
