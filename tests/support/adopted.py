@@ -151,7 +151,7 @@ class Cluster:
         self.plane, self.api, self.player = plane, api, player
 
     def start(self, *, replicas: int, elects: bool) -> JsonObject:
-        """The driver as its vendor ships it."""
+        """Install the driver as its vendor ships it; return its workload."""
         self.player.elects = elects
         self.api.create(vendor(replicas=replicas, elects=elects))
         wait_until(lambda: self.is_available(replicas), 60, "the vendor's pods run")
@@ -190,14 +190,14 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Return a control plane that runs the Deployment controller, unlike the shared one."""
+    """Yield a control plane that runs the Deployment controller, unlike the shared one."""
     folder = tmp_path_factory.mktemp("adopt")
     with ControlPlane(folder, controllers=["deployment", "replicaset", "garbagecollector"]) as made:
         yield made
 
 
 def prepare(api: KubeApi) -> None:
-    """The namespaces of csi-fleet and of the vendor."""
+    """Create the namespaces of csi-fleet and of the vendor."""
     part = {"app.kubernetes.io/part-of": "csi-fleet"}
     for one in (
         namespace("csi-fleet"),

@@ -215,7 +215,7 @@ class AttachCluster:
         }
 
     def finalizers(self, volume: str) -> list[str]:
-        """Return the annotations of a PV that the attacher wrote."""
+        """Return the finalizers of a PV that the attacher set."""
         found = self.api.get(f"{VOLUMES}/{volume}")["metadata"].get("finalizers") or ()
         return [one for one in found if one.startswith("external-attacher/")]
 
@@ -273,7 +273,7 @@ class AttachCluster:
 
     @staticmethod
     def _each(act: Any, items: Sequence[Any]) -> None:
-        """Run the calls in several threads, each with its own client."""
+        """Call the function for each item, in several threads that each have their own client."""
         with ThreadPoolExecutor(CLIENTS) as pool:
             for future in [pool.submit(act, item) for item in items]:
                 future.result()

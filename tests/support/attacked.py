@@ -21,7 +21,7 @@ MADE: list[str] = []
 
 
 def volume(name: str, driver: str, **spec: Any) -> JsonObject:
-    """Create a PV with a CSI source, or with the given source."""
+    """Return a PV with a CSI source, or with the given source."""
     source = spec.pop("source", {"csi": {"driver": driver, "volumeHandle": "h"}})
     return {
         "apiVersion": "v1",
@@ -42,7 +42,7 @@ def volume(name: str, driver: str, **spec: Any) -> JsonObject:
 
 
 def record(name: str, driver: str) -> JsonObject:
-    """Create the copy of an attempt of a driver; "" for no driver."""
+    """Return the copy of an attempt of a driver; "" for no driver."""
     annotations = {"csi-fleet.io/driver": driver} if driver else {}
     meta = {"name": name, "namespace": RECORDS, "annotations": annotations}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"record": "{}"}}

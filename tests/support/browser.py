@@ -47,12 +47,12 @@ def _browser() -> str:
 
 
 def page_text(url: str, *, budget_ms: int = 6000) -> str:
-    """Return the page's HTML after its scripts have run."""
+    """Return the text of the page after its scripts have run."""
     return _run("--dump-dom", f"--virtual-time-budget={budget_ms}", url)
 
 
 def page_of(html: str) -> str:
-    """Return the HTML of a given page after its scripts have run."""
+    """Return the text of a given page after its scripts have run."""
     with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
         file.write(html)
         file.flush()

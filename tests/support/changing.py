@@ -86,7 +86,7 @@ class Changes:
             self.scene.api.patch(path, {"spec": spec})
 
     def finish_nodes(self) -> None:
-        """Let kubelet finish the expansions that are pending."""
+        """Finish the pending expansions, as kubelet would."""
         volumes = self.system.volumes()
         for name, claim in self.scene.claims().items():
             parts = claim["status"].get("allocatedResourceStatuses") or {}
@@ -105,7 +105,7 @@ class Changes:
                     self.scene.api.patch(f"{self.scene.claims_path}/{name}/status", body)
 
     def are_at_rest(self) -> bool:
-        """Assert that driver, volume and claim agree on size and class, and that no condition is
+        """Return True if driver, volume and claim agree on size and class, and no condition is
         left."""
         self.finish_nodes()
         stored, volumes = self.system.driver.volumes(), self.system.volumes()

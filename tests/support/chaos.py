@@ -68,7 +68,8 @@ class Part:
             self.process.kill()
 
     def tend(self, now: float) -> None:
-        """Start again what ended a moment ago; continue what was stopped long enough."""
+        """Restart the process if it ended a moment ago; continue it if it was stopped for long
+        enough."""
         if self.stopped_until and now >= self.stopped_until:
             self.stopped_until = 0.0
             if self.process is not None:
@@ -153,7 +154,8 @@ class System(Running):
         )
 
     def clock_env(self, name: str) -> Mapping[str, str]:
-        """With `has_clocks`, each process has its own wall clock, which `step_clock` sets."""
+        """Return the environment for a process; with `has_clocks`, each process has its own wall
+        clock."""
         if not self.has_clocks:
             return {}
         return self.clocks.setdefault(name, WallClock(self.directory / f"{name}.clock")).env

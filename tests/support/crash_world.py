@@ -264,12 +264,12 @@ class CrashWorld:
         self.messages.clear()
 
     def hide_class(self) -> None:
-        """Uninstall the driver's chart."""
+        """Remove the class, as if the driver's chart were uninstalled."""
         self.kube.drop("storageclasses.storage.k8s.io", "fast")
         self.catalog_writer.replace("classes", [], "2")
 
     def show_class(self) -> None:
-        """Install the driver's chart again."""
+        """Restore the class, as if the driver's chart were installed again."""
         self.kube.add("storageclasses.storage.k8s.io", self.storage_class)
         self.fill_catalog()
 

@@ -220,14 +220,14 @@ def _processes(seen: Seen) -> dict[Labels, Bounds]:
 
 
 def _drivers(seen: Seen) -> dict[Labels, Bounds]:
-    """Return all drivers except the one that no worker serves."""
+    """Return bounds for all drivers except the one that no worker serves."""
     served = len([role for role in seen.world.roles if role != "left"]) + len(seen.world.plugins)
     return {labels(): (served, served)}
 
 
 def _connected(seen: Seen) -> dict[Labels, Bounds]:
-    """Return all drivers except those that are gone, never existed, or are not served by any
-    worker."""
+    """Return bounds for all drivers except those that are gone, never existed, or are not
+    served."""
     away = {"gone", "left"}
     served = len([role for role in seen.world.roles if role not in away])
     return {labels(): (served + len(seen.world.plugins),) * 2}

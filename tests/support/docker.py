@@ -106,7 +106,7 @@ class Engine:
         cwd: Path | None = None,
         **env: str,
     ) -> str:
-        """Run any program that uses this engine."""
+        """Return the output of any program that uses this engine."""
         # The classic builder, because BuildKit's front end would come from a registry.
         surroundings = {**os.environ, "DOCKER_HOST": self.host, "DOCKER_BUILDKIT": "0", **env}
         surroundings.pop("KUBECONFIG", None)

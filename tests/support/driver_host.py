@@ -249,7 +249,7 @@ class LightDriver:
 
 
 class _Counted:
-    """Count the calls that are running at the same time; a cancelled call ends at once."""
+    """Counts the calls that are running at the same time; a cancelled call ends at once."""
 
     def __init__(self, driver: LightDriver, kind: str) -> None:
         self._driver = driver

@@ -56,7 +56,7 @@ def page(items: list[Any], version: str, token: str = "") -> Reply:
 
 
 def events(*pairs: tuple[str, Any], stays_open: bool = False) -> Reply:
-    """A watch that sends these (type, object) and then ends, or stays silent."""
+    """Return a watch that sends these (type, object) pairs and then ends or stays silent."""
     lines = [json.dumps({"type": kind, "object": item}).encode() for kind, item in pairs]
     return Reply(lines=lines, stays_open=stays_open)
 

@@ -71,7 +71,7 @@ class FakeKube:
     def past(
         self, resource: Resource, name: str, *, namespace: str = "", since: int
     ) -> Iterator[tuple[str, JsonObject]]:
-        """Return the remembered deletions; tests forget them by emptying `deleted`."""
+        """Yield the remembered deletions; tests forget them by emptying `deleted`."""
         self._reach("past", name)
         for kind, item in self.deleted:
             metadata = item["metadata"]
@@ -289,7 +289,7 @@ def default_answer(request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse
 
 
 class FakeClusters:
-    """Return the topology data of the catalog."""
+    """Provides the topology data of the catalog."""
 
     def __init__(self) -> None:
         self.topology = ClusterTopology({}, {}, version=1)
@@ -347,7 +347,7 @@ class World:
         self.fails = 0
 
     def add_class(self, name: str = "fast", **fields: Any) -> JsonObject:
-        """Return a class of this driver, with immediate binding and the reclaim policy Delete."""
+        """Add a class of this driver, with immediate binding and the reclaim policy Delete."""
         body = {
             "apiVersion": "storage.k8s.io/v1",
             "kind": "StorageClass",

@@ -109,7 +109,7 @@ class ScriptedClient:
 
     @staticmethod
     def _checked(method: str, request: Message, answer: Message) -> Message:
-        """Convert errors as the real client does."""
+        """Raise the errors that the real client raises."""
         answers.check(request, answer, rpc=f"/csi.v1.{method}", driver="the script")
         return answer
 

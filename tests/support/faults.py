@@ -61,7 +61,7 @@ class Faults:
         return answers[-1]
 
     def any_worker(self) -> str:
-        """Return one of the choices, drawn from the seed."""
+        """Return a random worker, drawn from the seed."""
         return self.random.choice(self.system.workers_())
 
     def swallow(self, ways: Mapping[str, Proxy], seconds: float = 10) -> None:

@@ -117,7 +117,7 @@ class Fleet(Running):
         wait_until(self.is_ready, START_SECONDS, "csi-fleet is ready", fatal=FleetEndedError)
 
     def is_ready(self) -> bool:
-        """Raise FleetEndedError if the program has ended."""
+        """Return True if every part is ready; raise FleetEndedError if the program has ended."""
         assert self.process is not None
         if not self.process.is_running():
             raise FleetEndedError(self.process.log_tail(40))
@@ -136,7 +136,7 @@ class Fleet(Running):
 
     @contextmanager
     def extra_worker(self) -> Iterator[Process]:
-        """Start one more worker process next to those of the program."""
+        """Run one more worker process next to those of the program."""
         state = self.directory / "extra-worker"
         state.mkdir(mode=0o700)
         kept = [one for one in self.command[4:] if not one.startswith(_RUN_ONLY)]

@@ -77,7 +77,7 @@ def build_with_go(
 
 
 def wanted_go() -> tuple[int, ...]:
-    """The language version that the pinned modules ask for, for example (1, 26, 0)."""
+    """Return the language version that the pinned modules ask for, for example (1, 26, 0)."""
     match = re.search(r"^go ([\d.]+)$", (SOURCES / "go.mod").read_text(), re.MULTILINE)
     if match is None:
         raise GoBuildError("go.mod names no Go version")

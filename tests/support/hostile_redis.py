@@ -83,7 +83,7 @@ class Hostile:
         self.recovery = Recovery(self.client, self.queue, period_seconds=0.001)
 
     def taken(self, key: Key = OWN) -> Lease | None:
-        """Return the key as a worker takes it; None if the queue holds it back."""
+        """Take the key as a worker does; return None if the queue holds it back."""
         self.queue.add([key])
         self.queue.pump(period_seconds=0)
         others: list[Lease] = []
@@ -99,7 +99,7 @@ class Hostile:
                 self.queue.release(one)
 
     def passes(self, key: Key = OWN) -> Iterator[Lease]:
-        """Return the lease of one reconcile, if there is one."""
+        """Yield the lease of one reconcile, if there is one."""
         with suppress(LeaseLost):
             lease = self.taken(key)
             if lease is not None:
@@ -142,7 +142,7 @@ class Hostile:
         Periods(self.client).is_due("thing", 60)
 
     def believed(self) -> Iterator[tuple[Any, Any]]:
-        """Return what a worker believes about its own key's records, and what was recorded."""
+        """Yield what a worker believes about its own key's records, and what was recorded."""
         yield self.intents.get(DOMAINS[OWN]), {"key": OWN.text}
         yield self.intents.all_pvs().get(DOMAINS[OWN]), pv(OWN)
         yield self.queue.marks_of([OWN])[0], MARK
@@ -194,7 +194,7 @@ def _block(world: Hostile) -> None:
 
 
 def _new_life(world: Hostile) -> None:
-    """Let Redis lose its epoch while a lease is held, so everything is restored."""
+    """Let Redis lose its epoch while a lease is held, so that everything is restored."""
     for _ in world.passes():
         world.client.delete(NAMES["epoch"].full)
         world.queue.heartbeat()

@@ -66,7 +66,7 @@ class Desk:
         self.api = cluster(self.driver)
 
     def tools(self, *arguments: str, **tool: Any) -> Tools:
-        """The connections of one command, to what is at hand."""
+        """Return the connections of one command to the objects of this test."""
         at_hand = RedisSettings(url="redis://at-hand:6379/0")
         settings = Settings(command=Command.PAUSE, redis=at_hand)
         made = Tools(replace(settings, arguments=arguments, tool=ToolSettings(**tool)))

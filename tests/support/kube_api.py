@@ -98,7 +98,8 @@ class KubeApi:
 
     @property
     def session(self) -> requests.Session:
-        """Return the credentials and the CA, for a caller with its own connections."""
+        """Return a session with the credentials and the CA, for a caller with its own
+        connections."""
         return self._session
 
     def is_ready(self) -> bool:

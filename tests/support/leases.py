@@ -125,7 +125,7 @@ class FakeFellows:
 
 
 def us(unique: str = "1", installation: str = "a") -> LeaseIdentity:
-    """Return a worker of the Redis with that name."""
+    """Return a LeaseIdentity for a worker of the Redis with that name."""
     identity = LeaseIdentity("host", unique)
     identity.join(installation)
     return identity

@@ -247,7 +247,7 @@ class MemoryApi:
 
 
 def _has_labels(labels: Mapping[str, str], wanted: list[str]) -> bool:
-    """Parse the `name=value` and `name` terms of a selector."""
+    """Return True if the labels match a selector with `name=value` and `name` terms."""
     return all(one in {*labels, *(f"{name}={labels[name]}" for name in labels)} for one in wanted)
 
 
@@ -263,7 +263,7 @@ def _short(path: str) -> str:
 
 
 def _words(path: str) -> str:
-    """Return `volumeattachments.storage.k8s.io "va"`, the API server's way to name an object."""
+    """Return an object's name in the API server's form, `volumeattachments.storage.k8s.io "va"`."""
     parts = path.strip("/").split("/")
     group = parts[1] if parts[0] == "apis" else ""
     rest = parts[3:] if group else parts[2:]

@@ -13,7 +13,7 @@ from tests.support.spec_ids import PARITY
 
 
 def condense(case: dict[str, Any]) -> dict[str, Any]:
-    """Those parts of one recorded case that depend only on the translation."""
+    """Return those parts of one recorded case that depend only on the translation."""
     objects = case["objects_before"]
     recorded = case["recorded"]
     return {

@@ -156,7 +156,7 @@ class Monitored(Running):
     # Processes.
 
     def serve(self, *roles: str, **elsewhere: str) -> None:
-        """Return the content of the drivers file: drivers of the host, and others by endpoint."""
+        """Write the drivers file: drivers of the host, and others by endpoint."""
         entries = [
             {"name": self.driver(role), "endpoint": self.host.address(self.driver(role))}
             | (
@@ -202,7 +202,7 @@ class Monitored(Running):
         )
 
     def is_ready(self, name: str) -> bool:
-        """Raise RuntimeError if the process has ended."""
+        """Return True if the process is ready; raise RuntimeError if it has ended."""
         process = self.processes[name]
         if not process.is_running():
             raise RuntimeError(f"{name} ended:\n{process.log_tail(30)}")
@@ -214,7 +214,7 @@ class Monitored(Running):
             self.processes[name].signal(number)
 
     def attach(self, role: str, volume: str) -> None:
-        """Create a VolumeAttachment for one volume of that role's driver."""
+        """Create a VolumeAttachment for one volume and a node of that role's driver."""
         node, driver = f"node-{self.tag}", self.driver(role)
         storage, metadata = "storage.k8s.io/v1", {"name": node}
         drivers = [{"name": driver, "nodeID": node, "topologyKeys": []}]
@@ -310,7 +310,7 @@ class Monitored(Running):
         return found
 
     def running_on(self, name: str, role: str) -> int:
-        """Return the keys of a role's driver that this worker holds."""
+        """Return the number of keys of a role's driver that this worker holds."""
         pid = str(self.processes[name].pid)
         leases: dict[Any, Any] = self.client.hgetall("csifleet:leases")
         return sum(

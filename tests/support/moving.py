@@ -91,7 +91,7 @@ class MovingFaults(Faults):
         self.system.driver.set_rules(*first, *self.rules)
 
     def step_clock(self, name: str) -> None:
-        """Change the clocks by an hour or a day, forward or back."""
+        """Set a part's clock forward or back by an hour or a day."""
         self.system.step_clock(name, self.random.choice(STEPS))
 
     def restore_etcd(self) -> None:
@@ -140,14 +140,14 @@ class MovingFaults(Faults):
         return [one for one in calls if wanted <= one.request.get("parameters", {}).items()]
 
     def are_bound(self, names: list[str]) -> bool:
-        """Return True if all of them are ready; the error names the others."""
+        """Return True if all these claims are bound; the error names those that are not."""
         found = self.scene.claims()
         phases = {name: (found.get(name) or {}).get("status", {}).get("phase") for name in names}
         assert set(phases.values()) <= {"Bound"}, phases
         return True
 
     def remake_snapshot_class(self) -> None:
-        """Let answers to CreateSnapshot be lost."""
+        """Recreate the snapshot class while answers to CreateSnapshot are lost."""
         self.remade += 1
         self.set_rules({"method": "CreateSnapshot", "times": 4, **LOST_ANSWER})
         claims = self.insist(self.scene.claims)

@@ -103,7 +103,8 @@ class World:
             )  # fmt: skip
 
     def beside(self, node: str) -> dict[str, Path]:
-        """Start a driver in the worker's pod; both pods of a Deployment share one storage."""
+        """Start a driver next to the worker in its pod; both pods of a Deployment share one
+        storage."""
         is_local = self.shape.kind == "DaemonSet"
         place = node if is_local else "shared"
         folder = self.folder / place

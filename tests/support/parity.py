@@ -195,7 +195,7 @@ def run_on_cluster(cases: list[Path], options: argparse.Namespace) -> set[str]:
 
 
 def prepare(plane: ControlPlane) -> None:
-    """Start the cluster, with the runner's CRDs in addition to those of every control plane."""
+    """Prepare the cluster with what the runner needs in addition to the usual CRDs."""
     plane.start()
     with plane.api() as api:
         for manifest in sorted((PARITY / "runner" / "crds").glob("*.yaml")):

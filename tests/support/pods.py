@@ -248,7 +248,8 @@ class Kubelet:
         return path
 
     def _pod_object(self, workload: JsonObject, node: str) -> str:
-        """Return the pod as its controllers would create it, with a ReplicaSet if there is one."""
+        """Create the pod as its controllers would, with a ReplicaSet if there is one; return its
+        name."""
         meta = workload["metadata"]
         owner = self._api.get(f"{self._api._collection(workload)}/{meta['name']}")
         name, labels = f"{meta['name']}-{uuid.uuid4().hex[:5]}", pod_labels(workload)
@@ -302,7 +303,7 @@ def reference(owner: JsonObject) -> JsonObject:
 
 
 def contents(item: JsonObject) -> dict[str, bytes]:
-    """Return the files of a Secret or ConfigMap."""
+    """Return the files of a Secret or ConfigMap by name."""
     plain = {} if item["kind"] == "Secret" else item.get("data", {})
     encoded = item.get("data", {}) if item["kind"] == "Secret" else item.get("binaryData", {})
     return {

@@ -64,7 +64,7 @@ class Proxy(Running):
             self._silent |= self._pairs
 
     def heal(self) -> None:
-        """Stop the proxy and close all connections."""
+        """End all disturbances of new connections."""
         self._swallowed_until = 0.0
         self._held_until = {True: 0.0, False: 0.0}
 
@@ -137,7 +137,8 @@ class Proxy(Running):
 
 
 def kubeconfig_through(kubeconfig: Path, path: Path) -> Proxy:
-    """Yield a running proxy in front of the API server, and write a kubeconfig for it at `path`."""
+    """Start a proxy in front of the API server, and write a kubeconfig that leads to it at
+    `path`."""
     config = yaml.safe_load(kubeconfig.read_text())
     server = urlsplit(config["clusters"][0]["cluster"]["server"])
     proxy = Proxy(server.hostname or "", server.port or 443).start()

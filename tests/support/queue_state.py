@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def scores(client: Any, family: str, lanes: Iterable[str]) -> dict[str, int]:
-    """Return the members of a sorted set per lane, for all lanes together."""
+    """Return the scores of the members of a sorted set per lane, for all lanes together."""
     return {
         key.decode(): int(score)
         for lane in lanes
@@ -22,7 +22,7 @@ def scores(client: Any, family: str, lanes: Iterable[str]) -> dict[str, int]:
 
 
 def read_hash(client: Any, name: str) -> dict[str, str]:
-    """Return a hash as text."""
+    """Return the fields of a hash as text."""
     return {
         field.decode(): value.decode() for field, value in client.hgetall(NAMES[name].full).items()
     }

@@ -49,7 +49,7 @@ def redis_binary() -> str:
 def redis_server(
     redis_binary: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RedisServer]:
-    """A running server for the whole run; use `redis_client` for an empty database."""
+    """Yield a running server for the whole run; use `redis_client` for an empty database."""
     server = RedisServer(redis_binary, tmp_path_factory.mktemp("redis")).start()
     try:
         yield server

@@ -64,7 +64,8 @@ class ReplicatedRedis(Running):
         return f"sentinel://{hosts}/{MASTER}{query}"
 
     def start(self) -> Self:
-        """Wait until every sentinel knows all others and the replicas are synchronised."""
+        """Start all processes, and wait until every sentinel knows all others and the replicas
+        are synchronised."""
         self.nodes = [Node(free_port()) for _ in range(1 + self.replicas)]
         for node in self.nodes:
             self._start_server(node)
@@ -81,7 +82,7 @@ class ReplicatedRedis(Running):
                 node.process.kill()
 
     def master(self) -> Node:
-        """Return the master's address, as the sentinels report it."""
+        """Return the master, as the sentinels report it."""
         with self.client(self.sentinels[0], is_sentinel=True) as client:
             _, port = client.sentinel_get_master_addr_by_name(MASTER)
         return next(node for node in self.nodes if node.port == port)
@@ -108,13 +109,16 @@ class ReplicatedRedis(Running):
         return master
 
     def freeze_master(self) -> Node:
-        """Stop the master (SIGSTOP): connections stay open, but it does not answer."""
+        """Stop the master (SIGSTOP): connections stay open, but it does not answer.
+
+        Returns that server.
+        """
         master = self.master()
         _signal(master, signal.SIGSTOP)
         return master
 
     def wait_promoted(self, before: Node, timeout_seconds: float = 60) -> Node:
-        """Wait until the sentinels name another master than before."""
+        """Wait until the sentinels name another master than before; return the new master."""
         wait_until(lambda: self.master() is not before, timeout_seconds, "a replica is promoted")
         return self.master()
 

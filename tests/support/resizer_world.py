@@ -168,7 +168,7 @@ class ResizerWorld(FakeWorld):
         )
 
     def resize(self, size: float) -> None:
-        """Change the claim, as the user would."""
+        """Change the requested size of the claim, as the user would."""
         self.edit({"spec": {"resources": {"requests": {"storage": gib(size)}}}})
 
     def choose(self, name: str | None) -> None:

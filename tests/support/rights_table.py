@@ -54,7 +54,7 @@ def everything() -> list[JsonObject]:
 
 
 def unique(objects: Iterable[JsonObject]) -> list[JsonObject]:
-    """Yield each object once, because overlays share the base."""
+    """Return each object once, because overlays share the base."""
     found: dict[tuple[str, str, str], JsonObject] = {}
     for one in objects:
         meta = one["metadata"]

@@ -50,7 +50,7 @@ class SecureRedis:
 
     @property
     def secrets(self) -> Path:
-        """The folder made by make-secrets.sh."""
+        """Return the folder that make-secrets.sh created."""
         return self.directory / "secrets"
 
     @property

@@ -140,7 +140,7 @@ def _waiting(record: Result, told: Result, found: Agreement) -> None:
 
 
 def _is_the_drivers(record: Result, asked: list[Result]) -> bool:
-    """Whether the sidecar asked what the shadow would, and could not use the answer."""
+    """Return True if the sidecar sent the expected request but could not use the answer."""
     answers = {_key(one): one["code"] for one in asked}
     codes = [answers.get(_key(_short(call))) for call in record["calls"]]
     if not codes or None in codes:

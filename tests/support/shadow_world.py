@@ -65,7 +65,8 @@ class StandIn:
 
 @contextmanager
 def reading(world: FakeWorld) -> Iterator[ShadowApi]:
-    """A ShadowApi that reads from the test world; a request that it would send fails the test."""
+    """Yield a ShadowApi that reads from the test world; a request that it would send fails the
+    test."""
 
     def request(_: Any, method: str, path: str, *, query: Any = None, **__: Any) -> bytes:
         assert method == "GET", f"a shadow sent {method} {path}"

@@ -94,7 +94,7 @@ def recorded_references() -> dict[str, list[str]]:
 
 
 def _definitions(path: Path) -> list[tuple[str, str, str]]:
-    """Yield (id, section, first words) of each line that starts with an id."""
+    """Return (id, section, first words) of each line that starts with an id."""
     found = []
     section = ""
     for line in path.read_text(encoding="utf-8").splitlines():

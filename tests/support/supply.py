@@ -48,7 +48,7 @@ def tool(of: tuple[str, str], *arguments: str | Path) -> list[str | Path]:
 
 
 def write_sbom(target: Path = SBOM) -> None:
-    """Return the bill of materials in CycloneDX's JSON; it is the same for the same lock."""
+    """Write the bill of materials in CycloneDX's JSON; it is the same for the same lock."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         requirements = product_requirements(Path(scratch))
@@ -61,7 +61,7 @@ def write_sbom(target: Path = SBOM) -> None:
 
 
 def audit() -> str:
-    """Print one line; raise SystemExit if the product has a known vulnerability."""
+    """Return one line; raise SystemExit if the product has a known vulnerability."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
             requirements = product_requirements(Path(scratch))

@@ -116,7 +116,7 @@ class Walkthrough:
         *,
         program: str = "",
     ) -> None:
-        """Return the commands of a section of the page, or those that call a program."""
+        """Run the commands of a section of the page, or those that call a program."""
         text = section((ROOT / page).read_text(), heading)
         for old, new in (replaced or {}).items():
             text = text.replace(old, new)
@@ -158,7 +158,8 @@ class Walkthrough:
         return next(one.output for one in reversed(self.steps) if text in one.command)
 
     def timeline(self) -> str:
-        """Return for each command the seconds since the first command, and its own duration."""
+        """Return a text with the time since the first command, and the duration, of each
+        command."""
         lines, total = [], 0.0
         for one in self.steps:
             total += one.seconds
@@ -167,7 +168,7 @@ class Walkthrough:
 
 
 def kubectl() -> Path:
-    """Return the program on PATH, or this repository's own, which is built if necessary."""
+    """Return the kubectl on PATH, or this repository's own, which is built if necessary."""
     built = cache_directory() / "kubectl"
     found = shutil.which("kubectl")
     if found and not built.exists():

@@ -81,8 +81,7 @@ STATUS: Final[dict[str, JsonObject]] = {
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Return a deletion, or a change of the object in its current state; None if it changes
-    nothing."""
+    """A deletion, or a change of the object in its current state; None if it changes nothing."""
 
     name: str
     change: Callable[[JsonObject], JsonObject | None] | None

@@ -26,7 +26,7 @@ catalogue.SPECS = (*catalogue.SPECS, SPEC)  # type: ignore[misc] # the line in t
 
 
 def without_rights(settings: Any) -> Any:
-    """The tools that `doctor` uses, with an API server that allows nothing."""
+    """Return the tools that `doctor` uses, with an API server that allows nothing."""
     from types import SimpleNamespace  # noqa: PLC0415
 
     client = SimpleNamespace(create=lambda *_: {"status": {"allowed": False}})

@@ -49,7 +49,7 @@ def survivors_in(report: Path) -> list[Mutant]:
 
 
 def copy_tree(folder: Path) -> Copy:
-    """Return the committed files of this checkout."""
+    """Copy the committed files of this checkout."""
     names = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()

@@ -103,7 +103,7 @@ def choose(files: list[Path], count: int, seed: int) -> list[Mutant]:
 
 
 def _hidden(tree: ast.Module) -> Iterator[int]:
-    """Return the ids of nodes whose change has no visible effect."""
+    """Yield the ids of nodes whose change has no visible effect."""
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) in {
             "TYPE_CHECKING",

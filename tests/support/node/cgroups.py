@@ -38,7 +38,7 @@ def _remaining(name: str) -> list[Path]:
 
 
 def _folders(name: str) -> Iterator[Path]:
-    """Return the cgroup and its descendants, the deepest first."""
+    """Yield the cgroup and its descendants, the deepest first."""
     for hierarchy in _hierarchies():
         for path, _, _ in os.walk(hierarchy / name, topdown=False):
             yield Path(path)

@@ -49,8 +49,8 @@ class Subject:
 
 
 def directory_objects() -> list[JsonObject]:
-    """Return the example driver; the suite checks the capacity of a class with immediate
-    binding."""
+    """Return the example driver's objects; the suite checks the capacity of a class with
+    immediate binding."""
     objects = workloads.sidecar()
     for item in objects:
         spec = pod_spec(item)
@@ -117,7 +117,7 @@ def run_suite(binaries: Path, kubeconfig: Path, folder: Path, options: argparse.
 
 
 def suite_images(binaries: Path, folder: Path) -> list[images.Image]:
-    """Return an image with busybox and agnhost under every name that the suite uses.
+    """Return images with busybox and agnhost under every name that the suite uses.
 
     Debian's programs take precedence over busybox's, because some tests call `dd` with flags that
     busybox does not have. Of nginx, the tests need only the shell.

@@ -78,7 +78,7 @@ def write_archive(target: Path, images: Sequence[Image]) -> None:
 
 
 def full_name(image: str) -> str:
-    """As containerd keeps it."""
+    """Return the image's name as containerd stores it."""
     return image if image.startswith("localhost/") else f"docker.io/library/{image}"
 
 
@@ -132,7 +132,7 @@ def standard_images(scratch: Path) -> list[Image]:
 
 
 def busybox_layer(scratch: Path, folder: str = "bin") -> Path:
-    """Return busybox under the names of all its programs, in one folder."""
+    """Return a layer with busybox under the names of all its programs, in one folder."""
     root = scratch / "busybox"
     place = root / folder
     place.mkdir(parents=True)
@@ -156,7 +156,7 @@ def program_layer(scratch: Path, program: Path) -> Path:
 
 
 def _dependencies_layer() -> Path:
-    """Return csi-fleet's dependencies by the lock, for the base's Python; kept in the cache."""
+    """Return a layer with csi-fleet's dependencies by the lock, for the base's Python; cached."""
     wanted = hashlib.sha256()
     for name in ("requirements.lock", "pyproject.toml"):
         wanted.update((ROOT / name).read_bytes())
@@ -220,7 +220,7 @@ def _copy(source: Path, target: Path) -> None:
 
 @contextmanager
 def _base_root() -> Iterator[Path]:
-    """Return a folder with the base, of which only `/opt` may be changed."""
+    """Yield a folder with the base, of which only `/opt` may be changed."""
     kept = cache_root() / "images" / f"{docker.SUITE}-root"
     if not kept.exists():
         archive = docker.base_archive()

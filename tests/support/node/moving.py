@@ -56,7 +56,7 @@ _PATHS = {
 
 
 def provide_image(cluster: NodeCluster, program: str) -> None:
-    """Return `GO_IMAGE` on the node: the given program, or csi-fleet's image under its name."""
+    """Import `GO_IMAGE` on the node: the given program, or csi-fleet's image under its name."""
     if not program:
         cluster.ctr("images", "tag", "--force", f"docker.io/library/{FLEET_IMAGE}", GO_IMAGE)
         return
@@ -68,8 +68,8 @@ def provide_image(cluster: NodeCluster, program: str) -> None:
 
 
 def install(cluster: NodeCluster) -> None:
-    """Return the vendor's objects; the driver's calls take some time, so that some are running
-    during a move."""
+    """Create the vendor's objects; the driver's calls take some time, so that some run during a
+    move."""
     for item in yaml.safe_load_all(_MANIFESTS.read_text()):
         cluster.api.apply(item)
     with closing(journal(cluster)) as driver:
@@ -100,7 +100,7 @@ def kill_sidecar(cluster: NodeCluster) -> str:
 
 
 def journal(cluster: NodeCluster) -> DirectoryDriver:
-    """Return the driver's records of volumes and calls; the driver itself is not started here."""
+    """Return a reader of the driver's volumes and calls; it starts no driver."""
     root = cluster.directory / STORAGE.removeprefix("/var/lib/")
     return DirectoryDriver(DRIVER, root=root)
 
@@ -114,7 +114,8 @@ def holder(api: KubeApi) -> str:
 
 @contextmanager
 def other_holder(api: KubeApi, claims: Claims) -> Iterator[None]:
-    """Wait until another process holds the Lease, and report for how long no process did."""
+    """Check that another process holds the Lease afterwards, and print for how long no process
+    did."""
     before = holder(api)
     yield
     since, made = time.monotonic(), claims.made

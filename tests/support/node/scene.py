@@ -150,8 +150,7 @@ class NodeScene:
         return self.cluster.logs(self.namespace, name, "main").strip()
 
     def delete_pod(self, name: str) -> None:
-        """Delete an object and wait until it is gone; its volumes may stay staged a little
-        longer."""
+        """Delete a pod and wait until it is gone; its volumes may stay staged a little longer."""
         self.api.delete(self.pod_path(name))
         path = self.pod_path(name)
         wait_until(lambda: self.api.find(path) is None, SECONDS, f"pod {name} is gone")
@@ -191,7 +190,7 @@ def claim_spec(
 
 
 def of_claim(name: str) -> JsonObject:
-    """Return a pod's volume."""
+    """Return a pod's volume for a claim."""
     return {"persistentVolumeClaim": {"claimName": name}}
 
 

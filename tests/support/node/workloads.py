@@ -87,7 +87,7 @@ def sidecar() -> list[JsonObject]:
 
 
 def _all_controllers(arguments: list[str]) -> list[str]:
-    """Return the same arguments for more controllers; flags whose defaults differ need a prefix."""
+    """Extend the arguments to all controllers; flags whose defaults differ need a prefix."""
     found = [f"--controllers={','.join(CONTROLLERS)}"]
     for one in arguments:
         if one.startswith("--timeout="):
@@ -112,7 +112,7 @@ def _is_of_a_controller(item: JsonObject) -> bool:
 
 
 def _for_driver(binding: JsonObject) -> JsonObject:
-    """Return the same permissions for the account of the driver's pods."""
+    """Return the binding with the account of the driver's pods."""
     made = copy.deepcopy(binding)
     made["metadata"]["name"] += "-driver-example"
     made["subjects"] = [{"kind": "ServiceAccount", "name": "driver", "namespace": NAMESPACE}]

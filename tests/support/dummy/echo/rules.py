@@ -25,12 +25,12 @@ class EchoRules:
         self._listed: set[str] | None = None
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
-        """Add a key for every claim when a new driver is announced."""
+        """Return the keys of every claim, for a new set of drivers."""
         self._queues = [record["queue_name"] for record in drivers]
         return self.all_keys()
 
     def seen(self, resource: Resource, item: Claim, *, is_listed: bool) -> Iterable[Told]:
-        """Add a key for each event."""
+        """Remember the claim and return its keys."""
         del resource
         place = f"{item.metadata.namespace}/{item.metadata.name}"
         self._claims[place] = item
@@ -39,7 +39,7 @@ class EchoRules:
         return self._keys(place)
 
     def gone(self, resource: Resource, item: Claim) -> Iterable[Told]:
-        """Forget the keys of a claim that is gone."""
+        """Forget a claim and the state of its keys."""
         del resource
         place = f"{item.metadata.namespace}/{item.metadata.name}"
         keys = self._keys(place)
@@ -47,7 +47,7 @@ class EchoRules:
         return [Forget(key) for key in keys]
 
     def begin_list(self, resource: Resource) -> None:
-        """Begin a list, of which no claim has been seen yet."""
+        """Begin a list, in which no claim has been seen yet."""
         del resource
         self._listed = set()
 

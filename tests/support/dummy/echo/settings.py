@@ -23,5 +23,5 @@ class EchoSettings:
 
 
 def read_settings(values: Mapping[str, Any]) -> EchoSettings:
-    """Build them from the value of every flag by name."""
+    """Build the settings from the value of every flag by name."""
     return read(EchoSettings, values)
