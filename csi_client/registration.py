@@ -195,7 +195,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise RegistrationError(f"cannot look at {path}: {error.strerror}") from error
+        raise RegistrationError(f"cannot check {path}: {error.strerror}") from error
 
 
 def _identity(path: Path) -> tuple[int, int, int]:

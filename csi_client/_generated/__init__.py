@@ -1,1 +1,1 @@
-"""Output of protoc, never edited by hand; `csi_client.messages` is the only door to it."""
+"""Output of protoc; never edit it by hand. Only `csi_client.messages` imports it."""

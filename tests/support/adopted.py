@@ -1,4 +1,4 @@
-"""A vendor's driver that `adopt` moves, on a real API server whose kubelet is played."""
+"""A vendor's driver that `adopt` moves, on a real API server with a simulated kubelet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMESPACE = "vendor"
 PROGRAMS = ("csi-provisioner", "csi-attacher")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-SECONDS = 2  # of a Lease here
+SECONDS = 2  # the duration of a Lease in these tests
 
 
 def namespace(name: str, **labels: str) -> JsonObject:
@@ -62,10 +62,10 @@ def vendor(*, replicas: int, elects: bool) -> JsonObject:
 
 
 class Player:
-    """The kubelet, and what runs in the pods.
+    """Simulates the kubelet and the programs in the pods.
 
-    It starts pods (their status) and holds the Leases as their containers would: a Go sidecar or a
-    worker takes one that is free.
+    It sets the pods' status to running, and holds the Leases as the containers would: a Go sidecar
+    or a worker takes each Lease that is free.
     """
 
     def __init__(self, api: KubeApi) -> None:
@@ -83,7 +83,8 @@ class Player:
         while not self._ends.wait(0.1):
             try:
                 self._step()
-            except KubeApiError as error:  # 404 and 409: somebody deleted the pod meanwhile
+            # 404 and 409: another client has deleted the pod meanwhile.
+            except KubeApiError as error:
                 self.errors += [error] * (error.status not in {404, 409})
 
     def _step(self) -> None:
@@ -150,7 +151,10 @@ class Cluster:
         self.plane, self.api, self.player = plane, api, player
 
     def start(self, *, replicas: int, elects: bool, **pod: object) -> JsonObject:
-        """The driver as its vendor ships it; `pod` adds fields to the spec of its pods."""
+        """Install the driver as its vendor ships it; return its workload.
+
+        `pod` adds fields to the spec of its pods.
+        """
         self.player.elects = elects
         item = vendor(replicas=replicas, elects=elects)
         item["spec"]["template"]["spec"] |= pod
@@ -168,7 +172,7 @@ class Cluster:
         return self.api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/controller")
 
     def names(self) -> list[str]:
-        """Of the containers."""
+        """Return the names of the containers."""
         pod = self.workload()["spec"]["template"]["spec"]
         return [one["name"] for one in pod["containers"]]
 
@@ -182,7 +186,7 @@ class Cluster:
         )
 
     def run(self, *words: str) -> str:
-        """The command to its end."""
+        """Run the command and return when it has ended."""
         child = self.command(*words)
         output, _ = child.communicate(timeout=120)
         assert child.returncode == 0, output
@@ -191,14 +195,14 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """With the Deployment controller, which the shared one has not."""
+    """Yield a control plane that runs the Deployment controller, unlike the shared one."""
     folder = tmp_path_factory.mktemp("adopt")
     with ControlPlane(folder, controllers=["deployment", "replicaset", "garbagecollector"]) as made:
         yield made
 
 
 def prepare(api: KubeApi) -> None:
-    """The namespaces of csi-fleet and of the vendor."""
+    """Create the namespaces of csi-fleet and of the vendor."""
     part = {"app.kubernetes.io/part-of": "csi-fleet"}
     for one in (
         namespace("csi-fleet"),
@@ -225,7 +229,7 @@ def allow_all(api: KubeApi, binding: str, place: str, name: str) -> None:
 
 @contextmanager
 def played(plane: ControlPlane, player: Player) -> Iterator[Cluster]:
-    """The cluster while the player runs; the vendor's driver is gone afterwards."""
+    """Yield the cluster while the simulated kubelet runs; remove the vendor's driver afterwards."""
     api = player.api
     path = "/apis/apps/v1/namespaces/csi-fleet/deployments/watcher"
     wait_until(lambda: api.get(path)["status"].get("availableReplicas"), 60, "the watcher runs")

@@ -1,4 +1,4 @@
-"""Debian packages that a test needs, brought in on a machine where we may: root and apt."""
+"""Installs Debian packages that a test needs, if this process is root and apt is available."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 
 class AptError(RuntimeError):
-    """They could not be installed; the text says why."""
+    """The packages could not be installed; the text contains the reason."""
 
 
 def install(*packages: str) -> None:
-    """Install them without what they only recommend; starts no service.
+    """Install packages without their recommended packages; start no service.
 
     Raises:
         AptError: not root, no apt, or apt failed.
@@ -38,7 +38,7 @@ def install(*packages: str) -> None:
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Two test processes may need packages at the same moment; apt refuses the second."""
+    """Serialise installations, because apt refuses a second one that runs at the same time."""
     with Path(tempfile.gettempdir(), "csi-fleet-apt.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

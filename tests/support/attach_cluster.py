@@ -1,8 +1,8 @@
 """Nodes, volumes and pods as API objects, for the cluster's own attach/detach controller.
 
-Nobody runs the pods: a pod that is bound to a node is enough for kube-controller-manager to make
-VolumeAttachments, its deletion enough to take them away. What kubelet would write (volumes in use)
-a test writes itself.
+No kubelet runs the pods. A pod that is bound to a node is enough for kube-controller-manager to
+create VolumeAttachments, and deleting the pod is enough to remove them. The test itself writes what
+kubelet would write (volumes in use).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CLIENTS = 8
 
 
 class AttachCluster:
-    """Objects of one test under names of its own."""
+    """The objects of one test, with names that no other test uses."""
 
     def __init__(self, api: KubeApi, drivers: Sequence[DirectoryDriver]) -> None:
         self.api, self.drivers = api, list(drivers)
@@ -53,7 +53,7 @@ class AttachCluster:
     # Objects.
 
     def add_nodes(self, count: int) -> list[str]:
-        """Nodes with all drivers; their id is `id-<name>`."""
+        """Create nodes on which all drivers run; the node id is `id-<name>`."""
         names = [f"{self.name}-n{len(self.nodes) + index}" for index in range(count)]
         self._each(self._add_node, names)
         self.nodes += names
@@ -81,9 +81,9 @@ class AttachCluster:
         *,
         provisioned: bool = False,
     ) -> list[str]:
-        """Volumes of the driver, each with a PV and a claim of one name, bound.
+        """Create volumes of the driver, each with a PV and a claim of the same name, bound.
 
-        Those that are `provisioned` are the provisioner's to delete after their claim.
+        If a volume is `provisioned`, the provisioner deletes it after its claim is deleted.
         """
         names = [f"{self.name}-v{len(self.volumes) + index}" for index in range(count)]
         client = driver.client()
@@ -133,7 +133,8 @@ class AttachCluster:
         )
 
     def wait_bound(self) -> None:
-        """Until every claim is bound: the attach/detach controller passes over the others."""
+        """Wait until every claim is bound, because the attach/detach controller ignores other
+        claims."""
 
         def is_bound() -> bool:
             path = f"/api/v1/namespaces/{self.name}/persistentvolumeclaims"
@@ -143,7 +144,7 @@ class AttachCluster:
         wait_until(is_bound, 90, "claims are bound", interval_seconds=0.3)
 
     def add_pod(self, node: str, volumes: Sequence[str]) -> str:
-        """A pod on the node that uses these claims; nobody will ever run it."""
+        """Create a pod on the node that uses these claims; no kubelet runs it."""
         name = f"{self.name}-p{len(self.pods)}"
         self.pods.append(name)
         uses = [
@@ -162,7 +163,7 @@ class AttachCluster:
         return name
 
     def delete_pod(self, name: str) -> None:
-        """At once, as after kubelet's last word; kubelet has unmounted everything."""
+        """Delete the pod at once, as if kubelet had already unmounted everything."""
         path = f"/api/v1/namespaces/{self.name}/pods/{name}"
         with suppress(KubeApiError):
             self.api.request("DELETE", path, {"gracePeriodSeconds": 0})
@@ -170,31 +171,31 @@ class AttachCluster:
             self.pods.remove(name)
 
     def in_use(self, node: str, driver: DirectoryDriver, volumes: Sequence[str]) -> None:
-        """What kubelet writes while the volumes are mounted."""
+        """Write the status that kubelet writes while the volumes are mounted."""
         handles = [self.handle(one) for one in volumes]
         names = [f"kubernetes.io/csi/{driver.name}^{handle}" for handle in handles]
         self.api.patch(f"{NODES}/{node}/status", {"status": {"volumesInUse": names}})
 
-    # What is.
+    # Reading the state.
 
     def attach(self, name: str, driver: str, volume: str, node: str) -> None:
-        """Ask for an attachment, in the attach/detach controller's stead."""
+        """Create a VolumeAttachment, as the attach/detach controller would."""
         source = {"persistentVolumeName": volume}
         spec = {"attacher": driver, "nodeName": node, "source": source}
         kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
         self.api.create({**kind, "metadata": {"name": name}, "spec": spec})
 
     def handle(self, volume: str) -> str:
-        """The driver's id of a volume."""
+        """Return the driver's id of a volume."""
         found = self.api.get(f"{VOLUMES}/{volume}")
         return str(found["spec"]["csi"]["volumeHandle"])
 
     def attachments(self) -> list[JsonObject]:
-        """Those of this test's nodes."""
+        """Return the VolumeAttachments of this test's nodes."""
         return [one for one in self.api.items(ATTACHMENTS) if one["spec"]["nodeName"] in self.nodes]
 
     def attached(self) -> set[tuple[str, str]]:
-        """(volume, node) of those that are attached."""
+        """Return (volume, node) of each attached VolumeAttachment."""
         return {
             (one["spec"]["source"]["persistentVolumeName"], one["spec"]["nodeName"])
             for one in self.attachments()
@@ -202,7 +203,8 @@ class AttachCluster:
         }
 
     def published(self) -> set[tuple[str, str]]:
-        """(volume handle, node id) of this test's nodes as the drivers have it, dead or alive."""
+        """Return (volume handle, node id) for this test's nodes, as the drivers have recorded
+        them."""
         ids = {f"id-{name}" for name in self.nodes}
         return {
             (unquote(path.stem), node)
@@ -213,12 +215,12 @@ class AttachCluster:
         }
 
     def finalizers(self, volume: str) -> list[str]:
-        """Those of a PV that the attacher wrote."""
+        """Return the finalizers of a PV that the attacher set."""
         found = self.api.get(f"{VOLUMES}/{volume}")["metadata"].get("finalizers") or ()
         return [one for one in found if one.startswith("external-attacher/")]
 
     def wait_attached(self, wanted: set[tuple[str, str]], seconds: float = 90) -> None:
-        """Until exactly these pairs are attached, and the drivers say the same."""
+        """Wait until exactly these pairs are attached, and the drivers' records agree."""
 
         def is_so() -> bool:
             found = self.attached()
@@ -230,9 +232,10 @@ class AttachCluster:
         assert len(self.published()) == len(wanted)
 
     def wait_noticed(self, count: int) -> None:
-        """Until the cluster's own controller knows that its attachments are attached.
+        """Wait until the cluster's own controller has seen that its attachments are attached.
 
-        After an error it looks again with a back-off of its own, and detaches nothing before.
+        After an error, that controller looks again only after its own back-off, and does not detach
+        before.
         """
 
         def is_noticed() -> bool:
@@ -243,14 +246,14 @@ class AttachCluster:
         wait_until(is_noticed, 150, "nodes list their volumes", interval_seconds=0.5)
 
     def wait_detached(self, seconds: float = 90) -> None:
-        """Until no attachment is left, and no publication."""
+        """Wait until no attachment and no publication is left."""
         wait_until(lambda: not self.attachments(), seconds, "detached", interval_seconds=0.3)
         assert self.published() == set()
 
-    # The end.
+    # Removing.
 
     def clean_up(self) -> None:
-        """Remove everything, whoever is still there to help."""
+        """Remove all objects, even if no controller is left to remove the finalizers."""
         self._each(self.delete_pod, list(self.pods))
         with suppress(TimeoutError):
             wait_until(lambda: not self.attachments(), 20, "detached", interval_seconds=0.3)
@@ -270,7 +273,7 @@ class AttachCluster:
 
     @staticmethod
     def _each(act: Any, items: Sequence[Any]) -> None:
-        """By several clients at once."""
+        """Call the function for each item, in several threads that each have their own client."""
         with ThreadPoolExecutor(CLIENTS) as pool:
             for future in [pool.submit(act, item) for item in items]:
                 future.result()

@@ -1,4 +1,5 @@
-"""The defaults of the attacher's cases (section 11): driver, node, volume, attachment in memory."""
+"""The defaults of the attacher's cases (section 11): a driver, a node, a volume and an
+attachment, all in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ JsonObject = dict[str, Any]
 
 
 class AttachWorld(FakeWorld):
-    """node1 with nodeID1, and whatever a test adds."""
+    """A world with node1 (id nodeID1) and the objects that a test adds."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class AttachWorld(FakeWorld):
     # The cluster.
 
     def add_node(self, name: str = "node1", node_id: str = "nodeID1", driver: str = "") -> None:
-        """A CSINode with one driver."""
+        """Add a CSINode with one driver."""
         entry = {"name": driver or self.driver.name, "nodeID": node_id, "topologyKeys": None}
         self.api.add(paths.CSI_NODES, {"metadata": {"name": name}, "spec": {"drivers": [entry]}})
 
@@ -58,7 +59,7 @@ class AttachWorld(FakeWorld):
         csi: Mapping[str, Any] | None = None,
         **spec: Any,
     ) -> JsonObject:
-        """A PV, RWX, `handle1`, with our finalizer."""
+        """Add an RWX PV with the handle `handle1` and csi-fleet's finalizer."""
         metadata: JsonObject = {"name": name}
         if finalizers is not None:
             metadata["finalizers"] = list(finalizers)
@@ -80,7 +81,7 @@ class AttachWorld(FakeWorld):
         is_deleting: bool = False,
         **status: Any,
     ) -> Key:
-        """A VolumeAttachment; `is_marked`: finalizer and node id are there. Returns its key."""
+        """Add a VolumeAttachment and return its key; `is_marked` sets its finalizer and node id."""
         if is_marked:
             finalizers, node_id = [*finalizers, FIN], node_id or "nodeID1"
         metadata: JsonObject = {"name": name, "creationTimestamp": NOW}
@@ -104,14 +105,15 @@ class AttachWorld(FakeWorld):
         return names.attachment_key(self.driver.name, node, name, uid, kind)
 
     def add_secret(self, name: str, data: Mapping[str, str], namespace: str = "default") -> None:
-        """A Secret, values base64."""
+        """Add a Secret; its values are in base64."""
         body = {"metadata": {"name": name, "namespace": namespace}, "data": dict(data)}
         self.api.add(paths.SECRETS, body)
 
-    # What happens and what came of it.
+    # Reconciling, and reading the result.
 
     def run(self, key: Key) -> Any:
-        """One pass; an attachment that turns out to be deleted is detached in the next one."""
+        """Reconcile once; if the attachment turns out to be deleted, reconcile again to detach
+        it."""
         outcome = self.sync(CONTROLLER, key)
         detach = replace(key, kind=names.DETACHMENTS)
         if (detach.text, 0.0) in self.queue.added:
@@ -120,54 +122,54 @@ class AttachWorld(FakeWorld):
         return outcome
 
     def force(self, key: Key) -> Any:
-        """One forced pass."""
+        """Reconcile once, as a forced attach or detach."""
         return self.run(Key(names.FORCED, key.driver, key.object, key.uid))
 
     def release(self, name: str = "pv1") -> Any:
-        """One pass over a PV's finalizer."""
+        """Reconcile a PV's finalizer once."""
         return self.run(names.finalizer_key(self.driver.name, name))
 
     def compare(self) -> Any:
-        """One run of the reconciliation."""
+        """Run the comparison with ListVolumes once."""
         return self.run(names.reconcile_key(self.driver.name))
 
     def attachment(self, name: str = "pv1-node1") -> JsonObject:
-        """The attachment as it is now."""
+        """Return the attachment as it is now."""
         found = self.api.of(paths.ATTACHMENTS, name)
         assert found is not None, f"{name} is gone"
         return found
 
     def is_gone(self, name: str = "pv1-node1") -> bool:
-        """Whether the attachment was removed."""
+        """Return True if the attachment was removed."""
         return self.api.of(paths.ATTACHMENTS, name) is None
 
     def status(self, name: str = "pv1-node1") -> JsonObject:
-        """Its status."""
+        """Return the attachment's status."""
         found: JsonObject = self.attachment(name)["status"]
         return found
 
     def message(self, field: str = "attachError") -> str:
-        """The text of its error, "" without one."""
+        """Return the text of the attachment's error; "" without an error."""
         return str((self.status().get(field) or {}).get("message", ""))
 
     def finalizers(self, name: str = "pv1-node1") -> list[str]:
-        """The attachment's finalizers."""
+        """Return the attachment's finalizers."""
         return list(self.attachment(name)["metadata"].get("finalizers") or ())
 
     def node_id(self, name: str = "pv1-node1") -> str | None:
-        """The annotation."""
+        """Return the value of the annotation."""
         found = self.attachment(name)["metadata"].get("annotations") or {}
         return found.get(names.NODE_ID)
 
     def volume_finalizers(self, name: str = "pv1") -> list[str]:
-        """The PV's finalizers."""
+        """Return the PV's finalizers."""
         found = self.api.of(paths.VOLUMES, name)
         assert found is not None
         return list(found["metadata"].get("finalizers") or ())
 
     @property
     def calls(self) -> list[tuple[str, str, str]]:
-        """Publish and unpublish calls as (word, volume id, node id)."""
+        """Return the publish and unpublish calls as (word, volume id, node id)."""
         words = {"ControllerPublishVolume": "publish", "ControllerUnpublishVolume": "unpublish"}
         return [
             (words[method], request.volume_id, request.node_id)
@@ -177,5 +179,5 @@ class AttachWorld(FakeWorld):
 
     @property
     def written(self) -> list[str]:
-        """Paths of the writes, in order."""
+        """Return the paths of the writes, in order."""
         return [request.path for request in self.api.writes]

@@ -1,4 +1,5 @@
-"""Objects that a taken-over worker reaches for, in tests/e2e/test_attacks.py."""
+"""Objects that a worker under an attacker's control tries to change, in
+tests/e2e/test_attacks.py."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ HELD: Final = [
     "example.org/backup",
     "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection",
 ]
-# Paths of what was made, to be removed.
+# Paths of the created objects, which are removed at the end.
 MADE: list[str] = []
 
 
 def volume(name: str, driver: str, **spec: Any) -> JsonObject:
-    """A PV with a CSI source, or the given one."""
+    """Return a PV with a CSI source, or with the given source."""
     source = spec.pop("source", {"csi": {"driver": driver, "volumeHandle": "h"}})
     return {
         "apiVersion": "v1",
@@ -41,14 +42,14 @@ def volume(name: str, driver: str, **spec: Any) -> JsonObject:
 
 
 def record(name: str, driver: str) -> JsonObject:
-    """The copy of an attempt of a driver, "" for none."""
+    """Return the copy of an attempt of a driver; "" for no driver."""
     annotations = {"csi-fleet.io/driver": driver} if driver else {}
     meta = {"name": name, "namespace": RECORDS, "annotations": annotations}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"record": "{}"}}
 
 
 def made(admin: KubeApi, path: str, body: JsonObject) -> str:
-    """An object of somebody else, made once; returns its name."""
+    """Create an object that belongs to another program, once; return its name."""
     name: str = body["metadata"]["name"]
     if f"{path}/{name}" not in MADE:
         MADE.append(f"{path}/{name}")
@@ -57,12 +58,12 @@ def made(admin: KubeApi, path: str, body: JsonObject) -> str:
 
 
 def attachment(admin: KubeApi, driver: str) -> str:
-    """Makes a VolumeAttachment; returns its name."""
+    """Create a VolumeAttachment; return its name."""
     return made(admin, ATTACHMENTS, attachment_body(f"attack-{driver}", driver))
 
 
 def attachment_body(name: str, driver: str) -> JsonObject:
-    """A VolumeAttachment of a driver."""
+    """Return a VolumeAttachment of a driver."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "VolumeAttachment",
@@ -72,12 +73,12 @@ def attachment_body(name: str, driver: str) -> JsonObject:
 
 
 def content(admin: KubeApi, driver: str) -> str:
-    """Makes a VolumeSnapshotContent; returns its name."""
+    """Create a VolumeSnapshotContent; return its name."""
     return made(admin, CONTENTS, content_body(f"attack-{driver}", driver))
 
 
 def content_body(name: str, driver: str) -> JsonObject:
-    """A VolumeSnapshotContent of a driver."""
+    """Return a VolumeSnapshotContent of a driver."""
     return {
         "apiVersion": "snapshot.storage.k8s.io/v1",
         "kind": "VolumeSnapshotContent",
@@ -92,14 +93,14 @@ def content_body(name: str, driver: str) -> JsonObject:
 
 
 def claim_path(admin: KubeApi, driver: str) -> str:
-    """Makes a claim, of no driver for ""; returns its path."""
+    """Create a claim and return its path; a driver "" stands for no driver."""
     path = "/api/v1/namespaces/default/persistentvolumeclaims"
     name = f"attack-{driver or 'by-hand'}"
     return f"{path}/{made(admin, path, claim_body(name, driver))}"
 
 
 def claim_body(name: str, driver: str) -> JsonObject:
-    """A claim, of no driver for ""."""
+    """Return a claim; a driver "" stands for no driver."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -117,12 +118,12 @@ def claim_body(name: str, driver: str) -> JsonObject:
 
 
 def snapshot(admin: KubeApi, name: str, **metadata: Any) -> str:
-    """Makes a VolumeSnapshot; returns its name."""
+    """Create a VolumeSnapshot; return its name."""
     return made(admin, SNAPSHOTS, snapshot_body(name, **metadata))
 
 
 def snapshot_body(name: str, **metadata: Any) -> JsonObject:
-    """A VolumeSnapshot."""
+    """Return a VolumeSnapshot."""
     return {
         "apiVersion": "snapshot.storage.k8s.io/v1",
         "kind": "VolumeSnapshot",
@@ -132,7 +133,7 @@ def snapshot_body(name: str, **metadata: Any) -> JsonObject:
 
 
 def merged(item: JsonObject, change: JsonObject) -> JsonObject:
-    """The object with another part in it, to be put."""
+    """Return the object with another value at the given place, for a PUT."""
     return {
         **item,
         **{part: {**item[part], **change[part]} for part in ("metadata", "spec") if part in change},
@@ -140,6 +141,6 @@ def merged(item: JsonObject, change: JsonObject) -> JsonObject:
 
 
 def existing(admin: KubeApi, driver: str) -> str:
-    """Makes a PV of somebody's claim; returns its name."""
+    """Create a PV that is bound to another user's claim; return its name."""
     claim = {"namespace": "default", "name": "data"}
     return made(admin, VOLUMES, volume(f"attack-{driver}", driver, claimRef=claim))

@@ -1,6 +1,8 @@
-"""The example directory driver with defects switched on, one class of mistake each.
+"""The example directory driver with defects that can be switched on, one for each class of
+mistakes.
 
-`DEFECTS` maps each to the conformance check that must find it and to what it does.
+`DEFECTS` maps each defect to the conformance check that must find it, and to a change of the
+driver.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ CAPABILITIES = (
 
 
 class BadDriver(DirectoryDriver):
-    """A driver whose author had a bad day."""
+    """A driver with some of the defects."""
 
     def __init__(self, root: Path, defects: set[str]) -> None:
         self.control = Control(root / "control.json")
@@ -98,16 +100,17 @@ class BadDriver(DirectoryDriver):
         return answer
 
     def _race(self, request: csi.CreateVolumeRequest) -> None:
-        """Looks, waits, then makes: each of several callers finds nothing."""
+        """Check whether the volume exists, wait, then create it, so that concurrent callers all
+        create it."""
         with self._lock:
             self._racing[request.name] = number = self._racing.get(request.name, 0) + 1
-        # Long enough for the other calls of one test to come in.
+        # Long enough for the other calls of one test to arrive.
         threading.Event().wait(0.2)
         if number > 1:
             request.name = f"{request.name}-{number}"
 
     def _work_slowly(self, name: str) -> None:
-        """A call that comes while another one for the name runs gets a final error."""
+        """Answer with a final error if another call for the same name is running."""
         with self._lock:
             if self._racing.get(name):
                 raise StorageError("INTERNAL", f"volume {name} is half made")
@@ -129,7 +132,7 @@ class BadDriver(DirectoryDriver):
         if self.has("pages-overlap") and request.starting_token.isdecimal():
             volumes = self._store.volumes()
             start = int(request.starting_token)
-            if start == len(volumes) - 1:  # the last page shows the one before again
+            if start == len(volumes) - 1:  # the last page repeats the page before it
                 answer = super().list_volumes(request)
                 answer.entries[0].volume.volume_id = volumes[start - 1].volume_id
                 return answer
@@ -149,7 +152,7 @@ class BadDriver(DirectoryDriver):
 
 @contextmanager
 def served(root: Path, socket: Path, *defects: str) -> Iterator[CsiClient]:
-    """The driver with these defects in this process, and a client of it."""
+    """Yield a client of a driver with these defects, which runs in this process."""
     root.mkdir(parents=True, exist_ok=True)
     driver = BadDriver(root, set(defects))
     journal = Journal(root / "calls.jsonl", with_digests=False)

@@ -1,7 +1,7 @@
-"""A headless Chromium, driven by its own command line: pages as text and as pictures.
+"""Runs headless Chromium from its command line, to get pages as text and as pictures.
 
-`apt-get install chromium` brings it, which root's test run does by itself; otherwise a machine
-without one skips, CI fails.
+`apt-get install chromium` provides it; a test run as root installs it automatically. On a machine
+without Chromium the tests are skipped, but in CI they fail.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FLAGS = (
 
 @cache
 def find_browser() -> str:
-    """Path of the browser."""
+    """Return the path of the browser."""
     if found := _browser():
         return found
     try:
@@ -47,12 +47,12 @@ def _browser() -> str:
 
 
 def page_text(url: str, *, budget_ms: int = 6000) -> str:
-    """The page's HTML after its scripts ran."""
+    """Return the text of the page after its scripts have run."""
     return _run("--dump-dom", f"--virtual-time-budget={budget_ms}", url)
 
 
 def page_of(html: str) -> str:
-    """A page of our own after its scripts ran."""
+    """Return the text of a given page after its scripts have run."""
     with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
         file.write(html)
         file.flush()
@@ -72,7 +72,7 @@ def screenshot(url: str, path: Path, *, size: tuple[int, int] = (1360, 560)) -> 
 
 
 def _run(*arguments: str) -> str:
-    # A profile of its own, so that no login is remembered from one page to the next.
+    # Each page has its own profile, so no login is remembered from an earlier page.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         done = subprocess.run(
             [find_browser(), *_FLAGS, f"--user-data-dir={profile}", *arguments],

@@ -1,6 +1,6 @@
-"""Capacity publishing with a real Redis, and API server and driver in memory.
+"""Capacity publishing with a real Redis, and with an API server and a driver in memory.
 
-`settle()` does what workers do: takes every ticket, runs its pass, and gives the key back.
+`settle()` does what workers do: it takes every due key, reconciles it, and releases it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ZONE = "zone"
 
 
 class ObjectsKube(FakeKube):
-    """With the calls for any kind."""
+    """An API server in memory that accepts the calls for any kind."""
 
     def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
         return self._get(resource.plural, namespace, name, f"get_{resource.plural}")
@@ -75,7 +75,8 @@ class ObjectsKube(FakeKube):
 
 
 class CapacityClient:
-    """GetCapacity: `free` by zone ("" without), or the next planned error."""
+    """Answers GetCapacity with `free` by zone ("" without zones), or with the next planned
+    error."""
 
     def __init__(self) -> None:
         self.free: dict[str, int] = {}
@@ -98,7 +99,7 @@ class CapacityClient:
 
 
 class ClassCatalog:
-    """Classes as the watcher wrote them."""
+    """The classes as the watcher wrote them."""
 
     def __init__(self) -> None:
         self.classes: dict[str, JsonObject] = {}
@@ -112,7 +113,7 @@ class ClassCatalog:
 
 
 class CapacityWorld:
-    """One driver that publishes capacity."""
+    """One driver whose capacity is published."""
 
     def __init__(
         self,
@@ -175,17 +176,17 @@ class CapacityWorld:
         self.clusters.topology = ClusterTopology({name: {DRIVER: keys} for name in nodes}, nodes)
 
     def poll(self) -> None:
-        """One poll and all that follows from it."""
+        """Poll once, and process everything that follows from the poll."""
         self.queue.add([capacity_key(DRIVER, "poll")])
         self.settle()
 
     def tick(self) -> None:
-        """One tick of a worker's clock and all that follows from it."""
+        """Run one tick of a worker's clock, and process everything that follows from it."""
         self.publishing.tick([self.driver])
         self.settle()
 
     def settle(self) -> None:
-        """Work off every due key; failed keys stay in their back-off."""
+        """Process every due key; failed keys stay in their back-off."""
         while (lease := self.queue.take(DRIVER, ["capacity"], is_woken=True)) is not None:
             assert self.queue.enter(lease, ())
             outcome = sync_capacity(self.runtime, self.driver, lease.key, lease)
@@ -201,22 +202,22 @@ class CapacityWorld:
 
     @property
     def due(self) -> list[Key]:
-        """The keys that wait for a worker."""
+        """Return the keys that wait for a worker."""
         return due_keys(self.redis)
 
     def objects(self) -> list[JsonObject]:
-        """The capacity objects in the API server."""
+        """Return the capacity objects in the API server."""
         return list(self.kube.kind(CAPACITIES).values())
 
     def pairs(self) -> list[tuple[str, str]]:
-        """(class, zone) of every object, sorted."""
+        """Return (class, zone) of every object, sorted."""
         return sorted(
             (one["storageClassName"], (one["nodeTopology"].get("matchLabels") or {}).get(ZONE, ""))
             for one in self.objects()
         )
 
     def add_object(self, name: str, storage_class: str, zone: str, **fields: Any) -> JsonObject:
-        """An object of ours that was there before."""
+        """Add an object that csi-fleet created earlier."""
         labels = {
             "csi.storage.k8s.io/drivername": DRIVER,
             "csi.storage.k8s.io/managed-by": "external-provisioner",

@@ -1,7 +1,8 @@
-"""What makes each alert fire, and how it ends: done to a `Monitored` world, by name.
+"""Actions that make each alert fire in a `Monitored` world, and actions that end it.
 
-An alert is told with the role it names, "" for none. `TOGETHER` happens at once, each to a driver
-of its own; `ALONE` concerns all of them.
+An alert is given as a pair of its name and the role that it names ("" for none). The causes in
+`TOGETHER` begin at the same time, each with its own driver; the causes in `ALONE` affect all
+drivers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ PATIENCE: Final = 300
 
 
 class Actions:
-    """What goes wrong in the world, and how it is mended: as the runbook says where it can."""
+    """Actions that break the world, and actions that repair it, by the steps of the runbook if
+    possible."""
 
     def __init__(self, world: Monitored) -> None:
         self.world = world
@@ -39,7 +41,7 @@ class Actions:
         self.hopeless = ""
 
     def claim(self, role: str, count: int) -> list[str]:
-        """Ask for so many volumes; returns the claims' names."""
+        """Create `count` claims of a role; return the claims' names."""
         names = [f"{role}-{self.numbers + number}" for number in range(count)]
         self.numbers += count
         for name in names:
@@ -48,12 +50,13 @@ class Actions:
         return names
 
     def bind(self, role: str, count: int) -> tuple[list[str], float]:
-        """The same, and wait for them; returns names and the longest wait."""
+        """Create `count` claims and wait until they are Bound; return their names and the
+        longest wait."""
         names = self.claim(role, count)
         return names, self.wait_bound(names)
 
     def wait_bound(self, names: list[str]) -> float:
-        """Until they are Bound; returns the longest wait that was seen."""
+        """Wait until the claims are Bound; return the longest observed wait in seconds."""
         waits: dict[str, float] = {}
 
         def all_bound() -> bool:
@@ -67,7 +70,7 @@ class Actions:
         return max(waits.values())
 
     def asked_first(self, role: str) -> float:
-        """When the first claim of a role was asked for."""
+        """Return the time when the first claim of a role was created."""
         return min(at for name, at in self.asked.items() if name.startswith(f"{role}-"))
 
     def delete(self, names: list[str]) -> None:
@@ -78,14 +81,18 @@ class Actions:
         self.world.host.set_mode(self.world.driver(role), **mode)
 
     def have_counted(self, *series: tuple[str, str]) -> bool:
-        """Whether every worker has counted a first of each: no rate shows how a series begins."""
+        """Return True if every worker has exported each series.
+
+        `increase()` ignores the first sample of a series, so a first event must be counted before
+        the test.
+        """
         return all(self._has_counted(name, *one) for name in WORKERS for one in series)
 
     def wait_counted(self, *series: tuple[str, str]) -> None:
         wait_until(lambda: self.have_counted(*series), PATIENCE, "every worker failed once")
 
     def wait_counted_once(self, metric: str, role: str) -> None:
-        """Until some worker has counted one."""
+        """Wait until some worker has counted an event of the metric for the role."""
         wait_until(
             lambda: any(self._has_counted(name, metric, role) for name in WORKERS),
             PATIENCE,
@@ -108,7 +115,7 @@ class Actions:
                 return
         raise AssertionError("a worker gets nothing to do")
 
-    # What begins an alert, and what ends it.
+    # Actions that begin an alert or end it.
 
     def hang(self) -> None:
         self.mode("hang", mode="hang")
@@ -119,7 +126,7 @@ class Actions:
         self.claim("flaps", 6)
 
     def lose_drivers(self) -> None:
-        """One is connected no more, one of the file never was, and one leaves it with its work."""
+        """Disconnect one driver, list one that never existed, and remove one that has open work."""
         self.mode("gone", mode="gone")
         self.mode("left", mode="exhausted")
         self.claim("left", 3)
@@ -146,7 +153,7 @@ class Actions:
         self.world.client.config_set("maxmemory", str(2**30))
 
     def refuse_volumes(self) -> None:
-        """For a while nobody may make them."""
+        """Let the API server reject the PVs of the role `refused`."""
         self.refusal.enter_context(volumes_refused(self.world.api, self.world.driver("refused")))
         self.claim("refused", 3)
 
@@ -188,8 +195,10 @@ class Actions:
         self.mode("slow", delay=SLOW_SECONDS)
 
     def freeze_workers(self) -> None:
-        """One after the other. The next has leases when one goes on, so that some are lost in
-        every window of the rule, however slow the machine is.
+        """Freeze the workers one after the other.
+
+        The next worker has leases when a frozen one continues, so leases are lost in every window
+        of the rule, however slow the machine is.
         """
         self.mode("frozen", delay=3)
         for name in WORKERS[1:]:
@@ -197,7 +206,7 @@ class Actions:
             self.freeze_worker(name)
 
     def freeze_worker(self, name: str) -> None:
-        """In the middle of calls, for longer than its leases last."""
+        """Freeze a worker in the middle of calls, for longer than its leases last."""
         world = self.world
         wait_until(lambda: world.running_on(name, "frozen") >= 2, PATIENCE, "it works")
         world.signal(signal.SIGSTOP, name)
@@ -205,7 +214,7 @@ class Actions:
         world.signal(signal.SIGCONT, name)
 
     def hang_watchers(self) -> None:
-        """One is dead, one is there and does nothing."""
+        """Kill one watcher, and stop the other without ending it."""
         self.world.signal(signal.SIGKILL, "watcher-0")
         self.world.signal(signal.SIGSTOP, "watcher-1")
 
@@ -223,18 +232,19 @@ class Actions:
         self.bring("worker-0")
 
     def bring(self, name: str) -> None:
-        """A new process; what goes wrong next finds it at work: a worker has its drivers, too."""
+        """Start a process again, and wait until it can work; a worker must be connected to its
+        drivers."""
         self.world.run(name)
         wait_until(lambda: self.world.is_ready(name), PATIENCE, f"{name} is ready")
         wait_until(lambda: self.has_drivers(name), PATIENCE, f"{name} is connected")
 
     def has_drivers(self, name: str) -> bool:
-        """Whether a worker is connected to every driver; a watcher needs none."""
+        """Return True if a worker is connected to every driver; a watcher needs no driver."""
         found = self.world.scrape(name).get("csi_fleet_driver_connected", ())
         return name in WATCHERS or sum(value == 1 for _, value in found) >= len(ROLES)
 
     def hang_redis(self) -> None:
-        """It hangs, which a scrape must say in time; then it is gone."""
+        """Stop Redis, check that a scrape reports it in time, and then kill Redis."""
         process = self.world.redis.process
         assert process is not None
         process.signal(signal.SIGSTOP)
@@ -246,12 +256,12 @@ class Actions:
 
 
 def _nothing(_actions: Actions) -> None:
-    """What happened once is enough."""
+    """Do nothing: the cause needs no repetition."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What makes alerts fire.
+    """One cause of alerts.
 
     Attributes:
         begin, mend: actions.
@@ -268,7 +278,7 @@ class Cause:
 
 
 def behaves(role: str) -> Callable[[Actions], None]:
-    """The driver of that role does what it should."""
+    """Return an action that lets the driver of the role behave normally again."""
     return lambda actions: actions.mode(role)
 
 
@@ -279,8 +289,9 @@ FROZEN = Cause(
     {("CsiFleetClaimsSlow", "frozen")},
     goes_on=Actions.freeze_workers,
 )
-# When a driver is mended, what waited for it is made, and was slow. One more each time: a rate that
-# is looked at for as long as its window needs new figures, however slow the machine is.
+# When a driver is repaired, its waiting volumes are created and count as slow. One more claim is
+# created each time, because a rate needs new figures within its window, however slow the machine
+# is.
 SLOW = Cause(
     Actions.be_slow,
     behaves("slow"),
@@ -293,7 +304,7 @@ NO_API = Cause(
     lambda actions: actions.world.mend_api(),
     {("CsiFleetApiServerFails", "watcher-1")},
 )
-# All at once, and before the dashboard is looked at; every role is one's own.
+# These causes begin together, before the dashboard is checked; each role belongs to one cause.
 TOGETHER = [
     Cause(Actions.hang, behaves("hang"), {("CsiFleetKeysWaitLong", "hang")}),
     Cause(
@@ -344,7 +355,7 @@ ALONE = [
         | {("CsiFleetKeysNotTaken", role) for role in (*ROLES, "plain", "broken")}
         | {("CsiFleetDriverWithoutWorker", role) for role in (*ROLES, "plain", "broken")},
     ),
-    # The scrapes of a Redis that hangs take longer than the second they have here.
+    # A scrape of a process whose Redis hangs takes longer than the second that is allowed here.
     Cause(
         Actions.hang_redis,
         Actions.bring_redis,

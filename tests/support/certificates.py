@@ -1,4 +1,4 @@
-"""Certificates for tests of mutual TLS, made by the openssl command."""
+"""Creates certificates for tests of mutual TLS, with the openssl command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def openssl(folder: Path, *arguments: str) -> None:
 
 
 def make_ca(folder: Path, name: str, *, days: int = 2) -> None:
-    """`<name>.pem` and `<name>.key`."""
+    """Create a CA as `<name>.pem` and `<name>.key`."""
     subject = ("-days", str(days), "-subj", f"/CN={name}", "-keyout", f"{name}.key")
     openssl(folder, "req", "-x509", *_KEY, *subject, "-out", f"{name}.pem")
 
@@ -21,7 +21,7 @@ def make_ca(folder: Path, name: str, *, days: int = 2) -> None:
 def make_certificate(
     folder: Path, ca: str, name: str, host: str, *, days: int = 2, extensions: str = ""
 ) -> None:
-    """`<name>.pem` and `<name>.key`, signed by a CA of `make_ca`; 0 days: expired."""
+    """Create `<name>.pem` and `<name>.key`, signed by a CA of `make_ca`; 0 days: expired."""
     openssl(
         folder,
         *("req", *_KEY, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"),

@@ -1,7 +1,8 @@
-"""Claims that grow, shrink back after a failure and change their class, with kubelet's part played.
+"""Claims that grow, shrink after a failure and change their class, with a simulated kubelet.
 
-`Changes` draws from the random numbers of a chaos run; `assert_at_rest` compares driver, volume and
-claim, `second_targets` looks for a size or class that followed one which may have been at work.
+`Changes` draws from the random numbers of a chaos run. `assert_at_rest` compares driver, volume and
+claim. `second_targets` finds calls for a size or class that were sent while an earlier call for
+another one could still be running.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ CLASSES = ("bronze", "silver", "gold")
 CAPABILITIES = "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME,CLONE_VOLUME,EXPAND_VOLUME,MODIFY_VOLUME"
 DRIVER_ARGUMENTS = ("--capabilities", CAPABILITIES, "--node-expansion-required")
 AWAY = (requests.RequestException, KubeApiError)
-# What some volumes' calls meet, by the end of their id; each kind a few times per run.
+# The result of some volumes' calls, by the last characters of their id; each occurs a few times per
+# run.
 RULES: tuple[JsonObject, ...] = (
     {"method": EXPAND, "match": "*[01]", "code": "OUT_OF_RANGE", "times": 10},
     {"method": EXPAND, "match": "*[23]", "code": "INTERNAL", "times": 10},
@@ -33,12 +35,12 @@ RULES: tuple[JsonObject, ...] = (
     {"method": MODIFY, "match": "*[67]", "code": "INVALID_ARGUMENT", "times": 10},
     {"method": MODIFY, "match": "*[89]", "code": "UNAVAILABLE", "after_work": True, "times": 10},
 )
-# Ends of a call that say nothing about the storage.
+# Results of a call that do not show what happened in the storage system.
 _UNCERTAIN = {None, "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED"}
 
 
 class Changes:
-    """What users and kubelet do to the claims of a scene."""
+    """The changes that users and kubelet make to the claims of a scene."""
 
     def __init__(self, system: System, scene: Scene, seed: random.Random) -> None:
         self.system, self.scene, self.random = system, scene, seed
@@ -54,11 +56,11 @@ class Changes:
             )
 
     def full(self, name: str) -> str:
-        """A class's name on the shared cluster."""
+        """Return a class's name on the shared cluster."""
         return f"{self.scene.name}-{name}"
 
     def step(self, count: int) -> None:
-        """Some users change something; an API server that is away is asked later."""
+        """Let some users change their claims; if the API server is unavailable, try again later."""
         with suppress(*AWAY):
             bound = [one for one in self.scene.claims().values() if _phase(one) == "Bound"]
             for claim in self.random.sample(bound, min(count, len(bound))):
@@ -72,7 +74,7 @@ class Changes:
         wanted = _gib(claim["spec"]["resources"]["requests"]["storage"])
         allocated = claim["status"].get("allocatedResourceStatuses", {}).get("storage", "")
         if wanted > actual + 1 and allocated.startswith("Controller"):
-            size = self.random.randint(actual + 1, wanted)  # back, or as it is
+            size = self.random.randint(actual + 1, wanted)  # back to the old value, or unchanged
         else:
             size = wanted + self.random.randint(0, 3)
         if size != wanted:
@@ -84,7 +86,7 @@ class Changes:
             self.scene.api.patch(path, {"spec": spec})
 
     def finish_nodes(self) -> None:
-        """Kubelet ends what is pending."""
+        """Finish the pending expansions, as kubelet would."""
         volumes = self.system.volumes()
         for name, claim in self.scene.claims().items():
             parts = claim["status"].get("allocatedResourceStatuses") or {}
@@ -103,7 +105,8 @@ class Changes:
                     self.scene.api.patch(f"{self.scene.claims_path}/{name}/status", body)
 
     def are_at_rest(self) -> bool:
-        """Sizes and classes of driver, volume and claim agree; no condition is left."""
+        """Return True if driver, volume and claim agree on size and class, and no condition is
+        left."""
         self.finish_nodes()
         stored, volumes = self.system.driver.volumes(), self.system.volumes()
         wrong = []
@@ -117,7 +120,8 @@ class Changes:
         return True
 
     def second_targets(self) -> list[str]:
-        """I-2: calls for another size or class while one before may have been at work."""
+        """Return the calls for another size or class that began while an earlier call could be
+        running (I-2)."""
         found = []
         by_volume: defaultdict[tuple[str, str], list[DriverCall]] = defaultdict(list)
         for call in self.system.driver.calls():

@@ -1,7 +1,7 @@
-"""A whole system of real processes that can be broken at will, and what must be true afterwards.
+"""A whole system of real processes for chaos tests, and the conditions that must hold afterwards.
 
-`System` owns Redis, a driver, two watchers, workers and beat over a control plane of its own, and
-brings back what died, as kubelet would. `leftovers` reads every queue structure.
+`System` runs Redis, a driver, two watchers, workers and beat with its own control plane, and
+restarts processes that have died, as kubelet would. `leftovers` reads every structure of the queue.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RESTART_SECONDS = 1.0
 
 @dataclass
 class Part:
-    """One process of ours, started again after it ended."""
+    """One process of csi-fleet, which is restarted after it has ended."""
 
     name: str
     command: list[str]
@@ -68,7 +68,8 @@ class Part:
             self.process.kill()
 
     def tend(self, now: float) -> None:
-        """Start again what ended a moment ago; continue what was stopped long enough."""
+        """Restart the process if it ended a moment ago; continue it if it was stopped for long
+        enough."""
         if self.stopped_until and now >= self.stopped_until:
             self.stopped_until = 0.0
             if self.process is not None:
@@ -81,7 +82,8 @@ class Part:
 
 @dataclass
 class System(Running):
-    """Everything but the control plane, which outlives several systems."""
+    """All processes except the control plane, which is used by several systems one after the
+    other."""
 
     directory: Path
     plane: ControlPlane
@@ -152,13 +154,15 @@ class System(Running):
         )
 
     def clock_env(self, name: str) -> Mapping[str, str]:
-        """With `has_clocks` each part has a wall clock of its own, which `step_clock` sets."""
+        """Return the environment for a process; with `has_clocks`, each process has its own wall
+        clock."""
         if not self.has_clocks:
             return {}
         return self.clocks.setdefault(name, WallClock(self.directory / f"{name}.clock")).env
 
     def ways(self, name: str) -> list[str]:
-        """Flags that lead a part to API server and Redis, through proxies of its own."""
+        """Return flags with the addresses of the API server and Redis, through the process's own
+        proxies."""
         kubeconfig, url = Path(self.plane.kubeconfig), self.redis.url
         if self.is_proxied:
             path = self.directory / f"{name}.kubeconfig"
@@ -176,20 +180,21 @@ class System(Running):
     def watchers_(self) -> list[str]:
         return [name for name in self.parts if name.startswith("watcher-")]
 
-    # Faults. Each returns at once; what died comes back by itself.
+    # Faults. Each method returns at once; what it stops is restarted automatically.
 
     def kill(self, name: str) -> None:
         self.parts[name].kill()
 
     def freeze(self, name: str, seconds: float) -> None:
-        """SIGSTOP now, SIGCONT later: a process that believes it still owns its leases."""
+        """Stop a process now and continue it later, so that it believes it still owns its
+        leases."""
         part = self.parts[name]
         if part.process is not None and part.is_running:
             part.process.signal(signal.SIGSTOP)
             part.stopped_until = time.monotonic() + seconds
 
     def step_clock(self, name: str, seconds: int) -> None:
-        """The wall clock of `redis` or a part steps, and stays so over its restarts."""
+        """Set the wall clock of `redis` or another process; restarts do not reset it."""
         self.clocks[name].step(seconds)
 
     def restart_redis(self, *, is_empty: bool = False) -> None:
@@ -199,13 +204,13 @@ class System(Running):
         self.redis.start()
 
     def lose_writes(self, seconds: float) -> None:
-        """What a fail-over to a replica that lags does: the last writes never were.
+        """Simulate a fail-over to a replica that lags, which loses the last writes.
 
-        For its clients the same: a server of another run id, with the data of some time before.
+        Clients see a server with another run id and older data.
         """
         data, then = self.directory / "appendonlydir", self.directory / "appendonlydir-then"
         shutil.copytree(data, then)
-        let_pass(seconds)  # what is written now was acknowledged, but not replicated
+        let_pass(seconds)  # writes from here on are acknowledged, but not replicated
         self.redis.kill()
         shutil.rmtree(data)
         then.rename(data)
@@ -229,10 +234,10 @@ class System(Running):
         self.plane.kill("kube-apiserver")
         self.plane.restart("kube-apiserver")
 
-    # Looking at the result.
+    # Checking the result.
 
     def volumes(self) -> dict[str, dict[str, Any]]:
-        """PVs of our driver by name."""
+        """Return the PVs of the test's driver by name."""
         return {
             one["metadata"]["name"]: one
             for one in self.api.items("/api/v1/persistentvolumes")
@@ -243,7 +248,7 @@ class System(Running):
         return {one["spec"]["csi"]["volumeHandle"] for one in self.volumes().values()}
 
     def copies(self) -> list[str]:
-        """Names of the ConfigMaps that hold intents, but those of a test before on this plane."""
+        """Return the names of the ConfigMaps that hold intents, without those of earlier tests."""
         path = f"/api/v1/namespaces/{self.namespace}/configmaps"
         found = [one["metadata"] for one in self.api.items(path, labelSelector=INTENTS)]
         ours = self.driver.name
@@ -254,13 +259,14 @@ class System(Running):
         ]
 
     def is_whole(self) -> bool:
-        """All parts run, and each attempt under way has a living owner or a ConfigMap."""
+        """Return True if all processes run, and each unfinished attempt has a living owner or a
+        ConfigMap."""
         parts = self.parts.values()
         if not all(part.is_running and not part.stopped_until for part in parts):
             return False
         with redis.Redis.from_url(self.redis.url, decode_responses=True) as client:
             processes = set(client.zrange("csifleet:procs", 0, -1))
-            # A dead process stands there until its time is over: `<host>:<pid>:<random>`.
+            # A dead process is listed until its entry expires: `<host>:<pid>:<random>`.
             pids = {str(part.process.pid) for part in parts if part.process is not None}
             processes = {name for name in processes if name.split(":")[-2] in pids}
             leases = [value.split(" ") for value in client.hvals("csifleet:leases")]
@@ -274,14 +280,14 @@ class System(Running):
         copied = {name.removeprefix(NAME_PREFIX) for name in self.copies()}
         stages = {name: (peek(text) or {}).get("stage") for name, text in records.items()}
         going = {name for name, stage in stages.items() if stage != "failed"}
-        # By the uid in the names: workers may give volumes different prefixes.
+        # Compare the uid in the names, because workers may use different name prefixes.
         kept = {name.partition("-")[2] for name in held | copied}
         lone = [name for name in going if name.partition("-")[2] not in kept]
         assert not lone, f"without owner: {sorted(lone)}"
         return len(processes) >= self.workers
 
     def stories(self, volume_ids: set[str]) -> list[str]:
-        """The calls for some volumes, for a failure's report."""
+        """Return the calls for some volumes, for the report of a failure."""
         found = []
         for call in self.driver.calls():
             if (
@@ -294,12 +300,13 @@ class System(Running):
         return found
 
     def note_undeclared(self) -> None:
-        """Look for Redis keys that names.py does not list; `assert_at_rest` fails on any."""
+        """Find Redis keys that names.py does not declare; `assert_at_rest` fails if there are
+        any."""
         with suppress(redis.RedisError), redis.Redis.from_url(self.redis.url) as client:
             self.undeclared |= set(undeclared_keys(client))
 
     def queue_state(self) -> list[str]:
-        """All of the queue as Redis has it, for a failure's report."""
+        """Return the whole queue as stored in Redis, for the report of a failure."""
         found = []
         readers = {"hash": "hgetall", "set": "smembers", "string": "get"}
         with redis.Redis.from_url(self.redis.url, decode_responses=True) as client:
@@ -319,7 +326,7 @@ class System(Running):
         return found
 
     def show_threads(self) -> None:
-        """Every worker writes the stacks of its threads to its log, and ends."""
+        """Let every worker write the stacks of its threads to its log and exit."""
         for name in self.workers_():
             process = self.parts[name].process
             self.parts[name].wanted = False
@@ -327,13 +334,13 @@ class System(Running):
                 process.signal(signal.SIGABRT)
 
     def queue_left(self) -> list[str]:
-        """Every entry of the queue structures and of Celery's lists."""
+        """Return every entry of the queue's structures and of Celery's lists."""
         with redis.Redis.from_url(self.redis.url) as client:
             self.undeclared |= set(undeclared_keys(client))
             left = []
             for raw in client.scan_iter(count=1000):
                 name = raw.decode()
-                # Marks go with their objects, of which some stay.
+                # Marks are removed with their objects, and some objects remain.
                 is_mark = name.startswith(NAMES["marks"].full)
                 if name.startswith(PREFIX) and not is_mark and is_left(name):
                     left.append(name)
@@ -342,10 +349,11 @@ class System(Running):
             return left
 
     def assert_at_rest(self, seconds: float) -> None:
-        """I-6: nothing waits, nothing is remembered, volumes equal PVs."""
+        """Assert I-6: nothing waits, no record is left, and the volumes equal the PVs."""
 
         def is_at_rest() -> bool:
-            # All at once: a copy that is left makes work, and with it a volume that goes again.
+            # All conditions are checked together: a copy that is left causes work, which changes
+            # the volumes.
             assert empty(self.copies())
             assert empty(self.queue_left())
             return equal(set(self.driver.volumes()), self.handles())
@@ -362,7 +370,7 @@ class System(Running):
         ]
 
     def stop(self) -> None:
-        """Every process started here ends, whatever happened before."""
+        """End every process that was started here, whatever happened before."""
         self._ended.set()
         if self._tender is not None:
             self._tender.join(15)
@@ -381,12 +389,12 @@ class System(Running):
 
 
 def empty(left: list[str]) -> bool:
-    """True, or an error that shows what is left."""
+    """Return True, or raise an error that shows what is left."""
     assert not left, f"left: {left[:8]}"
     return True
 
 
 def equal(stored: set[str], saved: set[str]) -> bool:
-    """True, or an error that names leaked and missing volumes."""
+    """Return True, or raise an error that names leaked and missing volumes."""
     assert stored == saved, f"no PV: {sorted(stored - saved)}, no volume: {sorted(saved - stored)}"
     return True

@@ -1,9 +1,10 @@
-"""Where do sources cite a rule, and which tests cover a rule or case? Read from text, not run.
+"""Finds the sources that cite a rule and the tests that cover a rule or case, from their text.
 
-A case (T-nnn, TA-nnn, ...) is covered by a test whose node id names it: the function's name
-(`test_t001_...`) or a parameter id that starts with it (`pytest.param(..., id="T-001 kept")`),
-in the decorator or in a table of the module that the decorator names. A rule, and a case of the
-documents since attaching, is covered by a test whose docstring cites it too.
+A test covers a case (T-nnn, TA-nnn, ...) if its node id names the case: in the function's name
+(`test_t001_...`) or at the start of a parameter id (`pytest.param(..., id="T-001 kept")`). The
+parameter id may be in the decorator, or in a table of the module that the decorator names. A test
+also covers a rule that its docstring cites. In the documents since attaching.md, this also applies
+to cases.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ SOURCE_SUFFIXES = frozenset({".py", ".lua", ".yaml", ".proto"})
 
 _IN_NAME = re.compile(rf"_({'|'.join(CASE_PREFIXES).lower()})(\d{{3}})(?=_|$)")
 _PARAMETER_ID = re.compile(rf"(?:{'|'.join(CASE_PREFIXES)})-\d{{3}}(?!\d)")
-# Their tests were written before docstrings counted, and mention cases that they do not cover.
+# The tests of these documents are older than this rule: their docstrings mention cases that they do
+# not cover.
 _BY_NAME_ONLY = frozenset({"T", "C"})
 
 Places = dict[str, set[str]]
@@ -29,7 +31,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def source_citations(root: Path) -> Places:
-    """Rule id -> source files that cite it, as posix paths under the root."""
+    """Return the source files that cite each rule id, as posix paths under the root."""
     places: defaultdict[str, set[str]] = defaultdict(set)
     for folder in SOURCES:
         for path in (root / folder).rglob("*"):
@@ -40,7 +42,8 @@ def source_citations(root: Path) -> Places:
 
 
 def test_citations(root: Path) -> Places:
-    """Rule or case id -> tests that cover it, as `path::function` under the root's `tests`."""
+    """Return the tests that cover each rule or case id, as `path::function` under the root's
+    `tests`."""
     places: defaultdict[str, set[str]] = defaultdict(set)
     for path in (root / "tests").rglob("test_*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -53,7 +56,7 @@ def test_citations(root: Path) -> Places:
 
 
 def _tests(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, Function]]:
-    """Every test function with its name inside the file, classes included."""
+    """Yield every test function with its name inside the file, including those in classes."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
             yield from _tests(node, f"{owner}{node.name}::")
@@ -74,7 +77,7 @@ def _cases(function: Function, tables: dict[str, ast.expr]) -> set[str]:
 
 
 def _tables(tree: ast.Module) -> dict[str, ast.expr]:
-    """Module level name -> the expression assigned to it."""
+    """Return the expression that is assigned to each module level name."""
     tables: dict[str, ast.expr] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign):
@@ -85,7 +88,7 @@ def _tables(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def _parameter_ids(expression: ast.expr, tables: dict[str, ast.expr]) -> set[str]:
-    """Cases named by the strings of an expression, and of the tables it names."""
+    """Return the cases that the strings of an expression name, and those of the tables it names."""
     found: set[str] = set()
     for node in ast.walk(expression):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -1,4 +1,4 @@
-"""The components as the manifests run them: one process each, with rights of its own.
+"""Runs the components as the manifests do: one process each, with its own Redis user.
 
 ```
 with Components(directory, redis) as parts:
@@ -22,7 +22,7 @@ _WITH_CLUSTER = {"watcher", "worker"}
 
 
 class Components:
-    """Processes over the shipped Redis; logs and state folders in `directory`."""
+    """Processes that use the shipped Redis; their logs and state folders are in `directory`."""
 
     def __init__(self, directory: Path, redis: SecureRedis) -> None:
         self.directory = directory
@@ -34,7 +34,7 @@ class Components:
         wait: bool = True,
         **env: str,
     ) -> Process:  # fmt: skip
-        """Start one and, except for Flower, wait until it says that it is ready."""
+        """Start a component and, except for Flower, wait until it reports that it is ready."""
         name = name or command
         state = self.directory / f"state-{name}"
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -61,12 +61,12 @@ class Components:
         return process
 
     def stop(self, *names: str) -> None:
-        """Stop some, or all."""
+        """Stop the named components, or all of them."""
         for name in names or tuple(self.processes):
             self.processes.pop(name).stop(20)
 
     def log_text(self, name: str) -> str:
-        """Everything one of them printed."""
+        """Return everything that a component printed."""
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
     def __enter__(self) -> Self:

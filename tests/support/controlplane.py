@@ -47,17 +47,17 @@ CONTROLLERS = (
     "root-ca-certificate-publisher-controller",
 )
 FEATURE_GATES = {"CrossNamespaceVolumeDataSource": True}
-START_TIMEOUT_SECONDS = 120  # 7 s at rest; two loaded cores take far longer
-# Published as the API server's endpoint and used by nobody; without it kube-apiserver wants a
-# default route. TEST-NET-1 (RFC 5737).
+START_TIMEOUT_SECONDS = 120  # 7 s on an idle machine; two loaded cores take far longer
+# The address that is published as the API server's endpoint; no client uses it. Without it,
+# kube-apiserver needs a default route. TEST-NET-1 (RFC 5737).
 ADVERTISED_ADDRESS = "192.0.2.1"
-# fsync off: a test's etcd is thrown away. The rest as a cluster would have it.
+# fsync is off, because a test's etcd is thrown away. The other flags are those of a real cluster.
 ETCD_FLAGS = ("--unsafe-no-fsync", "--log-level=error", "--initial-cluster-state=new")
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Loopback ports, kept over restarts so that kubeconfigs stay valid."""
+    """Loopback ports, which stay the same after restarts so that kubeconfigs stay valid."""
 
     etcd: int
     etcd_peer: int
@@ -65,7 +65,7 @@ class Ports:
 
 
 class ControlPlane(Running):
-    """One control plane whose files live in `directory`.
+    """One control plane whose files are in `directory`.
 
     Args:
         directory: data, logs, pid files and kubeconfigs; made if missing, not removed by `stop`.
@@ -116,7 +116,8 @@ class ControlPlane(Running):
         return f"https://{self._address}:{self.ports.api}"
 
     def start(self) -> Self:
-        """Start all parts and wait until the API is ready, CRDs are served and kcm works.
+        """Start all parts and wait until the API is ready, CRDs are served and
+        kube-controller-manager works.
 
         Raises:
             TimeoutError: a part did not come up; the text holds the end of its log.
@@ -143,7 +144,7 @@ class ControlPlane(Running):
         return self
 
     def stop(self) -> None:
-        """Stop all parts, the API server before its etcd. Safe to repeat."""
+        """Stop all parts, the API server before its etcd; safe to repeat."""
         for part in reversed(PARTS):
             if process := self._processes.pop(part, None):
                 process.stop()
@@ -151,18 +152,19 @@ class ControlPlane(Running):
         atexit.unregister(self.stop)
 
     def kill(self, part: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """End (or SIGSTOP, SIGCONT) one part as a fault does, without waiting."""
+        """Send a signal to one part (end, SIGSTOP or SIGCONT), as a fault would, without
+        waiting."""
         if process := self._processes.get(part):
             process.signal(number)
 
     def restart(self, part: str) -> None:
-        """Bring one part up again with the same ports and data, and wait until it serves."""
+        """Start one part again with the same ports and data, and wait until it serves."""
         if process := self._processes.pop(part, None):
             process.stop()
         self._launch(part)
 
     def back_up(self) -> Path:
-        """A copy of etcd's data as a snapshot of its disk has it; the API server notices nothing.
+        """Copy etcd's data as a snapshot of its disk would; the API server does not notice.
 
         Returns:
             The copy's folder, for `restore`; the next copy takes its place.
@@ -179,7 +181,8 @@ class ControlPlane(Running):
         return backup
 
     def restore(self, backup: Path) -> None:
-        """The cluster as it was then: all parts die and come back over the copy's data."""
+        """Restore the cluster's state from a copy: all parts are killed and restarted with the
+        copied data."""
         for part in reversed(PARTS):
             self._processes.pop(part).kill()
         shutil.rmtree(self.directory / "etcd")
@@ -188,26 +191,29 @@ class ControlPlane(Running):
             self._launch(part)
 
     def pid(self, part: str) -> int:
-        """The process id of a part, for measuring."""
+        """Return the process id of a part, for measuring."""
         return self._processes[part].pid
 
     def api(self, user: str = "admin") -> KubeApi:
-        """Raw access as one of the token users."""
+        """Return a client that logs in as one of the token users."""
         return KubeApi(self.kubeconfig_for(user))
 
     def kubeconfig_for(self, user: str) -> Path:
-        """A kubeconfig that logs in as the token user `user`."""
+        """Return a kubeconfig that logs in as the token user `user`."""
         return self._write_kubeconfig(user, self._tokens[user])
 
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
-        """A kubeconfig with a fresh token of a service account that exists."""
+        """Return a kubeconfig with a fresh token of an existing service account."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         with self.api() as api:
             answer = api.request("POST", path, {"spec": {"expirationSeconds": 86400}})
         return self._write_kubeconfig(f"{namespace}-{name}", answer["status"]["token"])
 
     def _write_kubeconfig(self, user: str, token: str) -> Path:
-        """`admin` is plain `kubeconfig`; the content depends only on user and ports."""
+        """Write a kubeconfig; `admin` is named `kubeconfig`.
+
+        Its content depends only on the user and the ports.
+        """
         path = self.kubeconfig if user == "admin" else self.directory / f"kubeconfig-{user}"
         authority = base64.b64encode((self.directory / "certs/apiserver.crt").read_bytes())
         cluster = {"server": self.server, "certificate-authority-data": authority.decode()}
@@ -247,7 +253,8 @@ class ControlPlane(Running):
             part,
             [*self._within, binaries_directory() / part, *command],
             log=self.directory / f"{part}.log",
-            # Go collects garbage less often: a fifth less CPU of the API server for 150 MB.
+            # Go collects garbage less often, which saves a fifth of the API server's CPU for 150
+            # MB.
             env={"GOGC": "400", **os.environ},
             cwd=self.directory,
             detached=self._detached,
@@ -255,13 +262,14 @@ class ControlPlane(Running):
         self._processes[part] = process
         (self.directory / f"{part}.pid").write_text(str(process.pid))
         if part == "kube-apiserver":
-            # Written after the certificate, which may be there and still be empty.
+            # This file is written after the certificate, which may already exist while it is still
+            # empty.
             self._wait(part, (self.directory / "certs/apiserver.key").exists)
             with self.api() as api:
                 self._wait(part, api.is_ready)
 
     def _wait(self, part: str, condition: Callable[[], object]) -> None:
-        """Like `wait_until`, but at once an error when the part has ended."""
+        """Wait like `wait_until`, but raise an error at once if the process has ended."""
         process = self._processes[part]
 
         def holds() -> object:
@@ -324,11 +332,12 @@ class ControlPlane(Running):
 
 
 class _PartEndedError(RuntimeError):
-    """A part of the control plane exited while we waited for it."""
+    """A part of the control plane exited during the wait for it."""
 
 
 def stop_detached(directory: Path) -> None:
-    """Stop what `up` started: by the pid files, and only if the pid is still that program."""
+    """Stop what `up` started, by the pid files, but only if the pid still belongs to that
+    program."""
     for part in reversed(PARTS):
         pid_file = directory / f"{part}.pid"
         if not pid_file.exists():
@@ -341,7 +350,7 @@ def stop_detached(directory: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line of the module docstring; returns the exit code."""
+    """Run the command line that the module docstring shows; return the exit code."""
     parser = argparse.ArgumentParser(prog="controlplane", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("fetch", help="only prepare the binaries; prints their folder")

@@ -1,9 +1,10 @@
-"""Where etcd, kube-apiserver and kube-controller-manager come from, and a node's kubelet.
+"""Provides the binaries of etcd, kube-apiserver, kube-controller-manager and a node's kubelet.
 
-In this order: the folder `KUBEBUILDER_ASSETS` when it holds all three; our cache; the official
-release downloads, checked against their published SHA-256; a build from the Go modules pinned in
-`controlplane_build/` (go.sum checks every source). What is fetched or built lands in the cache by
-an atomic rename, under a lock, so that two runs at once do the work once.
+It tries these sources in order: the folder `KUBEBUILDER_ASSETS` if it contains all of them; the
+cache; the official downloads, checked against their published SHA-256; a build from the Go modules
+pinned in `controlplane_build/` (go.sum verifies every source). Downloaded and built binaries are
+moved into the cache by an atomic rename, under a lock, so two runs at the same time do the work
+once.
 """
 
 from __future__ import annotations
@@ -28,40 +29,42 @@ from tests.support.go_build import GoBuildError, build_with_go
 KUBERNETES_VERSION = "v1.36.1"
 ETCD_VERSION = "v3.6.8"
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager")
-NODE_BINARIES = (*BINARIES, "kube-scheduler", "kubelet")  # what tests/support/node runs
+# The binaries that tests/support/node runs.
+NODE_BINARIES = (*BINARIES, "kube-scheduler", "kubelet")
 KUBERNETES_DOWNLOADS = "https://dl.k8s.io/release"
 ETCD_DOWNLOADS = "https://github.com/etcd-io/etcd/releases/download"
-CONNECT_TIMEOUT_SECONDS = 5  # unreachable means: build instead, so do not wait long
+# If the site is unreachable, the binaries are built instead, so do not wait long.
+CONNECT_TIMEOUT_SECONDS = 5
 
 Say = Callable[[str], None]
 
 
 def say_to_stderr(line: str) -> None:
-    """Print one progress line where the user sees it even when stdout is piped."""
+    """Print one progress line where the user sees it, even if stdout is piped."""
     print(f"[control plane] {line}", file=sys.stderr, flush=True)
 
 
 def architecture() -> str:
-    """This machine in Go's words, for example `linux-amd64`."""
+    """Return this machine's platform in Go's notation, for example `linux-amd64`."""
     machine = platform.machine().lower()
     goarch = {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
     return f"{platform.system().lower()}-{goarch}"
 
 
 def cache_root() -> Path:
-    """The folder that survives `make clean`."""
+    """Return the cache folder, which `make clean` does not remove."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "csi-fleet"
 
 
 def cache_directory() -> Path:
-    """The finished binaries of exactly these versions for this machine."""
+    """Return the folder of the binaries with exactly these versions for this machine."""
     name = f"{KUBERNETES_VERSION}-etcd-{ETCD_VERSION}-{architecture()}"
     return cache_root() / "controlplane" / name
 
 
 def binaries_directory(say: Say = say_to_stderr, names: tuple[str, ...] = BINARIES) -> Path:
-    """Return a folder with all of `names`, preparing it if need be (minutes, the first time).
+    """Return a folder with all of `names`; preparing it takes minutes the first time.
 
     Raises:
         GoBuildError: nothing to download, and the build failed; says what to do.
@@ -116,7 +119,7 @@ def _install(built: Path, cache: Path) -> None:
 
 
 def _download(name: str, scratch: Path, say: Say) -> bool:
-    """Fetch one binary and check its sum; False when that is not possible from here."""
+    """Download one binary and check its sum; return False if the site cannot be reached."""
     try:
         if name == "etcd":
             _download_etcd(scratch, say)
@@ -157,7 +160,10 @@ def _read(url: str) -> bytes:
 
 
 def _fetch(url: str, target: Path, expected_sha256: str, say: Say) -> None:
-    """Stream `url` to `target`, with a line each ~10 s. Raises ValueError on a wrong sum."""
+    """Stream `url` to `target`, with a progress line about every 10 s.
+
+    Raises ValueError on a wrong sum.
+    """
     digest, received, told = hashlib.sha256(), 0, time.monotonic()
     with (
         urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_SECONDS) as answer,

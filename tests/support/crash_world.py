@@ -1,8 +1,9 @@
-"""One claim's whole life over a real Redis queue, with processes that die before a chosen effect.
+"""A claim's whole life with a real Redis queue, and processes that die before a chosen effect.
 
-API server, driver and cluster (binding, releasing, scheduling) are fakes in memory; queue, leases,
-intents and recovery are the real ones on a clock of their own. A process dies by `Death`, a
-BaseException, so that no handler of the product can see it; its lease runs out as after SIGKILL.
+The API server, the driver and the cluster (binding, releasing, scheduling) are fakes in memory. The
+queue, leases, intents and recovery are real and use a simulated clock. A process dies by raising
+`Death`, a BaseException, so that no handler of the product catches it; its lease then expires as
+after SIGKILL.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ VOLUME = f"pvc-{UID}"
 
 
 class Death(BaseException):
-    """The process ends here."""
+    """Ends the simulated process."""
 
 
 class SnapshotKube(FakeKube):
-    """With snapshots and the listing of ConfigMaps."""
+    """A fake API server with snapshots and a list of ConfigMaps."""
 
     def get_snapshot(self, namespace: str, name: str) -> JsonObject:
         return self._get("volumesnapshots", namespace, name, "get_snapshot")
@@ -86,10 +87,11 @@ class SnapshotKube(FakeKube):
 
 
 class FakeStorage:
-    """A driver that is idempotent by name and by id; each CreateVolume takes the next plan.
+    """A driver that is idempotent by name and by id; each CreateVolume call uses the next plan.
 
-    Plans: None (behave), a CsiError (fail without the work), ("after", CsiError) (the volume is
-    made, its answer lost), "slow" (longer than 2 s), or a change to the answer.
+    A plan is one of these: None (behave), a CsiError (fail without creating a volume), ("after",
+    CsiError) (create the volume but lose the answer), "slow" (longer than 2 s), or a change to the
+    answer.
     """
 
     def __init__(self) -> None:
@@ -129,7 +131,7 @@ class FakeStorage:
 
 
 class Mortal(LeasedSteps):
-    """Dies before the n-th effect; counts and names all of them."""
+    """Kills the process before the n-th effect; counts and names all effects."""
 
     def __init__(self, dies_before: int | None, on_death: Callable[[str], None]) -> None:
         self.reached: list[str] = []
@@ -156,7 +158,7 @@ class Owner:
 
 @dataclass
 class CrashWorld:
-    """The cluster around one claim; `live` lets time pass until nothing is left to do."""
+    """The cluster around one claim; `live` advances the time until no work is left."""
 
     client: redis.Redis
     has_topology: bool = False
@@ -167,7 +169,7 @@ class CrashWorld:
 
     def __post_init__(self) -> None:
         self.kube, self.storage, self.events = SnapshotKube(), FakeStorage(), FakeEvents()
-        # The slow retry (P-414) is timed by the real clock, so it has to be short.
+        # The slow retry (P-414) uses the real clock, so its delay has to be short.
         provision = replace(Settings().provision, retry_interval_max_seconds=0.01)
         self.settings = replace(Settings(), provision=provision)
         plugin = {"CONTROLLER_SERVICE"}
@@ -199,7 +201,7 @@ class CrashWorld:
         self.fill_catalog()
         self.seen_epoch = self.catalog_writer.epoch()
 
-    # What others do.
+    # Actions of users, operators and other programs.
 
     def add_claim(self, **spec: Any) -> None:
         annotations = {ANN_STORAGE_PROVISIONER: DRIVER}
@@ -262,23 +264,23 @@ class CrashWorld:
         )
 
     def delete_claim(self) -> None:
-        """The user deletes it; the watcher adds its key once more (M-012)."""
+        """Delete the claim; the watcher adds its key once more (M-012)."""
         if CLAIM in self.kube.objects:
             self.kube.drop(CLAIM[0], CLAIM[2], CLAIM[1])
             self.watcher_queue().add([claim_key(DRIVER, "default", "data", UID)])
 
     def wipe(self) -> None:
-        """FLUSHALL."""
+        """Let Redis lose all its data (FLUSHALL)."""
         self.client.flushall()
         self.messages.clear()
 
     def hide_class(self) -> None:
-        """Its chart is uninstalled."""
+        """Remove the class, as if the driver's chart were uninstalled."""
         self.kube.drop("storageclasses.storage.k8s.io", "fast")
         self.catalog_writer.replace("classes", [], "2")
 
     def show_class(self) -> None:
-        """Its chart is installed again."""
+        """Restore the class, as if the driver's chart were installed again."""
         self.kube.add("storageclasses.storage.k8s.io", self.storage_class)
         self.fill_catalog()
 
@@ -294,7 +296,7 @@ class CrashWorld:
         writer.mark_complete(["classes", "nodes", "csinodes", "attachments"], epoch)
 
     def cluster(self) -> None:
-        """What kube-controller-manager and the scheduler do."""
+        """Do the work of kube-controller-manager and the scheduler."""
         claim = self.kube.objects.get(CLAIM)
         for name, volume in self.kube.kind("persistentvolumes").items():
             volume["status"] = {"phase": "Bound" if claim is not None else "Released"}
@@ -304,7 +306,8 @@ class CrashWorld:
             claim["metadata"]["annotations"].setdefault(ANN_SELECTED_NODE, "n1")
 
     def watcher(self) -> None:
-        """Keys of undecided objects; after a wipe also what ConfigMaps remember."""
+        """Add the keys of undecided objects; after Redis has lost its data, also those of the
+        ConfigMaps."""
         queue = self.watcher_queue()
         claim = self.kube.objects.get(CLAIM)
         is_unbound = claim is not None and not claim["spec"].get("volumeName")
@@ -329,29 +332,29 @@ class CrashWorld:
         )
 
     def is_undecided(self, volume: JsonObject) -> bool:
-        """Whether a volume is to be deleted or to lose its finalizer."""
+        """Return True if a volume must be deleted or must lose its finalizer."""
         if volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain":
             return FINALIZER_VOLUME in volume["metadata"]["finalizers"]
         return bool((volume.get("status") or {}).get("phase") == "Released")
 
     def recover(self) -> None:
-        """The watcher's look each minute."""
+        """Run the watcher's check that happens once a minute."""
         queue, intents = self.watcher_queue(), IntentStore(self.client)
-        self.client.delete(f"{PREFIX}period:recovery")  # its period is of real time
+        self.client.delete(f"{PREFIX}period:recovery")  # its period uses the real clock
         assert Recovery(self.client, queue).run(self.keys_of_unsaved)
         self.client.delete(f"{PREFIX}period:recovery")
         kube = cast("Any", self.kube)
         queue.add(restore_intents(kube, NAMESPACE, intents, {DRIVER}))
 
     def keys_of_unsaved(self, volume: JsonObject) -> list[Key]:
-        """As the watcher's rules name them."""
+        """Return the keys that the watcher's rules name."""
         record = {"name": DRIVER, "queue_name": DRIVER}
         return keys_of_unsaved(volume, Drivers.of_records([record]))
 
     def watcher_queue(self) -> WorkQueue:
         return WorkQueue(self.client, publish=self.messages.extend, now_ms=lambda: self.now_ms)
 
-    # Our processes.
+    # The simulated processes.
 
     def owner(self, dies_before: int | None = None) -> Owner:
         queue = WorkQueue(
@@ -380,7 +383,8 @@ class CrashWorld:
         return Owner(queue, runtime, steps)
 
     def live(self, owner: Owner, *, seconds: float = 1200, passes: int = 10**6) -> None:
-        """Let time pass until all is at rest, the owner is dead or has made so many passes."""
+        """Advance the time until no work is left, the owner is dead, or `passes` reconciles have
+        run."""
         end = self.now_ms + seconds * 1000
         quiet = 0
         while self.now_ms < end and quiet < 3:
@@ -402,7 +406,7 @@ class CrashWorld:
         assert quiet >= 3, f"still busy: {self.waiting()}"
 
     def waiting(self) -> list[str]:
-        """Entries of the queue."""
+        """Return the entries of the queue."""
         return [
             *self.client.hkeys(f"{PREFIX}leases"),
             *self.client.hkeys(f"{PREFIX}since"),
@@ -410,10 +414,10 @@ class CrashWorld:
         ]
 
     def pass_away(self) -> None:
-        """Time goes by until the dead process' lease has run out."""
+        """Advance the time until the dead process's lease has expired."""
         self.messages.clear()
         for flag in self.client.scan_iter(f"{PREFIX}woken:*"):
-            self.client.delete(flag)  # its time is this machine's
+            self.client.delete(flag)  # this time is measured by this machine's clock
         self.now_ms += 5000
 
     def _work(self, owner: Owner, name: str) -> None:
@@ -425,10 +429,10 @@ class CrashWorld:
     def _died(self, step: str) -> None:
         self.died_at = step
 
-    # What must be true.
+    # Conditions that must hold.
 
     def left_in_redis(self) -> list[str]:
-        """Keys that are neither settings, catalog nor budgets (I-2 to I-5)."""
+        """Return the Redis keys that are neither settings, catalog nor budgets (I-2 to I-5)."""
         names = [raw.decode() for raw in self.client.scan_iter(f"{PREFIX}*")]
         return sorted(name for name in names if is_left(name))
 

@@ -1,4 +1,4 @@
-"""The example directory driver as a process that tests start, kill, watch and make misbehave.
+"""Runs the example directory driver as a process that tests can start, kill, watch and misuse.
 
 ```
 with DirectoryDriver() as driver:            # started and ready
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def create_request(name: str) -> csi.CreateVolumeRequest:
-    """Return the least that a driver takes: a file system for one node."""
+    """Return the minimal requirements of a driver's volume: a file system for one node."""
     return csi.CreateVolumeRequest(
         name=name,
         volume_capabilities=[
@@ -53,7 +53,7 @@ def create_request(name: str) -> csi.CreateVolumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class DriverCall:
-    """One call as the driver saw it. `ended_at` and `code` are None while, or if, it has no end."""
+    """One call as the driver recorded it; `ended_at` and `code` are None while it has not ended."""
 
     call: str
     method: str
@@ -71,7 +71,7 @@ class DriverCall:
 
 
 class DirectoryDriver:
-    """One driver process at a time over one root and one address.
+    """One driver process at a time, always with the same root folder and the same address.
 
     Args:
         name: driver name; the default is unique.
@@ -106,29 +106,29 @@ class DirectoryDriver:
 
     @property
     def address(self) -> str:
-        """The address for `CsiClient`: the socket's path, or host:port."""
+        """Return the address for `CsiClient`: the socket's path, or host:port."""
         return self.endpoint.removeprefix("unix://").removeprefix("tcp://")
 
     @property
     def pid(self) -> int:
-        """Process id of the running driver."""
+        """Return the process id of the running driver."""
         assert self._process is not None, "the driver is not started"
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is alive."""
+        """Return True if the process is alive."""
         return self._process is not None and self._process.is_running()
 
     def client(self, **options: Any) -> CsiClient:
-        """A new client of this driver; the caller closes it."""
+        """Return a new client of this driver; the caller closes it."""
         if self.endpoint.startswith("tcp:"):
             options.setdefault("allow_tcp", True)
             options.setdefault("tls", self.tls)
         return CsiClient(self.address, **options)
 
     def start(self, *, wait: bool = True) -> Self:
-        """Start the process; with `wait` return when it answers Probe or any other status."""
+        """Start the process; with `wait`, return when it answers Probe with any status."""
         assert not self.is_running, "already running"
         self._process = start_process(
             "directory-driver",
@@ -145,7 +145,7 @@ class DirectoryDriver:
         return self
 
     def wait_ready(self, timeout_seconds: float = 20) -> None:
-        """Wait until the process answers calls, whatever its rules make of Probe.
+        """Wait until the process answers calls, whatever its rules say about Probe.
 
         Raises:
             RuntimeError: the process ended instead; with the last lines it printed.
@@ -165,17 +165,17 @@ class DirectoryDriver:
             raise RuntimeError(f"driver {self.name} ended: {log}")
 
     def stop(self) -> None:
-        """SIGTERM and wait; the root and its records stay."""
+        """Send SIGTERM and wait; the root folder and its records remain."""
         if self._process is not None:
             self._process.stop()
 
     def kill(self) -> None:
-        """SIGKILL and wait; the root and its records stay, as does the dead socket file."""
+        """Send SIGKILL and wait; the root folder, its records and the dead socket file remain."""
         if self._process is not None:
             self._process.kill()
 
     def close(self) -> None:
-        """Kill the process and remove what this object made on disk."""
+        """Kill the process and remove the files that this object created."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -190,7 +190,8 @@ class DirectoryDriver:
         self.close()
 
     def set_rules(self, *rules: Mapping[str, Any]) -> None:
-        """Replace all rules and restart their counters; none means: behave."""
+        """Replace all rules and restart their counters; without rules, the driver behaves
+        normally."""
         self._control["rules"] = [dict(rule) for rule in rules]
         self._write_control()
 
@@ -200,13 +201,14 @@ class DirectoryDriver:
         self._write_control()
 
     def answer_with(self, method: str, answer: Message | bytes, **rule: Any) -> None:
-        """Make `method` answer exactly this message, or these bytes; replaces all rules."""
+        """Let `method` return exactly this message, or these bytes; replaces all rules."""
         data = answer if isinstance(answer, bytes) else answer.SerializeToString()
         encoded = base64.b64encode(data).decode()
         self.set_rules({"method": method, "answer_base64": encoded, **rule})
 
     def calls(self, method: str | None = None) -> list[DriverCall]:
-        """All calls so far in the order of their start, over all restarts; also unfinished ones."""
+        """Return all calls since the first start, in the order of their start, including
+        unfinished ones."""
         found: dict[str, dict[str, Any]] = {}
         for record in self._records():
             if record["event"] == "start":
@@ -228,21 +230,22 @@ class DirectoryDriver:
         return [DriverCall(**c) for c in found.values() if method in {None, c["method"]}]
 
     def concurrent_calls(self) -> list[DriverCall]:
-        """Calls that came while another call for the same volume was awaited: single flight broken.
+        """Return the calls that arrived during another call for the same volume, which breaks
+        single flight.
 
-        Overlaps with a call whose client had given up are legitimate and not in the list.
+        A call does not count if the client of the earlier call had already given up.
         """
         return [c for c in self.calls() if any(o["waited_for"] for o in c.overlaps)]
 
     def volumes(self) -> dict[str, dict[str, Any]]:
-        """What is on disk, by volume id; works with the driver dead as well."""
+        """Return the volumes on disk by id, even if the driver is dead."""
         return {
             path.parent.name: json.loads(path.read_text())
             for path in (self.root / "volumes").glob("[!.]*/metadata.json")
         }
 
     def snapshots(self) -> dict[str, dict[str, Any]]:
-        """What is on disk, by snapshot id."""
+        """Return the snapshots on disk by id."""
         found = {}
         for path in (self.root / "snapshots").glob("[!.]*/metadata.json"):
             with suppress(FileNotFoundError):  # deleted meanwhile
@@ -250,12 +253,12 @@ class DirectoryDriver:
         return found
 
     def journal_text(self) -> str:
-        """The raw record of all calls, to search it for what must not be there."""
+        """Return the raw record of all calls, to search it for forbidden content."""
         path = self.root / "calls.jsonl"
         return path.read_text() if path.exists() else ""
 
     def _records(self) -> list[dict[str, Any]]:
-        # A line without its end is being written right now.
+        # A line without a newline is still being written.
         lines = self.journal_text().split("\n")[:-1]
         return [json.loads(line) for line in lines]
 

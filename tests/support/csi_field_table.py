@@ -1,10 +1,9 @@
-"""Writes what matters on the wire of a compiled CSI definition as lines of plain text.
+"""Writes those parts of a compiled CSI definition that matter on the wire as lines of plain text.
 
 The committed table `tests/unit/csi_client/csi_v1_12_fields.txt` was written with `main` from the
-published definition (container-storage-interface/spec, tag v1.12.0):
-`protoc -I. --descriptor_set_out=csi.bin csi.proto`, then
-`python -m tests.support.csi_field_table csi.bin > csi_v1_12_fields.txt`.
-The same lines made from our own descriptor must equal it.
+published definition (container-storage-interface/spec, tag v1.12.0): `protoc -I.
+--descriptor_set_out=csi.bin csi.proto`, then `python -m tests.support.csi_field_table csi.bin >
+csi_v1_12_fields.txt`. The lines made from this repository's descriptor must be equal to that table.
 """
 
 from __future__ import annotations
@@ -83,7 +82,8 @@ def _kind(field: FieldDescriptorProto) -> str:
 
 
 def _marks(options: Message) -> str:
-    """Name the custom options that are set, read from the bytes: no registry can colour them."""
+    """Name the custom options that are set, from the raw bytes, so that no registry affects the
+    result."""
     numbers = set(_varint_fields(options.SerializeToString()))
     return " ".join(name for name, n in (("secret", SECRET), ("alpha", ALPHA)) if n in numbers)
 

@@ -1,8 +1,9 @@
-"""What must each query of the dashboard show? Counted where nobody exports metrics.
+"""What each query of the dashboard must show, counted independently of the exported metrics.
 
-The sources are the drivers' own counts, the API server's audit log, the workers' logs, Redis'
-structures and the processes. `TRUTHS` has a function for each query of each panel, in the panels'
-order; it gives bounds by labels. Rates are compared as counts over the time that was looked at.
+The sources are the drivers' own counts, the API server's audit log, the workers' logs, the
+structures in Redis, and the processes. `TRUTHS` has a function for each query of each panel, in the
+order of the panels; each function returns bounds by labels. Rates are compared as counts over the
+observed time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Truth = Callable[["Seen"], dict[Labels, Bounds]]
 
 _CLAIM_EDGES: Final = (0.0, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 _CALL_EDGES: Final = (0.0, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
-# So many that twice as many, the mistake of two watchers, is out of bounds.
+# This count is so large that twice as many, the result of counting in both watchers, is out of
+# bounds.
 ENOUGH: Final = 8
 
 
@@ -57,7 +59,7 @@ class Seen:
         return self.until - self.since
 
     def ended(self, role: str, call: str) -> int:
-        """Calls of a role's driver that ended so, such as `CreateVolume OK`."""
+        """Return how many calls of a role's driver had this result, such as `CreateVolume OK`."""
         before, after = (one[self.world.driver(role)]["ended"] for one in self.figures)
         return int(after.get(call, 0)) - int(before.get(call, 0))
 
@@ -66,33 +68,35 @@ class Seen:
 
 
 def labels(**found: str) -> Labels:
-    """As a query's answer has them."""
+    """Return the figures in the form of a query's answer."""
     return frozenset(found.items())
 
 
 def about(count: float, slack: float = 2) -> Bounds:
-    """A count by its rate: extrapolated by up to two scrapes; one more may be under way.
+    """Return bounds for a count that is computed from a rate.
 
-    What is first of its kind in a worker is not seen.
+    The rate is extrapolated by up to two scrapes, and one more call may be running. The first event
+    of a kind in a worker is not included.
     """
     return 0.7 * count - slack - len(WORKERS), 1.3 * count + slack
 
 
 def each(counts: Mapping[Labels, float]) -> dict[Labels, Bounds]:
-    """The bounds of those that are enough to tell once from twice."""
+    """Return the bounds of those figures that are large enough to tell once from twice."""
     found = {name: about(count) for name, count in counts.items() if count >= ENOUGH}
     assert found, f"too few to tell anything: {dict(counts)}"
     return found
 
 
 def between(values: Iterable[float], slack: float) -> Bounds:
-    """Bounds of what moves while it is looked at."""
+    """Return bounds for a figure that changes while it is read."""
     found = list(values)
     return min(found) - slack, max(found) + slack
 
 
 def _edges(edges: tuple[float, ...], least: float, most: float) -> Bounds:
-    """The histogram's buckets that hold these: a quantile is somewhere within."""
+    """Return the bounds of the histogram buckets that contain these values, and therefore the
+    quantile."""
     low = edges[max(0, bisect_left(edges, least) - 1)]
     return low, edges[min(len(edges) - 1, bisect_left(edges, most))]
 
@@ -193,7 +197,7 @@ def _requests(seen: Seen) -> dict[Labels, Bounds]:
         labels(verb=one.verb, resource=one.resource, code=one.code)
         for one in seen.world.requests_made(seen.since, seen.until)
     )
-    # Where a process made such a request for the first time, no rate shows how many it began with.
+    # If a process made such a request for the first time, no rate shows the first sample.
     known = {key for key, processes in after.items() if before.get(key, 0) >= processes}
     return each({key: count for key, count in made.items() if key in known})
 
@@ -216,13 +220,14 @@ def _processes(seen: Seen) -> dict[Labels, Bounds]:
 
 
 def _drivers(seen: Seen) -> dict[Labels, Bounds]:
-    """All but the one that no worker has."""
+    """Return bounds for all drivers except the one that no worker serves."""
     served = len([role for role in seen.world.roles if role != "left"]) + len(seen.world.plugins)
     return {labels(): (served, served)}
 
 
 def _connected(seen: Seen) -> dict[Labels, Bounds]:
-    """All but the one that is gone, the one that never was, and the one that no worker has."""
+    """Return bounds for all drivers except those that are gone, never existed, or are not
+    served."""
     away = {"gone", "left"}
     served = len([role for role in seen.world.roles if role not in away])
     return {labels(): (served + len(seen.world.plugins),) * 2}

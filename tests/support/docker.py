@@ -1,8 +1,8 @@
-"""A Docker engine of our own from Debian's packages, with local stand-ins for the base images.
+"""Runs a private Docker engine from Debian's packages, with local substitutes for the base images.
 
-No registry is needed: debootstrap makes a Debian with Python and Redis, imported under the names
-that Dockerfile and compose.yaml use. Needs root. Everything lives in one folder, the daemon on a
-socket of its own, and ends by pid.
+No registry is needed: debootstrap creates a Debian with Python and Redis, which is imported under
+the names that Dockerfile and compose.yaml use. Needs root. All files are in one folder, the daemon
+has its own socket, and it is stopped by its pid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REDIS_IMAGE = "redis:7.2-bookworm"
 INSIDE = "python3,python3-venv,ca-certificates,openssl,redis-server,haproxy"
 CACHE = Path.home() / ".cache" / "csi-fleet" / "images"
 AUTHORITIES = Path("etc/ssl/certs/ca-certificates.crt")
-# What the official Redis image has: its number, its folder.
+# The parts of the official Redis image that matter: its user id and its folder.
 REDIS_RECIPE = f"""\
 FROM {PYTHON_IMAGE}
 RUN groupadd -g 999 redis7 && useradd -u 999 -g 999 -M redis7 && install -d -o 999 -g 999 /data
@@ -35,11 +35,11 @@ CMD ["redis-server"]
 
 
 class DockerUnavailableError(RuntimeError):
-    """This machine can run no engine; the text says why."""
+    """No engine can run on this machine; the text contains the reason."""
 
 
 def install() -> None:
-    """Bring in what is missing, by apt.
+    """Install missing packages with apt.
 
     Raises:
         DockerUnavailableError: not root, or no apt.
@@ -54,7 +54,8 @@ def install() -> None:
 
 
 class Engine:
-    """A running dockerd. `directory` must be short: sockets in it have at most 107 bytes."""
+    """A running dockerd; `directory` must be short, because a socket's path has at most 107
+    bytes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -62,7 +63,7 @@ class Engine:
         self._process: Process | None = None
 
     def start(self) -> Engine:
-        """Start and wait until it answers.
+        """Start the daemon and wait until it answers.
 
         Raises:
             DockerUnavailableError: it ended; the text is the end of its log.
@@ -83,13 +84,13 @@ class Engine:
         return self
 
     def stop(self) -> None:
-        """End the daemon and remove its files."""
+        """Stop the daemon and remove its files."""
         if self._process:
             self._process.stop(30)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def run(self, *arguments: str, text: str | None = None, timeout_seconds: float = 900) -> str:
-        """One docker command; returns what it printed.
+        """Run one docker command; return its output.
 
         Raises:
             RuntimeError: it failed; with the end of its output.
@@ -105,8 +106,8 @@ class Engine:
         cwd: Path | None = None,
         **env: str,
     ) -> str:
-        """Any program that speaks to this engine."""
-        # Classic builder: BuildKit's front end would come from a registry.
+        """Return the output of any program that uses this engine."""
+        # The classic builder, because BuildKit's front end would come from a registry.
         surroundings = {**os.environ, "DOCKER_HOST": self.host, "DOCKER_BUILDKIT": "0", **env}
         surroundings.pop("KUBECONFIG", None)
         done = subprocess.run(
@@ -125,7 +126,7 @@ class Engine:
         return done.stdout
 
     def make_base_images(self) -> None:
-        """Import the stand-ins."""
+        """Import the substitutes for the base images."""
         self.run("import", "-c", "CMD python3", str(base_archive()), PYTHON_IMAGE)
         self.run("build", "-q", "-t", REDIS_IMAGE, "-", text=REDIS_RECIPE)
 
@@ -141,7 +142,8 @@ class Engine:
 
 
 def base_archive() -> Path:
-    """A minimal Debian as an archive; made once and kept in the cache (about 80 s)."""
+    """Return an archive with a minimal Debian; it is made once (about 80 s) and kept in the
+    cache."""
     archive = CACHE / f"{SUITE}-python-redis-haproxy.tar"
     if archive.exists():
         return archive
@@ -153,7 +155,7 @@ def base_archive() -> Path:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        # Packages come through whatever this machine trusts.
+        # The packages are downloaded with the certificates that this machine trusts.
         shutil.copyfile(Path("/") / AUTHORITIES, root / AUTHORITIES)
         (root / "etc/pip.conf").write_text(f"[global]\ncert = /{AUTHORITIES}\n")
         for path in (root / "var/cache/apt/archives").glob("*.deb"):

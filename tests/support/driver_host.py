@@ -1,4 +1,4 @@
-"""Many light CSI drivers in one process: a socket each, made to misbehave one by one.
+"""Runs many simple CSI drivers in one process, each with its own socket and its own faults.
 
 ```
 with DriverHost(folder, ["a.csi.example.org", ...]) as host:
@@ -35,7 +35,7 @@ POLL_SECONDS = 0.05
 
 
 class DriverHost(Running):
-    """The process as a test sees it."""
+    """Starts and controls the process from a test."""
 
     def __init__(
         self, folder: Path, names: Sequence[str], *, publishing: Sequence[str] = ()
@@ -47,16 +47,17 @@ class DriverHost(Running):
         self._process: Process | None = None
 
     def address(self, name: str) -> str:
-        """Path of the driver's socket."""
+        """Return the path of the driver's socket."""
         return str(self.folder / f"{self.names.index(name)}.s")
 
     def set_mode(self, name: str, **mode: Any) -> None:
-        """`mode` ok, hang, dead, exhausted, unavailable, refuses, gone, stubborn; `delay` of calls.
+        """Set a driver's mode and the delay of its calls.
 
-        One that hangs answers Probe, as does one that refuses: its calls end Unavailable. One that
-        is dead answers nothing, though connected.
-        Delays are seconds; a pair stands for any between them. A stubborn driver works `seconds` on
-        each creation, also when the caller is gone.
+        The modes are ok, hang, dead, exhausted, unavailable, refuses, gone and stubborn. A driver
+        that hangs or refuses still answers Probe; the other calls of one that refuses end with
+        Unavailable. A dead driver is connected but answers nothing. A delay is in seconds; a pair
+        stands for any delay between its values. A stubborn driver takes `seconds` for each
+        creation, even if the caller is gone.
         """
         self._modes[name] = mode
         draft = self.folder / "modes.draft"
@@ -64,9 +65,10 @@ class DriverHost(Running):
         draft.replace(self.folder / "modes.json")
 
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Per driver: creates, most_creates, most_calls (at once), volumes, times of creations.
+        """Return the figures of each driver.
 
-        `now` are creations under way, `ended` counts calls by method and code.
+        They are: creates, most_creates, most_calls (at once), volumes, and the times of creations.
+        `now` is the number of running creations; `ended` counts calls by method and code.
         """
         request = self.folder / "figures.json"
         request.unlink(missing_ok=True)
@@ -93,7 +95,7 @@ class DriverHost(Running):
 
 
 class LightDriver:
-    """One driver inside the host; all calls run in the event loop."""
+    """One driver in the host's process; all calls run in the event loop."""
 
     def __init__(self, name: str, path: Path, *, publishes: bool = False) -> None:
         self.name = name
@@ -109,7 +111,7 @@ class LightDriver:
         self.asked: list[str] = []
 
     async def follow(self, mode: dict[str, Any]) -> None:
-        """Take on a mode; a gone driver has no socket."""
+        """Switch to a mode; a driver that is gone has no socket."""
         self.mode = mode
         if mode.get("mode") == "gone":
             if self.server is not None:
@@ -217,7 +219,7 @@ class LightDriver:
         return csi.ControllerUnpublishVolumeResponse()
 
     async def _go_on(self) -> None:
-        """A call that a dead client does not end, as in most drivers."""
+        """Run a call that continues when its client dies, as in most drivers."""
         async with _Counted(self, "create"):
             await asyncio.sleep(self.mode.get("seconds", 0))
 
@@ -247,7 +249,7 @@ class LightDriver:
 
 
 class _Counted:
-    """Calls that are awaited at the same time; a cancelled one leaves at once."""
+    """Counts the calls that are running at the same time; a cancelled call ends at once."""
 
     def __init__(self, driver: LightDriver, kind: str) -> None:
         self._driver = driver

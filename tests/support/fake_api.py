@@ -1,8 +1,9 @@
-"""A scripted HTTP server in place of kube-apiserver: serves exactly the bytes a test says.
+"""A scripted HTTP server in place of kube-apiserver, which sends exactly the bytes that a test
+gives it.
 
-Lists and watches of a path are scripted apart, each as a sequence of replies; the last list reply
-repeats, a path without a further watch reply gives a watch that stays silent until the server
-stops. Everything else is answered by `other`.
+The lists and the watches of a path are scripted separately, each as a sequence of replies. The last
+list reply is repeated. If a path has no further watch reply, a watch stays silent until the server
+stops. All other requests are answered by `other`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.support.loopback import LoopbackServer
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What came in."""
+    """A request that the server received."""
 
     method: str
     path: str
@@ -34,9 +35,9 @@ class Request:
 
 @dataclass(slots=True)
 class Reply:
-    """What goes out: a whole body, or `lines` one by one and then the end or silence.
+    """A reply: a complete body, or `lines` one by one followed by the end or by silence.
 
-    `wait` holds it back; `is_dropped` closes the connection without an answer.
+    `wait` delays the reply; `is_dropped` closes the connection without a reply.
     """
 
     status: int = 200
@@ -49,19 +50,19 @@ class Reply:
 
 
 def page(items: list[Any], version: str, token: str = "") -> Reply:
-    """One page of a list; `token` announces another."""
+    """Return one page of a list; `token` announces another page."""
     metadata = {"resourceVersion": version, **({"continue": token} if token else {})}
     return Reply(body=json.dumps({"metadata": metadata, "items": items}).encode())
 
 
 def events(*pairs: tuple[str, Any], stays_open: bool = False) -> Reply:
-    """A watch that sends these (type, object) and then ends, or stays silent."""
+    """Return a watch that sends these (type, object) pairs and then ends or stays silent."""
     lines = [json.dumps({"type": kind, "object": item}).encode() for kind, item in pairs]
     return Reply(lines=lines, stays_open=stays_open)
 
 
 def status(code: int, reason: str, message: str, **headers: str) -> Reply:
-    """A refusal with a Status body."""
+    """Return an error with a Status body."""
     body = {"kind": "Status", "code": code, "reason": reason, "message": message}
     return Reply(
         code, json.dumps(body).encode(), {k.replace("_", "-"): v for k, v in headers.items()}
@@ -84,7 +85,7 @@ class FakeApi(LoopbackServer):
         self._stopped.set()
 
     def count(self, path: str, *, watch: bool) -> int:
-        """How many lists or watches of a path were asked for."""
+        """Return how many lists or watches of a path were requested."""
         found = [request for request in self.requests if request.path == path]
         return sum(("watch" in request.query) == watch for request in found)
 
@@ -154,7 +155,7 @@ class FakeApi(LoopbackServer):
                 self.wfile.write(b"0\r\n\r\n")
 
             def _wait_for_the_end(self) -> None:
-                """Until the server stops or the client has left."""
+                """Wait until the server stops or the client has disconnected."""
                 deadline = time.monotonic() + 60
                 while time.monotonic() < deadline and not api._stopped.is_set():
                     readable, _, _ = select.select([self.connection], [], [], 0.05)

@@ -1,8 +1,8 @@
-"""What a pass over a key needs, in memory: API server, Redis records, driver, events, lease.
+"""The parts that a reconcile needs, in memory: API server, Redis records, driver, events, lease.
 
-The fakes keep the contracts of the real ones that the passes rely on (errors, optimistic locking,
-finalizers), and fail when told to: `kube.fail["create_volume"] = [ForbiddenError(...), ...]` makes
-the next calls raise, one error each; None lets one call pass.
+The fakes keep the contracts of the real parts that reconciles rely on (errors, optimistic locking,
+finalizers), and fail on request: `kube.fail["create_volume"] = [ForbiddenError(...), ...]` makes
+the next calls raise one error each; None lets one call succeed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TOPOLOGY = frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"})
 
 
 class FakeKube:
-    """Objects by (kind, namespace, name). Every write is in `writes` as (call, name)."""
+    """Stores objects by (kind, namespace, name); every write is in `writes` as (call, name)."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], JsonObject] = {}
@@ -55,7 +55,7 @@ class FakeKube:
         self._version = 100
 
     def add(self, kind: str, item: Mapping[str, Any]) -> JsonObject:
-        """Put an object there, as somebody else would; returns the stored copy."""
+        """Store an object, as another client would; return the stored copy."""
         stored = deepcopy(dict(item))
         self._version += 1
         stored["metadata"].setdefault("uid", f"uid-{self._version}")
@@ -64,7 +64,7 @@ class FakeKube:
         return deepcopy(stored)
 
     def drop(self, kind: str, name: str, namespace: str = "") -> None:
-        """Remove an object for good, finalizers or not."""
+        """Remove an object completely, even if it has finalizers."""
         self._version += 1
         item = self.objects.pop((kind, namespace, name))
         item["metadata"]["resourceVersion"] = str(self._version)
@@ -73,7 +73,7 @@ class FakeKube:
     def past(
         self, resource: Resource, name: str, *, namespace: str = "", since: int
     ) -> Iterator[tuple[str, JsonObject]]:
-        """Deletions that are remembered; tests forget them by emptying `deleted`."""
+        """Yield the remembered deletions; tests forget them by emptying `deleted`."""
         self._reach("past", name)
         for kind, item in self.deleted:
             metadata = item["metadata"]
@@ -163,7 +163,7 @@ class FakeKube:
         self.objects.pop(("configmaps", namespace, name), None)
 
     def kind(self, kind: str) -> dict[str, JsonObject]:
-        """All objects of a kind by name."""
+        """Return all objects of a kind by name."""
         return {key[2]: item for key, item in self.objects.items() if key[0] == kind}
 
     def _get(self, kind: str, namespace: str, name: str, call: str) -> JsonObject:
@@ -218,7 +218,7 @@ class FakeKube:
 
 
 class FakeCatalog:
-    """Classes come live from the API server; attachments by PV name."""
+    """Returns classes live from the API server, and attachments by PV name."""
 
     def __init__(self) -> None:
         self.attachments: dict[str, JsonObject] = {}
@@ -232,7 +232,7 @@ class FakeCatalog:
 
 
 class FakeEvents:
-    """Every event as (type, reason, message)."""
+    """Records every event as (type, reason, message)."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, str]] = []
@@ -293,7 +293,7 @@ class FakeDriverClient:
 
 
 def default_answer(request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
-    """What a good driver says."""
+    """Return the answer of a driver that behaves normally."""
     size = request.capacity_range.required_bytes
     volume = csi.Volume(volume_id="test-volume-id", capacity_bytes=size)
     if request.HasField("volume_content_source"):
@@ -302,7 +302,7 @@ def default_answer(request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse
 
 
 class FakeClusters:
-    """The topology data of the catalog."""
+    """Provides the topology data of the catalog."""
 
     def __init__(self) -> None:
         self.topology = ClusterTopology({}, {}, version=1)
@@ -313,7 +313,7 @@ class FakeClusters:
 
 @dataclass
 class World:
-    """One driver, one API server, one Redis; passes run one after the other."""
+    """One driver, one API server and one Redis; reconciles run one after the other."""
 
     settings: Settings = field(default_factory=Settings)
     plugin: frozenset[str] = frozenset({"CONTROLLER_SERVICE"})
@@ -360,7 +360,7 @@ class World:
         self.fails = 0
 
     def add_class(self, name: str = "fast", **fields: Any) -> JsonObject:
-        """A class of this driver, Immediate and Delete."""
+        """Add a class of this driver, with immediate binding and the reclaim policy Delete."""
         body = {
             "apiVersion": "storage.k8s.io/v1",
             "kind": "StorageClass",
@@ -378,7 +378,7 @@ class World:
         annotations: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> JsonObject:
-        """default/<name> of class `fast`, 1 KiB, ReadWriteOnce."""
+        """Add the claim default/<name> of class `fast`, with 1 KiB and ReadWriteOnce."""
         body = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -399,19 +399,19 @@ class World:
         return self.kube.add("persistentvolumeclaims", body)
 
     def live_claim(self, name: str = "data") -> JsonObject:
-        """The claim as it is now."""
+        """Return the claim as it is now."""
         return self.kube.objects["persistentvolumeclaims", "default", name]
 
     def drop_claim(self, name: str = "data") -> None:
-        """The claim goes, protection or not."""
+        """Remove the claim, even if it is protected."""
         self.kube.drop("persistentvolumeclaims", name, "default")
 
     def volumes(self) -> dict[str, JsonObject]:
-        """The PVs in the API server."""
+        """Return the PVs in the API server."""
         return self.kube.kind("persistentvolumes")
 
     def lease(self, key: Any, domain: str) -> Lease:
-        """A lease that is held for an hour of this machine's time."""
+        """Return a lease that is held for an hour of this machine's time."""
         session = Session(epoch="e", clock=self.clock)
         state = CatalogState("e", {}, frozenset({"classes", "csinodes", "nodes"}))
         return Lease(
@@ -427,7 +427,7 @@ class World:
         )
 
     def claim_pass(self, claim: Mapping[str, Any]) -> Outcome:
-        """One pass over a claim, then what the queue does with its outcome."""
+        """Reconcile a claim once, then apply the outcome as the queue does."""
         meta = claim["metadata"]
         key = claim_key(DRIVER, meta["namespace"], meta["name"], meta["uid"])
         lease = self.lease(key, claim_volume(self.driver, key))
@@ -436,7 +436,7 @@ class World:
         return outcome
 
     def volume_pass(self, name: str) -> Outcome:
-        """One pass over a PV."""
+        """Reconcile a PV once."""
         key = volume_key(DRIVER, name)
         lease = self.lease(key, name)
         outcome = sync_volume(self.runtime, self.driver, key, lease)

@@ -46,7 +46,7 @@ Step = Mapping[str, Any] | Exception | Callable[[Any], Any]
 
 
 class ScriptedClient:
-    """A driver by script. `calls` are (method, request) in order."""
+    """A driver whose answers are scripted; `calls` contains (method, request) in order."""
 
     def __init__(self, responses: Mapping[str, list[Step]] | None = None) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -63,15 +63,15 @@ class ScriptedClient:
 
     @property
     def methods(self) -> list[str]:
-        """The methods called, in order."""
+        """Return the methods that were called, in order."""
         return [method for method, _ in self.calls]
 
     def requests(self, method: str) -> list[Any]:
-        """The requests of one method."""
+        """Return the requests of one method."""
         return [request for name, request in self.calls if name == method]
 
     def respond(self, responses: Mapping[str, list[Any]]) -> None:
-        """New answers from now on, for the named methods only."""
+        """Set new answers from now on, for the named methods only."""
         for name, steps in responses.items():
             self._scripts[name], self._used[name] = list(steps), 0
 
@@ -84,7 +84,7 @@ class ScriptedClient:
         timeout_seconds: float | None = None,
         **_: Any,
     ) -> Any:
-        """Answer as the script says; publications are kept and listed where it says nothing."""
+        """Answer as scripted; if a method has no script, publications are recorded and listed."""
         name = method.rpartition("/")[2]
         self.calls.append((name, request))
         self.timeouts.append(timeout_seconds)
@@ -109,7 +109,7 @@ class ScriptedClient:
 
     @staticmethod
     def _checked(method: str, request: Message, answer: Message) -> Message:
-        """As the real client does."""
+        """Raise the errors that the real client raises."""
         answers.check(request, answer, rpc=f"/csi.v1.{method}", driver="the script")
         return answer
 
@@ -175,17 +175,18 @@ class FakeLease:
         self.catalog = CatalogState("e", {}, frozenset({"classes", "csinodes", "nodes"}))
 
     def is_held(self) -> bool:
-        """Whether a write is still allowed."""
+        """Return True if a write is still allowed."""
         return not self.is_lost
 
     def check(self) -> None:
-        """Raises LeaseLost once `is_lost`."""
+        """Raise LeaseLost once `is_lost` is set."""
         if self.is_lost:
             raise LeaseLost(f"lease of {self.key.text} is lost")
 
 
 class FakeQueue:
-    """Locks, marks and adds of one process; `busy` are locks that somebody else holds."""
+    """The locks, marks and added keys of one process; `busy` are the locks that another key
+    holds."""
 
     def __init__(self) -> None:
         self.added: list[tuple[str, float]] = []
@@ -195,11 +196,11 @@ class FakeQueue:
         self.acquired: list[Lock] = []
 
     def add(self, keys: Iterable[Key], *, delay_seconds: float = 0.0) -> None:
-        """Remember what was added."""
+        """Remember the added keys."""
         self.added += [(key.text, delay_seconds) for key in keys]
 
     def mark(self, lease: FakeLease, mark: Mapping[str, Any]) -> None:
-        """Write the key's mark; {} removes it."""
+        """Store the key's mark; {} removes it."""
         lease.check()
         lease.mark = dict(mark)
         if mark:
@@ -208,19 +209,19 @@ class FakeQueue:
             self.marks.pop(lease.key.text, None)
 
     def sealed_copy(self, key: Key, record: bytes) -> bytes:
-        """As in production, with a key of this worker."""
+        """Sign a record as in production, with a key of this worker."""
         return SEAL.close("marks", key.text, key.tenant, record)
 
     def is_our_copy(self, key: Key, stored: bytes) -> bool:
-        """As in production."""
+        """Verify a signature as in production."""
         return SEAL.is_ours("marks", key.text, stored)
 
     def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
-        """What is remembered of several keys."""
+        """Return the marks of several keys."""
         return [dict(self.marks.get(key.text, {})) for key in keys]
 
     def acquire(self, lease: FakeLease, *locks: Lock) -> Lock | None:
-        """None when all are granted, else the busy one."""
+        """Return None if all locks are granted, otherwise the busy one."""
         lease.check()
         for lock in locks:
             other = self.busy.get(lock.name)
@@ -232,13 +233,14 @@ class FakeQueue:
         return None
 
     def unlock(self, lease: FakeLease, name: str) -> None:
-        """Give one back early."""
+        """Release a lock early."""
         lease.check()
         self.held.pop(name, None)
 
 
 class Steps:
-    """Names every effect; just before the n-th the process dies or its lease is lost."""
+    """Records the name of every effect; just before the n-th, the process dies or its lease is
+    lost."""
 
     def __init__(self) -> None:
         self.reached: list[str] = []
@@ -246,7 +248,7 @@ class Steps:
         self.loses_before: int | None = None
 
     def reach(self, step: str, lease: FakeLease) -> None:
-        """As in production: checks the lease."""
+        """Check the lease, as in production."""
         if len(self.reached) == self.dies_before:
             raise Death(step)
         lease.is_lost = lease.is_lost or len(self.reached) == self.loses_before
@@ -255,12 +257,12 @@ class Steps:
 
 
 class Death(BaseException):
-    """The process ends here; no handler of the product can see it."""
+    """Ends the simulated process; no handler of the product catches it."""
 
 
 @dataclass
 class FakeWorld:
-    """One API server, one driver, one process; passes run one after the other."""
+    """One API server, one driver and one process; reconciles run one after the other."""
 
     driver_name: str = DRIVER
     plugin: Iterable[str] = PLUGIN
@@ -278,7 +280,7 @@ class FakeWorld:
         self.steps, self.events, self.catalog = Steps(), FakeEvents(), FakeCatalog()
         self.fails: dict[str, int] = {}
         self.memos: dict[str, str] = {}
-        self.passed = 0.0  # seconds that the tests let go by
+        self.passed = 0.0  # seconds by which the tests have advanced the time
         names = frozenset(self.capabilities) | frozenset(self.plugin)
         self.driver: Any = (
             SimpleNamespace(
@@ -319,7 +321,7 @@ class FakeWorld:
         )
 
     def lease(self, key: Key) -> FakeLease:
-        """A new lease of the key with what its last pass left."""
+        """Return a new lease of the key, with the state that its last reconcile left."""
         return FakeLease(
             key,
             fails=self.fails.get(key.text, 0),
@@ -329,7 +331,7 @@ class FakeWorld:
         )
 
     def sync(self, controller: Any, key: Key) -> Any:
-        """One pass; the locks it took are free again afterwards."""
+        """Reconcile the key once; the locks that it took are free afterwards."""
         lease = self.lease(key)
         try:
             outcome = controller.sync(self.context, self.driver, key, cast("Any", lease))
@@ -348,5 +350,5 @@ class FakeWorld:
 
 
 def in_seconds(seconds: float) -> float:
-    """A moment of the wall clock, for marks that carry one."""
+    """Return a time of the wall clock, for marks that contain one."""
     return time.time() + seconds

@@ -1,4 +1,4 @@
-"""What a pass asks of Redis, in memory: its records, and keys added to the queue."""
+"""The parts of Redis that a reconcile uses, in memory: records, and keys added to the queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JsonObject = dict[str, Any]
 
 
 class FakeIntents:
-    """Intents, unsaved PVs and "saved" marks of Redis."""
+    """The intents, unsaved PVs and "saved" marks in Redis."""
 
     def __init__(self) -> None:
         self.intents: dict[str, JsonObject] = {}
@@ -79,7 +79,7 @@ class FakeIntents:
 
 
 class FakeQueue:
-    """Only what a pass itself may ask of the queue."""
+    """A queue with only those methods that a reconcile may call."""
 
     def __init__(self) -> None:
         self.added: list[str] = []

@@ -1,8 +1,8 @@
-"""Faults that may happen to any system of processes, drawn by name from one seed.
+"""Faults that can happen to any system of processes, drawn by name from one seed.
 
-A chaos test makes a subclass: it says what users do meanwhile, and may add kinds of its own
-(`fault_kinds`). What a fault needs of the system is asked for at the start (`Faults.__init__`), so
-that no schedule ends in the middle.
+A chaos test makes a subclass, which defines what users do meanwhile and may add its own kinds of
+faults (`fault_kinds`). `Faults.__init__` checks at the start that the system has what the faults
+need, so that no schedule ends half-way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.kube_api import KubeApiError
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
-# For workers: a lease short enough for its loss to be seen in a run.
+# For workers: leases that are short enough to be lost during a run.
 ELECTION = (
     "--leader-election",
     "--leader-election-lease-duration=6s",
@@ -34,7 +34,7 @@ LOSES_LEASES = {
 
 
 class Faults:
-    """What can be done to a system that is reached through proxies."""
+    """The faults for a system whose connections lead through proxies."""
 
     def __init__(self, system: System, seed: int) -> None:
         if not (system.is_proxied and system.appendonly):
@@ -44,7 +44,8 @@ class Faults:
         self.system, self.random = system, random.Random(seed)
 
     def insist(self, action: Callable[[], Any]) -> Any:
-        """Like a user: again until the API server took it; 409 and 404: an earlier try arrived."""
+        """Repeat a request until the API server accepts it, as a user would; 409 and 404 mean
+        that an earlier try arrived."""
         answers: list[Any] = []
 
         def done() -> bool:
@@ -60,19 +61,19 @@ class Faults:
         return answers[-1]
 
     def any_worker(self) -> str:
-        """One of them, by the seed."""
+        """Return a random worker, drawn from the seed."""
         return self.random.choice(self.system.workers_())
 
     def swallow(self, ways: Mapping[str, Proxy], seconds: float = 10) -> None:
-        """One worker's connections go dead without being closed."""
+        """Let one worker's connections go dead without closing them."""
         ways[self.any_worker()].swallow(seconds)
 
     def late_commands(self) -> None:
-        """What one worker sends to Redis arrives after its lease has ended, or just before."""
+        """Delay what one worker sends to Redis until its lease has ended, or until just before."""
         self.system.redis_ways[self.any_worker()].hold(self.random.uniform(1, 6))
 
     def late_watcher(self) -> None:
-        """Of two watchers one sees everything later."""
+        """Delay all events of one of the two watchers."""
         name = self.random.choice(self.system.watchers_())
         self.system.api_ways[name].hold(self.random.uniform(1, 5), answers=True)
 
@@ -101,7 +102,8 @@ class Faults:
 
 
 def overlaps_without_fault(system: System, lease_ends: list[float]) -> list[str]:
-    """Concurrent calls for one volume during which no lease was lost: single flight broken."""
+    """Return the concurrent calls for one volume during which no lease was lost: these break
+    single flight."""
     calls = {call.call: call for call in system.driver.calls()}
     found = []
     for call in calls.values():

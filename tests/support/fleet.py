@@ -1,4 +1,4 @@
-"""csi-fleet as its user starts it, `csi-fleet run` over example drivers, with a view of the claims.
+"""Runs `csi-fleet run` as a user does, with example drivers, and shows the state of its claims.
 
 ```
 with Fleet(directory, kubeconfig, [driver]) as fleet: ...
@@ -26,20 +26,22 @@ from workers.queue.seal import new_key
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60
-# The API server of a test is its own; client-go's default of 5 requests a second only slows down.
+# A test has its own API server, so client-go's default of 5 requests a second would only slow it
+# down.
 API_RATE = ("--kube-api-qps=1000", "--kube-api-burst=1000")
 _RUN_ONLY = ("--workers=", "--state-dir=", "--redis-url=")
 ANN_SELECTED_NODE = "volume.kubernetes.io/selected-node"
 
 
 class FleetEndedError(RuntimeError):
-    """The program ended; the text holds the end of its log."""
+    """The program ended; the text contains the end of its log."""
 
 
 def leader_flags(
     namespace: str, duration: float = 4, deadline: float = 3, period: float = 1
 ) -> list[str]:
-    """Leader election with Leases in that namespace; times in seconds, for tests short ones."""
+    """Return the flags for leader election in that namespace, with short times for tests, in
+    seconds."""
     times = {"lease-duration": duration, "renew-deadline": deadline, "retry-period": period}
     return [
         "--leader-election",
@@ -49,19 +51,20 @@ def leader_flags(
 
 
 def program(code: Path = ROOT) -> list[str]:
-    """The command, of the checkout in which it runs, with that one's packages if it has its own."""
+    """Return the command of a checkout, with that checkout's packages if it has its own."""
     own = code / ".venv" / "bin" / "python"
     return [str(own) if code != ROOT and own.exists() else sys.executable, "-m", "workers"]
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Ours without KUBECONFIG, which would win over --kubeconfig (P-001)."""
+    """Return the environment without KUBECONFIG, which would override --kubeconfig (P-001)."""
     kept = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
     return kept | extra
 
 
 class Fleet(Running):
-    """`csi-fleet run` as one child process with files in `directory`, of the release in `code`."""
+    """Runs `csi-fleet run` as one child process with files in `directory`, of the release in
+    `code`."""
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class Fleet(Running):
             *API_RATE,
             *flags,
         ]
-        # One key for all of its workers, and for a test that writes what a worker would.
+        # One signing key for all workers, and for a test that writes what a worker would.
         self.records_key = new_key()
         self.env = environment(CSI_FLEET_RECORDS_KEY=self.records_key) | dict(env or {})
         self.process: Process | None = None
@@ -96,11 +99,11 @@ class Fleet(Running):
 
     @property
     def redis_url(self) -> str:
-        """The given Redis, else the embedded one."""
+        """Return the URL of the given Redis, or of the embedded one."""
         return self._redis_url or f"unix://{self.state / 'redis.sock'}?db=0"
 
     def start(self, *, wait: bool = True) -> Self:
-        """Start; with `wait` until all parts are ready."""
+        """Start the program; with `wait`, wait until all its parts are ready."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.process = start_process(
             "csi-fleet", self.command, log=self.log, env=self.env, cwd=self.code
@@ -110,11 +113,11 @@ class Fleet(Running):
         return self
 
     def wait_ready(self) -> None:
-        """Until every worker takes work and the watcher has listed everything."""
+        """Wait until every worker takes work and the watcher has listed everything."""
         wait_until(self.is_ready, START_SECONDS, "csi-fleet is ready", fatal=FleetEndedError)
 
     def is_ready(self) -> bool:
-        """Raises FleetEndedError when it will never be."""
+        """Return True if every part is ready; raise FleetEndedError if the program has ended."""
         assert self.process is not None
         if not self.process.is_running():
             raise FleetEndedError(self.process.log_tail(40))
@@ -122,17 +125,18 @@ class Fleet(Running):
         return bool(parts) and all(any(one.glob("*.ready")) for one in parts)
 
     def workers(self) -> list[int]:
-        """Process ids of the worker processes that run now."""
+        """Return the process ids of the worker processes that are running now."""
         return self.parts("worker")
 
     def parts(self, name: str) -> list[int]:
-        """Process ids of what runs now by that name: worker, watcher, beat, redis-server."""
+        """Return the process ids of the running parts of that name: worker, watcher, beat,
+        redis-server."""
         assert self.process is not None
         return [pid for pid in _children(self.process.pid) if name in _names(pid)]
 
     @contextmanager
     def extra_worker(self) -> Iterator[Process]:
-        """One more worker process beside those of the program."""
+        """Run one more worker process next to those of the program."""
         state = self.directory / "extra-worker"
         state.mkdir(mode=0o700)
         kept = [one for one in self.command[4:] if not one.startswith(_RUN_ONLY)]
@@ -156,16 +160,16 @@ class Fleet(Running):
             process.stop()
 
     def log_text(self) -> str:
-        """Everything its parts printed."""
+        """Return everything that the program's parts printed."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def stop(self) -> int | None:
-        """SIGTERM and wait; returns the exit code."""
+        """Send SIGTERM and wait; return the exit code."""
         return self.process.stop(30) if self.process else None
 
 
 class Scene:
-    """Objects of one test under names of its own on a shared cluster."""
+    """The objects of one test on a shared cluster, with names that no other test uses."""
 
     def __init__(self, api: KubeApi) -> None:
         self.api = api
@@ -179,7 +183,7 @@ class Scene:
         return f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
 
     def storage_class(self, driver: str, name: str = "", **body: Any) -> str:
-        """Create a StorageClass (also again, after `delete_class`) and return its full name."""
+        """Create a StorageClass (or create it again after `delete_class`); return its full name."""
         full = f"{self.name}-{name or driver}"[:253]
         self.api.create(
             {
@@ -197,12 +201,12 @@ class Scene:
         self.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{full}")
 
     def secret(self, name: str, **data: str) -> None:
-        """Create a Secret; values are base64 already."""
+        """Create a Secret; its values are already in base64."""
         metadata = {"name": name, "namespace": self.namespace}
         self.api.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
 
     def claim(self, name: str, storage_class: str, size: str = "1Gi", **body: Any) -> JsonObject:
-        """Create a claim; `metadata` and spec fields can be given."""
+        """Create a claim; fields of its metadata and spec can be given."""
         metadata = {"name": name, "namespace": self.namespace, **body.pop("metadata", {})}
         spec = {
             "accessModes": ["ReadWriteOnce"],
@@ -226,7 +230,7 @@ class Scene:
         return {one["metadata"]["name"]: one for one in self.api.items(self.claims_path)}
 
     def annotate(self, name: str, **annotations: str | None) -> None:
-        """Set (or with None remove) annotations;"""
+        """Set annotations; None removes an annotation."""
         self.api.patch(f"{self.claims_path}/{name}", {"metadata": {"annotations": annotations}})
 
     def select_node(self, name: str, node: str) -> None:
@@ -239,11 +243,11 @@ class Scene:
         return self.api.find(f"/api/v1/persistentvolumes/{name}")
 
     def volume_of(self, claim: JsonObject) -> JsonObject | None:
-        """The PV that belongs to the claim by name (P-121)."""
+        """Return the PV that belongs to the claim by name (P-121)."""
         return self.volume(f"pvc-{claim['metadata']['uid']}")
 
     def volumes(self) -> list[JsonObject]:
-        """PVs whose claim is of this namespace."""
+        """Return the PVs whose claim is in this namespace."""
         return [
             one
             for one in self.api.items("/api/v1/persistentvolumes")
@@ -251,7 +255,8 @@ class Scene:
         ]
 
     def events(self, name: str, *, ours: bool = True) -> list[JsonObject]:
-        """Events on one claim; with `ours` without those of the cluster's own PV controller."""
+        """Return the events on one claim; with `ours`, without those of the cluster's own PV
+        controller."""
         found = self.api.events_of(self.namespace, name)
         foreign = {"persistentvolume-controller"} if ours else set()
         return [one for one in found if one["source"].get("component") not in foreign]
@@ -260,7 +265,7 @@ class Scene:
         return {one["reason"] for one in self.events(name)}
 
     def wait_bound(self, *names: str, timeout_seconds: float = 60) -> dict[str, JsonObject]:
-        """Until all (default: every claim of the namespace) are Bound; returns them."""
+        """Wait until all claims (default: every claim of the namespace) are Bound; return them."""
 
         def all_bound() -> dict[str, JsonObject] | None:
             found = self.claims()
@@ -275,7 +280,7 @@ class Scene:
         return all_bound() or {}
 
     def wait_event(self, name: str, text: str, timeout_seconds: float = 30) -> JsonObject:
-        """Until an event of ours on the claim contains the text; returns it."""
+        """Wait until an event of csi-fleet on the claim contains the text; return the event."""
 
         def find() -> JsonObject | None:
             found = self.events(name)
@@ -289,11 +294,11 @@ class Scene:
         return found
 
     def wait_gone(self, timeout_seconds: float = 60) -> None:
-        """Until no volume of this namespace is left."""
+        """Wait until no volume of this namespace is left."""
         wait_until(lambda: not self.volumes(), timeout_seconds, "volumes are gone")
 
     def clean_up(self, is_served: Callable[[], bool] = lambda: True) -> None:
-        """Remove everything, also when nobody is there any more to do the finalizers' work.
+        """Remove everything, even if no controller is left to remove the finalizers.
 
         Args:
             is_served: whether somebody is to be asked; else there is nobody to wait for.
@@ -316,7 +321,7 @@ class Scene:
 
 
 def is_running_here() -> bool:
-    """Whether a part of csi-fleet runs that this process has started."""
+    """Return True if a part of csi-fleet is running that this process has started."""
     return any("workers" in _names(pid) for pid in _children(os.getpid()))
 
 
@@ -327,13 +332,15 @@ def _phase(claim: Mapping[str, Any]) -> str:
 def _children(pid: int) -> list[int]:
     found = list[int]()
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # this thread ended meanwhile; its children are another's now
+        # This thread has ended meanwhile, and its children have another parent now.
+        with suppress(OSError):
             found += map(int, path.read_text().split())
     return found
 
 
 def _names(pid: int) -> list[str]:
-    """Arguments of a started part, words of a forked one's name; Valkey counts as Redis."""
+    """Return the arguments of a started part, or the words of a forked one's name; Valkey counts
+    as Redis."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
         command = Path(f"/proc/{pid}/comm").read_text().replace("valkey-", "redis-")

@@ -1,4 +1,4 @@
-"""The gateway of a driver as its container runs: the shipped script, with a real haproxy.
+"""Runs the gateway of a driver as its container does: the shipped script with a real haproxy.
 
 ```
 with Gateway(folder, driver.address) as gateway:
@@ -22,18 +22,18 @@ from tests.support.waiting import wait_until
 from workers.cli import certificates, gateway
 
 HOST = "csi-fleet-driver.vendor.svc"
-# The script looks each 10 s, and waits a second for a new haproxy.
+# The script checks the certificates every 10 s, and waits a second for a new haproxy.
 SEEN_SECONDS = 20
 
 
 def install() -> None:
-    """Bring haproxy in, as the image has it: Debian's."""
+    """Install Debian's haproxy, which the image contains too."""
     if shutil.which("haproxy") is None:
         apt.install("haproxy")
 
 
 class Gateway:
-    """One container before a unix socket; certificates are files of `folder`."""
+    """One gateway container in front of a unix socket; the certificates are files in `folder`."""
 
     def __init__(self, folder: Path, socket: str) -> None:
         install()
@@ -49,30 +49,30 @@ class Gateway:
         self.container = gateway.container("csi-fleet", "", path, self.port, [])
 
     def sign(self, name: str, use: object) -> tuple[bytes, bytes]:
-        """A certificate and its key by the gateway's authority."""
+        """Create a certificate and its key, signed by the gateway's authority."""
         return certificates.sign(self.authority, self._key, [name], use)  # type: ignore[arg-type]
 
     def renew(self) -> None:
-        """Another certificate for the same name."""
+        """Replace the certificate by another one for the same name."""
         self._write("tls", *self.sign(HOST, certificates.SERVER))
 
     def spoil(self) -> None:
-        """A certificate that cannot be read."""
+        """Replace the certificate by a file that cannot be read."""
         (self.folder / "tls.crt").write_bytes(b"no certificate")
 
     def client_files(self, name: str = "client") -> TlsFiles:
-        """What a worker has."""
+        """Return the TLS files of a worker."""
         folder = self.folder
         return TlsFiles(folder / "ca.crt", folder / f"{name}.crt", folder / f"{name}.key", HOST)
 
     def entry(self, driver: str) -> dict[str, object]:
-        """Of the drivers file."""
+        """Return the TLS settings for the drivers file."""
         files = {"ca": "ca.crt", "certificate": "client.crt", "key": "client.key"}
         tls = {name: str(self.folder / file) for name, file in files.items()}
         return {"name": driver, "endpoint": self.endpoint, "tls": tls | {"serverName": HOST}}
 
     def start(self) -> Self:
-        """Start it, as the kubelet would after its end too."""
+        """Start the container, also after it has ended, as kubelet would."""
         values = {one["name"]: one.get("value", "127.0.0.1") for one in self.container["env"]}
         self.process = start_process(
             "gateway",
@@ -84,7 +84,7 @@ class Gateway:
         return self
 
     def proxies(self) -> list[int]:
-        """Process ids of haproxy: one, two while certificates change."""
+        """Return the process ids of haproxy: one, or two while certificates change."""
         assert self.process is not None
         if not self.process.is_running():
             raise RuntimeError(self.process.log_tail(30))
@@ -100,17 +100,17 @@ class Gateway:
         return sorted(found)
 
     def freeze(self) -> None:
-        """No byte goes through any more, and no connection ends."""
+        """Let no byte pass any more, but keep the connections open."""
         for pid in self.proxies():
             os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """As before."""
+        """Let bytes pass again."""
         for pid in self.proxies():
             os.kill(pid, signal.SIGCONT)
 
     def crash(self) -> None:
-        """Its haproxy is killed; the container ends by itself."""
+        """Kill the container's haproxy; the container then ends by itself."""
         for pid in self.proxies():
             os.kill(pid, signal.SIGKILL)
         process = self.process
@@ -118,7 +118,7 @@ class Gateway:
         wait_until(lambda: not process.is_running(), SEEN_SECONDS, "the container ends")
 
     def stop(self) -> None:
-        """As the kubelet ends a pod."""
+        """Stop the container as kubelet does when it ends a pod."""
         if self.process is not None:
             self.process.stop(10)
 

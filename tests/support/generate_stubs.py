@@ -1,7 +1,8 @@
-"""Regenerate csi_client/_generated from the files of csi_client/proto, or check that it is current.
+"""Regenerates csi_client/_generated from the files of csi_client/proto, or checks that it is
+current.
 
-`python -m tests.support.generate_stubs` rewrites the committed files (this is `make proto`);
-with `--check` it changes nothing and exits 1 with the names of the files that differ.
+`python -m tests.support.generate_stubs` rewrites the committed files (this is `make proto`). With
+`--check` it changes nothing, and exits with 1 and the names of the files that differ.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROTO_DIR = ROOT / "csi_client" / "proto"
 TARGET = ROOT / "csi_client" / "_generated"
 PROTOS = ("csi", "pluginregistration")
-# Of the kubelet's API only the messages: its two methods are served by a generic handler.
+# Only the messages of kubelet's API are needed: a generic handler serves its two methods.
 FILES = (
     *("csi_pb2.py", "csi_pb2.pyi", "csi_pb2_grpc.py", "csi_pb2_grpc.pyi"),
     *("pluginregistration_pb2.py", "pluginregistration_pb2.pyi"),
@@ -26,10 +27,10 @@ FILES = (
 
 
 def generate(output: Path, *, proto_dir: Path = PROTO_DIR, verbose: bool = False) -> Path:
-    """Run protoc and return the folder that holds `FILES`.
+    """Run protoc and return the folder that contains `FILES`.
 
-    protoc sees the file under the virtual path `csi_client/_generated/csi.proto`, so that the
-    generated modules import each other by their place in our package, with no rewriting.
+    protoc sees the file under the virtual path `csi_client/_generated/csi.proto`, so the generated
+    modules import each other by their place in this package, without any rewriting.
 
     Raises:
         subprocess.CalledProcessError: protoc refused the file; its words are on stderr.

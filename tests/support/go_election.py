@@ -1,4 +1,9 @@
-"""client-go's leader election in Python, step by step: what a Go sidecar does with its Lease.
+"""Implements client-go's leader election in Python, step by step, as a Go sidecar uses its Lease.
+
+Source: kubernetes/client-go, tools/leaderelection/leaderelection.go (acquire, renew, release,
+tryAcquireOrRenew, isLeaseValid) and resourcelock/leaselock.go; names are kept so that the two can
+be compared. The caller implements the loops: `acquire_once` every RetryPeriod with jitter,
+`renew_once` every RetryPeriod until RenewDeadline has passed without a success.
 
 Source: kubernetes/client-go, tools/leaderelection/leaderelection.go (acquire, renew, release,
 tryAcquireOrRenew, isLeaseValid) and resourcelock/leaselock.go; names are kept so that the two can

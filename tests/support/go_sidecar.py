@@ -1,4 +1,5 @@
-"""A process that follows a Go sidecar's election and provisions with a driver while it leads.
+"""A process that follows a Go sidecar's election, and provisions with a driver while it is the
+leader.
 
     python -m tests.support.go_sidecar --kubeconfig=K --csi-address=S --lease=NAME ...
 
@@ -36,7 +37,7 @@ CAPABILITY = csi.VolumeCapability(
 
 
 class Sidecar:
-    """One process."""
+    """The simulated sidecar."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         client = KubeClient.from_settings(
@@ -58,7 +59,7 @@ class Sidecar:
         self.done = threading.Event()
 
     def run(self) -> int:
-        """Acquire, work, renew; source: LeaderElector.Run."""
+        """Acquire the Lease, work, and renew the Lease; source: LeaderElector.Run."""
         retry = self.elector.retry_period
         while not self.stopping.is_set() and not self.elector.try_acquire_or_renew():
             self.stopping.wait(retry * random.uniform(1, JITTER_FACTOR))
@@ -79,12 +80,13 @@ class Sidecar:
         return 0
 
     def renew(self) -> None:
-        """Each RetryPeriod; RenewDeadline without a success ends the process (klog.Fatal)."""
+        """Renew every RetryPeriod; end the process if RenewDeadline passes without a success
+        (klog.Fatal)."""
         elector = self.elector
         while not self.done.wait(elector.retry_period):
             deadline = time.monotonic() + elector.renew_deadline
             fatal = threading.Timer(elector.renew_deadline, lambda: os._exit(1))
-            fatal.start()  # also when a request hangs: the context of client-go ends it
+            fatal.start()  # this also ends a hanging request, as the context in client-go does
             while not elector.try_acquire_or_renew():
                 if time.monotonic() > deadline:
                     os._exit(1)
@@ -92,7 +94,7 @@ class Sidecar:
             fatal.cancel()
 
     def work(self) -> None:
-        """Volumes, one after the other."""
+        """Create volumes, one after the other."""
         while not self.stopping.is_set():
             request = csi.CreateVolumeRequest(
                 name=f"go-{uuid.uuid4().hex}", volume_capabilities=[CAPABILITY]
@@ -103,7 +105,7 @@ class Sidecar:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser()
     for name in ("kubeconfig", "csi-address", "lease", "namespace"):
         parser.add_argument(f"--{name}", required=True)

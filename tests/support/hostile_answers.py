@@ -1,7 +1,7 @@
-"""Every field of every answer of a driver at its worst, made from the definition of CSI itself.
+"""Changes every field of every answer of a driver to extreme values, from CSI's own definition.
 
-`worst(answer)` changes a good answer at one place at a time: each field of each message in it, so
-that a field that a later CSI brings is covered without a line here.
+`worst(answer)` changes a good answer at one place at a time: each field of each message in it. So a
+field that a later CSI version adds is covered without a change here.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ NUMBERS = {
     FieldDescriptor.TYPE_BOOL: (False, True),
 }
 DEPTH = 4
-# The example driver reads all rules at each call, so that they have to be small.
+# The example driver reads all rules at each call, so they have to be small.
 _SMALL: dict[str, Any] = {"many": 300, "huge": "x" * 5000}
-# Those of the calls that the drivers' workers make while claims come and go.
+# The calls that the drivers' workers make while claims are created and deleted.
 _CALLS: dict[str, Any] = {
     "ControllerGetCapabilities": csi.ControllerGetCapabilitiesResponse,
     "GetPluginCapabilities": csi.GetPluginCapabilitiesResponse,
@@ -51,7 +51,7 @@ _CALLS: dict[str, Any] = {
 
 
 def answers() -> dict[str, type[Message]]:
-    """The answer of each call of every CSI service, by its full method."""
+    """Return the answer message of each call of every CSI service, by its full method."""
     file: Any = csi.CreateVolumeResponse.DESCRIPTOR.file
     return {
         f"/csi.v1.{name}/{method.name}": getattr(csi, method.output_type.name)
@@ -62,7 +62,7 @@ def answers() -> dict[str, type[Message]]:
 
 
 def filled(kind: Any, depth: int = DEPTH) -> Any:
-    """A message with something in every field, so that every place is there to be changed."""
+    """Return a message with a value in every field, so that every field can be changed."""
     message: Any = kind()
     for field in message.DESCRIPTOR.fields:
         _fill(message, field, depth)
@@ -70,7 +70,7 @@ def filled(kind: Any, depth: int = DEPTH) -> Any:
 
 
 def worst(message: Message, *, many: int = MANY, **words: str) -> Iterator[tuple[str, Message]]:
-    """Names and copies of the message, each with one field at its worst.
+    """Yield names and copies of the message, each with one field at an extreme value.
 
     Args:
         message: a good answer.
@@ -85,7 +85,7 @@ def worst(message: Message, *, many: int = MANY, **words: str) -> Iterator[tuple
 
 
 def rules(foreign: str) -> tuple[int, list[dict[str, Any]]]:
-    """Rules of the example driver for its answers at their worst, one field each.
+    """Return rules of the example driver for extreme answers, one field each.
 
     Args:
         foreign: the id of another driver's volume, which answers name too.

@@ -1,6 +1,6 @@
-"""A Redis in which everything of ours stands, and every way in which we read it.
+"""A Redis that contains every kind of record of csi-fleet, and every function that reads them.
 
-`READERS` is what the fuzz runs; tests/integration/queue/test_hostile_records.py proves that it runs
+The fuzz test runs `READERS`; tests/integration/queue/test_hostile_records.py checks that they cover
 every function of workers/queue that reads, and every script.
 """
 
@@ -45,8 +45,8 @@ DRIVER = "d"
 OWN, OTHER = claim_key(DRIVER, "team", "own", "u1"), claim_key(DRIVER, "rest", "other", "u2")
 DOMAINS = {OWN: "pvc-u1", OTHER: "pvc-u2"}
 SEAL = Seal.of_lines(["k" * 64])
-# What is remembered of a key, and may lead to an effect: by Redis hash, the field of the other key.
-# Pauses are a mirror of the API server, which readers write anew.
+# The records of a key that can lead to an effect: for each Redis hash, the field of the other key.
+# Pauses mirror the API server, and readers write them again.
 REMEMBERED = {
     NAMES["intents"].full + DRIVER: DOMAINS[OTHER],
     NAMES["unsaved"].full + DRIVER: DOMAINS[OTHER],
@@ -68,7 +68,7 @@ _SHARED = Lock("shared", Mode.SHARED)
 
 @dataclass
 class Hostile:
-    """One process at work in that Redis."""
+    """One process that works with that Redis."""
 
     client: redis.Redis
 
@@ -83,7 +83,7 @@ class Hostile:
         self.recovery = Recovery(self.client, self.queue, period_seconds=0.001)
 
     def taken(self, key: Key = OWN) -> Lease | None:
-        """The key as a worker takes it; None where the queue holds it back."""
+        """Take the key as a worker does; return None if the queue holds it back."""
         self.queue.add([key])
         self.queue.pump(period_seconds=0)
         others: list[Lease] = []
@@ -99,7 +99,7 @@ class Hostile:
                 self.queue.release(one)
 
     def passes(self, key: Key = OWN) -> Iterator[Lease]:
-        """The lease of one pass, if there is one."""
+        """Yield the lease of one reconcile, if there is one."""
         with suppress(LeaseLost):
             lease = self.taken(key)
             if lease is not None:
@@ -108,7 +108,7 @@ class Hostile:
                     self.queue.release(lease)
 
     def fill(self) -> None:
-        """Everything that an installation at work keeps."""
+        """Write everything that a working installation stores."""
         self.queue.register_process()
         self.queue.set_limits(OWN.lane, 10, rate_per_second=1000, burst=100, total=20)
         self.queue.set_limits(f"volumes|{DRIVER}", 1, total=20, hold_seconds=5)
@@ -142,13 +142,13 @@ class Hostile:
         Periods(self.client).is_due("thing", 60)
 
     def believed(self) -> Iterator[tuple[Any, Any]]:
-        """What a worker believes of the own key's records, and what was recorded."""
+        """Yield what a worker believes about its own key's records, and what was recorded."""
         yield self.intents.get(DOMAINS[OWN]), {"key": OWN.text}
         yield self.intents.all_pvs().get(DOMAINS[OWN]), pv(OWN)
         yield self.queue.marks_of([OWN])[0], MARK
 
     def remember(self, key: Key) -> None:
-        """One attempt that goes on, and one failure before."""
+        """Write one open attempt, after one failure."""
         for lease in self.passes(key):
             self.intents.created(DOMAINS[key], {"key": key.text}, pv(key), lease)
             self.queue.mark(lease, MARK)
@@ -157,12 +157,12 @@ class Hostile:
 
 
 def capacity(uid: str) -> dict[str, Any]:
-    """A capacity object as it is kept."""
+    """Return a capacity object as it is stored."""
     return {"metadata": {"uid": uid, "resourceVersion": "3"}, "capacity": "1Gi"}
 
 
 def pv(key: Key) -> dict[str, Any]:
-    """An unsaved PV."""
+    """Return an unsaved PV."""
     return {"metadata": {"name": DOMAINS[key]}, "spec": {"claimRef": {"uid": key.uid}}}
 
 
@@ -194,7 +194,7 @@ def _block(world: Hostile) -> None:
 
 
 def _new_life(world: Hostile) -> None:
-    """Redis lost its epoch while a lease is held: everything is given back."""
+    """Let Redis lose its epoch while a lease is held, so that everything is restored."""
     for _ in world.passes():
         world.client.delete(NAMES["epoch"].full)
         world.queue.heartbeat()
@@ -202,7 +202,7 @@ def _new_life(world: Hostile) -> None:
 
 
 def _lost(world: Hostile) -> None:
-    """A lease whose end comes too late leaves its records to the next."""
+    """End a lease too late, so that its records remain for the next owner."""
     for lease in world.passes():
         world.intents.begin(DOMAINS[OWN], {"key": OWN.text}, lease)
         world.client.hdel(NAMES["leases"].full, OWN.text)
@@ -220,7 +220,7 @@ def _desk(world: Hostile) -> Desk:
 
 
 def former_records(world: Hostile) -> None:
-    """What the release before left of this key."""
+    """Write the records that the previous release left for this key."""
     record = world.intents.sealed(DOMAINS[OWN], {"key": OWN.text})
     for name in ("intents", "unsaved"):
         world.client.hset(proof_place(world.client, name), DOMAINS[OWN], record)
@@ -228,7 +228,7 @@ def former_records(world: Hostile) -> None:
 
 
 SLOW = 8
-"""What a person asks takes longest, and is run in one case of so many."""
+"""Run the readers for people, which take longest, in only one of several cases."""
 _SERIAL = itertools.count(1)
 READERS: dict[str, Reader] = {
     "add": lambda w: w.queue.add([OWN, OTHER]),

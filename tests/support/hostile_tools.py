@@ -1,4 +1,5 @@
-"""Commands and the watcher as readers of a hostile Redis: what people and rules make of records."""
+"""Runs commands and the watcher against a hostile Redis: tests what people and rules read from
+records."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from workers.queue.recovery import Recovery
 from workers.queue.registry import DriverRegistry
 from workers.queue.workqueue import WorkQueue
 
-# What `explain` is asked about: by noun, the objects of `cluster`.
+# The objects that `explain` is asked about: those of `cluster`, by noun.
 ASKED = ("pvc team/own", "pv pvc-u1", "va attached", "volumesnapshotcontent content")
 
 
 def cluster(driver: str) -> MemoryApi:
-    """A class, a claim that waits, a volume and an attachment of one driver."""
+    """Return a class, a waiting claim, a volume and an attachment of one driver."""
     api = MemoryApi()
     api.add(paths.STORAGE_CLASSES, {"metadata": {"name": "one"}, "provisioner": driver})
     provisioned = {"volume.kubernetes.io/storage-provisioner": driver}
@@ -55,7 +56,7 @@ def cluster(driver: str) -> MemoryApi:
 
 @dataclass
 class Desk:
-    """A person at the tools, and a watcher, on one Redis."""
+    """A person who runs commands, and a watcher, on one Redis."""
 
     client: redis.Redis
     driver: str
@@ -65,7 +66,7 @@ class Desk:
         self.api = cluster(self.driver)
 
     def tools(self, *arguments: str, **tool: Any) -> Tools:
-        """The connections of one command, to what is at hand."""
+        """Return the connections of one command to the objects of this test."""
         at_hand = RedisSettings(url="redis://at-hand:6379/0")
         settings = Settings(command=Command.PAUSE, redis=at_hand)
         made = Tools(replace(settings, arguments=arguments, tool=ToolSettings(**tool)))
@@ -73,7 +74,7 @@ class Desk:
         return made
 
     def ask(self, output: str) -> None:
-        """Everything that shows what Redis holds."""
+        """Run everything that shows the content of Redis."""
         for asked in ASKED:
             explain.run(self.tools(*asked.split(), output=output))
         status.run(self.tools(output=output))
@@ -81,11 +82,11 @@ class Desk:
         shadow.run(self.tools("report", output=output))
 
     def stop(self) -> None:
-        """Pause a driver, all its nodes."""
+        """Pause a driver on all its nodes."""
         pause.run(self.tools(driver=self.driver))
 
     def watch(self) -> None:
-        """One look of a watcher, and its recovery of records."""
+        """Run one check of a watcher, and its recovery of records."""
         queue = WorkQueue(self.client, publish=lambda _: None)
         machine = Machine(
             catalogue.SPECS,

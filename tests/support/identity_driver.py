@@ -1,4 +1,4 @@
-"""A driver of which only Identity answers, as a test scripts it; and the calls of a kubelet."""
+"""A driver with only the Identity service, scripted by a test; and the calls of a kubelet."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class IdentityDriver(csi_pb2_grpc.IdentityServicer):
         return self
 
     def stop(self) -> None:
-        """End; the socket goes."""
+        """Stop the driver and remove the socket."""
         if self._server is not None:
             self._server.stop(None).wait()
             self.socket.unlink(missing_ok=True)
             self._server = None
 
     def GetPluginInfo(self, request: Any, context: Any) -> csi.GetPluginInfoResponse:  # noqa: N802
-        """The name."""
+        """Return the driver's name, or a scripted error."""
         with self._lock:
             self.name_errors -= 1
             if self.name_errors >= 0:
@@ -66,7 +66,7 @@ class IdentityDriver(csi_pb2_grpc.IdentityServicer):
         return csi.GetPluginInfoResponse(name=self.name)
 
     def Probe(self, request: Any, context: Any) -> csi.ProbeResponse:  # noqa: N802
-        """As scripted."""
+        """Answer as scripted."""
         with self._lock:
             self.probes += 1
         gone = threading.Event()
@@ -83,7 +83,7 @@ class IdentityDriver(csi_pb2_grpc.IdentityServicer):
 
 
 def notify(socket: Path, *, registered: bool, error: str = "") -> None:
-    """Call NotifyRegistrationStatus as the kubelet does; waits for the answer."""
+    """Call NotifyRegistrationStatus as kubelet does, and wait for the answer."""
     with grpc.insecure_channel(
         f"unix:{socket}", options=(("grpc.use_local_subchannel_pool", 1),)
     ) as channel:
@@ -95,14 +95,14 @@ def notify(socket: Path, *, registered: bool, error: str = "") -> None:
 
 
 def memory_mib(pid: int) -> float:
-    """What a process holds alone and its share of what it has in common (PSS)."""
+    """Return a process's private memory plus its share of common memory (PSS)."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     kib = next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
     return kib / 1024
 
 
 def cpu_share(pid: int, seconds: float) -> float:
-    """The part of one core that a process used over `seconds`."""
+    """Return the fraction of one core that a process used during `seconds`."""
 
     def on_cpu_ns() -> int:
         threads = Path(f"/proc/{pid}/task").iterdir()

@@ -1,6 +1,6 @@
-"""The Kubernetes API for tests and the demo: raw JSON over `requests`, apart from our own client.
+"""A Kubernetes API client for tests and the demo: raw JSON over `requests`.
 
-Tests must not see the cluster through the code that they test, so this stays independent of
+Tests must not see the cluster through the code that they test, so this client does not use
 `workers.kube`.
 """
 
@@ -21,7 +21,7 @@ JsonObject = dict[str, Any]
 
 
 class KubeApiError(RuntimeError):
-    """The API server refused; `status` is the HTTP code."""
+    """The API server refused a request; `status` is the HTTP code."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class KubeApi:
         self._files = tempfile.TemporaryDirectory(prefix="kube-api-")
         self._resources: dict[tuple[str, str], JsonObject] = {}
         self._session = requests.Session()
-        self._session.trust_env = False  # else REQUESTS_CA_BUNDLE wins over `verify`
+        self._session.trust_env = False  # otherwise REQUESTS_CA_BUNDLE would override `verify`
         self._session.verify = self._authority(cluster)
         if token := user.get("token"):
             self._session.headers["Authorization"] = f"Bearer {token}"
@@ -57,7 +57,7 @@ class KubeApi:
         self.close()
 
     def close(self) -> None:
-        """Give back connections and certificate files."""
+        """Close connections and remove certificate files."""
         self._session.close()
         self._files.cleanup()
 
@@ -71,7 +71,7 @@ class KubeApi:
         timeout_seconds: float = 30,
         params: Mapping[str, str] | None = None,
     ) -> JsonObject:
-        """One call; returns the decoded answer.
+        """Send one request; return the decoded answer.
 
         Raises:
             KubeApiError: any status from 400 up, with the Status message.
@@ -90,7 +90,7 @@ class KubeApi:
         return decoded if isinstance(decoded, dict) else {}
 
     def text(self, path: str) -> str:
-        """GET an answer that is no JSON, for example `/metrics`."""
+        """Send a GET whose answer is not JSON, for example `/metrics`."""
         answer = self._session.get(self.server + path, timeout=30)
         if answer.status_code >= 400:
             raise KubeApiError(answer.status_code, _status_message(answer))
@@ -98,11 +98,12 @@ class KubeApi:
 
     @property
     def session(self) -> requests.Session:
-        """Credentials and authority, for a caller with connections of its own."""
+        """Return a session with the credentials and the CA, for a caller with its own
+        connections."""
         return self._session
 
     def is_ready(self) -> bool:
-        """Whether `/readyz` says ok now.
+        """Return True if `/readyz` reports ok now.
 
         Raises:
             requests.exceptions.SSLError: it is another server, or our authority is wrong.
@@ -139,7 +140,7 @@ class KubeApi:
         return self.request("GET", path)
 
     def find(self, path: str) -> JsonObject | None:
-        """Like `get`, None when there is no such object."""
+        """Like `get`, but return None if there is no such object."""
         try:
             return self.get(path)
         except KubeApiError as error:
@@ -157,7 +158,7 @@ class KubeApi:
         return self.request("PATCH", path, body, content_type="application/merge-patch+json")
 
     def delete(self, path: str) -> None:
-        """DELETE in the background; no error when the object is gone already."""
+        """DELETE in the background; it is no error if the object is already gone."""
         try:
             self.request("DELETE", path, {"propagationPolicy": "Background"})
         except KubeApiError as error:
@@ -188,7 +189,8 @@ class KubeApi:
 
     def _authority(self, cluster: Mapping[str, Any]) -> str | bool:
         if cluster.get("insecure-skip-tls-verify"):
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # asked for it
+            # Requested by the caller.
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
             return False
         return self._file(cluster, "certificate-authority") or True
 

@@ -31,7 +31,8 @@ def claim_json(
     phase: str = "Pending",
     **extra: Any,
 ) -> dict[str, Any]:
-    """A PersistentVolumeClaim; `extra` goes to metadata (finalizers, deletionTimestamp) or spec."""
+    """Return a PersistentVolumeClaim; `extra` goes to metadata (finalizers, deletionTimestamp)
+    or spec."""
     named = {
         ANN_STORAGE_PROVISIONER: provisioner,
         ANN_MIGRATED_TO: migrated_to,
@@ -57,7 +58,7 @@ def claim_json(
 
 
 def make_claim(name: str = "claim1", **fields: Any) -> Claim:
-    """The same as the watcher's struct."""
+    """Return the claim as the watcher's struct."""
     return msgspec.convert(claim_json(name, **fields), Claim)
 
 
@@ -75,7 +76,7 @@ def volume_json(
     finalizer: bool = True,
     **spec: Any,
 ) -> dict[str, Any]:
-    """A PersistentVolume; `spec` is merged into its spec."""
+    """Return a PersistentVolume; `spec` is merged into its spec."""
     notes = {}
     if provisioned_by is not None:
         notes[ANN_PROVISIONED_BY] = provisioned_by
@@ -97,5 +98,5 @@ def volume_json(
 
 
 def make_volume(name: str = "pv1", **fields: Any) -> Volume:
-    """The same as the watcher's struct."""
+    """Return the volume as the watcher's struct."""
     return msgspec.convert(volume_json(name, **fields), Volume)

@@ -1,7 +1,7 @@
-"""What do the kustomizations below k8s/ render to? The few kustomize features they use, in Python.
+"""Renders the kustomizations below k8s/, with the few kustomize features that they use.
 
-So that the suites need no kubectl; where there is one, a test compares both. An unknown field is an
-error, never skipped.
+The suites therefore need no kubectl; if kubectl is available, a test compares both results. An
+unknown field is an error and is never skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WORKLOADS = {"Deployment", "DaemonSet", "StatefulSet"}
 
 
 def render(directory: Path) -> list[JsonObject]:
-    """All objects of one kustomization.
+    """Return all objects of one kustomization.
 
     Raises:
         ValueError: a field or patch operation that is not implemented here.
@@ -38,7 +38,7 @@ def render(directory: Path) -> list[JsonObject]:
 
 
 def accumulate(directory: Path, inherited: list[JsonObject]) -> list[JsonObject]:
-    """Objects of one kustomization; `inherited` is what a component is applied to."""
+    """Return the objects of one kustomization; a component is applied to `inherited`."""
     given = yaml.safe_load((directory / "kustomization.yaml").read_text())
     if unknown := set(given) - _KNOWN:
         raise ValueError(f"{directory}: not implemented: {sorted(unknown)}")
@@ -91,19 +91,19 @@ def _transform(item: JsonObject, given: Mapping[str, Any]) -> None:
 
 
 def pod_spec(item: Mapping[str, Any]) -> JsonObject | None:
-    """The pod specification of a workload."""
+    """Return the pod specification of a workload."""
     template = item.get("spec", {}).get("template") if item["kind"] in WORKLOADS else None
     return template["spec"] if template else None
 
 
 def containers(item: Mapping[str, Any]) -> list[JsonObject]:
-    """All containers of a workload, none of anything else."""
+    """Return all containers of a workload; none for any other object."""
     spec = pod_spec(item) or {}
     return [*spec.get("initContainers", []), *spec.get("containers", [])]
 
 
 def _patch(objects: list[JsonObject], patch: Mapping[str, Any]) -> None:
-    """JSON patches of what `target` names (a regular expression), or one object's deletion."""
+    """Apply JSON patches to what `target` names (a regular expression), or delete one object."""
     content = yaml.safe_load(patch["patch"])
     target = patch.get("target") or {"kind": content["kind"], **content["metadata"]}
     chosen = [
@@ -126,7 +126,7 @@ def _patch(objects: list[JsonObject], patch: Mapping[str, Any]) -> None:
 
 
 def _apply(item: JsonObject, operation: Mapping[str, Any]) -> None:
-    """One JSON patch operation (RFC 6902); only those in use."""
+    """Apply one JSON patch operation (RFC 6902); only the operations in use are supported."""
     *parents, last = [
         re.sub("~1", "/", part).replace("~0", "~") for part in operation["path"].split("/")[1:]
     ]

@@ -1,8 +1,9 @@
-"""The ways in which volumes leak, told to any provisioner: what happens, to how many claims.
+"""The ways in which volumes can leak, as stories for any provisioner: what happens, to how many
+claims.
 
-Numbers are issues of kubernetes-csi/external-provisioner. `tests/bench/leaks.py` tells each story
-to csi-fleet and to csi-provisioner and counts what is left in the storage; the tests of
-`tests/chaos/test_leaks.py` go into the same cases one by one.
+Numbers are issues of kubernetes-csi/external-provisioner. `tests/bench/leaks.py` plays each story
+with csi-fleet and with csi-provisioner, and counts the volumes that remain in the storage; the
+tests of `tests/chaos/test_leaks.py` check the same cases one by one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ LOST_ANSWER = {"method": "CreateVolume", "code": "DEADLINE_EXCEEDED", "after_wor
 
 @dataclass(slots=True)
 class Told:
-    """One story's stage: the provisioner under test, a namespace, its class and its claims."""
+    """The setting of one story: the provisioner under test, a namespace, its class and its
+    claims."""
 
     system: System
     scene: Scene
@@ -38,7 +40,7 @@ class Told:
         return [self.scene.claim(name, self.storage_class, **body) for name in names]
 
     def wait_called(self, claims: Iterable[JsonObject]) -> None:
-        """Until the driver was asked for each of them."""
+        """Wait until the driver was called for each claim."""
         names = {f"pvc-{claim['metadata']['uid']}" for claim in claims}
 
         def asked() -> bool:
@@ -48,7 +50,7 @@ class Told:
         wait_until(asked, SECONDS, "the driver is asked for every claim")
 
     def kill(self) -> None:
-        """All workers at once, and they stay away until `bring_back`."""
+        """Kill all workers at once; they stay down until `bring_back`."""
         for name in self.system.workers_():
             self.system.parts[name].wanted = False
         for name in self.system.workers_():
@@ -149,7 +151,7 @@ STORIES: dict[str, tuple[int, Callable[[Told], None]]] = {
 
 
 def tell(system: System, title: str) -> tuple[int, int]:
-    """Play one story until nothing moves any more; returns leaked volumes and claims."""
+    """Play one story until nothing changes any more; return leaked volumes and claims."""
     count, play = STORIES[title]
     system.driver.set_rules()
     before = set(system.driver.volumes())
@@ -164,7 +166,7 @@ def tell(system: System, title: str) -> tuple[int, int]:
 
 
 def wait_quiet(system: System, scene: Scene) -> None:
-    """Until claims and PVs are gone and the driver was not asked for a while."""
+    """Wait until claims and PVs are gone and the driver has not been called for a while."""
     wait_until(lambda: not scene.claims() and not scene.volumes(), 90, "claims and volumes go")
 
     def is_quiet() -> bool:

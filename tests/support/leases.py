@@ -1,4 +1,4 @@
-"""Leases and what Leadership asks besides, in memory, on a clock of the test's own."""
+"""Leases and the other ports of Leadership, in memory, with a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FakeLeases:
         return deepcopy(self.lease)
 
     def foreign(self, holder: str, renewed: str) -> None:
-        """What client-go writes: the spec anew, metadata as it was."""
+        """Replace the Lease as client-go does: a new spec, the old metadata."""
         metadata = self.lease["metadata"] if self.lease else {"name": "d", "namespace": "ns"}
         spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}
         self.put({"metadata": metadata, "spec": spec})
@@ -63,7 +63,7 @@ class FakeLeases:
 
 
 class LeasesByName:
-    """A FakeLeases for each name."""
+    """Returns a FakeLeases for each name."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, FakeLeases] = {}
@@ -101,7 +101,8 @@ class FakeLanes:
 
 
 class FakeFellows:
-    """Who works because of a Lease, shared by the workers of a test; `wipe` loses all."""
+    """The register of the workers under each Lease, shared by the workers of a test; `wipe`
+    loses all."""
 
     def __init__(self, name: str = "a") -> None:
         self.name = name
@@ -124,7 +125,7 @@ class FakeFellows:
 
 
 def us(unique: str = "1", installation: str = "a") -> LeaseIdentity:
-    """A worker of the Redis with that name."""
+    """Return a LeaseIdentity for a worker of the Redis with that name."""
     identity = LeaseIdentity("host", unique)
     identity.join(installation)
     return identity
@@ -135,6 +136,6 @@ def elect(leases: FakeLeases, clock: Clock, identity: LeaseIdentity | None = Non
 
 
 def look(election: Election, clock: Clock, seconds: float = 2.0) -> Standing:
-    """Time goes by, then one step."""
+    """Advance the time, then take one step."""
     clock.now += seconds
     return election.step()

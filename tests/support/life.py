@@ -1,7 +1,7 @@
-"""One of everything that a driver can be asked for, on a real API server, side by side.
+"""One operation of each kind that a driver can perform, on a real API server, all at the same time.
 
-`Life` prepares volumes, then `begin` starts each operation once: what a matrix of modes, pauses or
-signals by controllers needs.
+`Life` prepares volumes; `begin` then starts each operation once. Tests use this for a matrix of
+modes, pauses or signals by controller.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ATTRIBUTES = "/apis/storage.k8s.io/v1/volumeattributesclasses"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing asked of a driver.
+    """One operation of a driver.
 
     Attributes:
         method: the call.
@@ -46,7 +46,7 @@ class Operation:
 
 
 class Life:
-    """The objects of one driver; with `secret` its classes name that one for every call."""
+    """The objects of one driver; with `secret`, its classes name that Secret for every call."""
 
     def __init__(self, scene: Scene, driver: DirectoryDriver, secret: str = "") -> None:
         self.scene, self.driver, self.api = scene, driver, scene.api
@@ -68,7 +68,8 @@ class Life:
         self.before: dict[str, int] = {}
 
     def prepare(self) -> None:
-        """Volumes to work on, one attachment and one snapshot; waits until they are there."""
+        """Create the volumes to work on, one attachment and one snapshot; wait until they are
+        ready."""
         names = ("grows", "changes", "is-cut", "goes", "free", "used")
         self.scene.wait_bound(*[self._claim(one) for one in names])
         self.going, self.free, self.used = (
@@ -82,7 +83,7 @@ class Life:
         self.before = {one: self._count(one) for one in self.operations()}
 
     def operations(self) -> dict[str, Operation]:
-        """All of them, by the word that the drivers file uses."""
+        """Return all operations, by the word that the drivers file uses."""
         space = self.scene.namespace
         return {
             "create": Operation(
@@ -138,25 +139,25 @@ class Life:
         }
 
     def answer_all(self, *rules: Mapping[str, Any]) -> None:
-        """Rules of the driver that each of these calls follows; they replace what was set."""
+        """Set rules of the driver for each of these calls; they replace earlier rules."""
         methods = sorted({one.method for one in self.operations().values()})
         self.driver.set_rules(*({"method": name, **rule} for name in methods for rule in rules))
 
     def begin(self) -> None:
-        """Ask for each of them."""
+        """Start each of the operations."""
         for one in self.operations().values():
             one.begin()
 
     def called(self) -> dict[str, int]:
-        """How often each was called since `prepare`."""
+        """Return how often each method was called since `prepare`."""
         return {one: self._count(one) - before for one, before in self.before.items()}
 
     def undone(self) -> list[str]:
-        """Those whose result is not there yet."""
+        """Return the operations whose result is not visible yet."""
         return [name for name, one in self.operations().items() if not one.is_done()]
 
     def clean_up(self) -> None:
-        """While the system works; objects of the namespace go with the scene."""
+        """Remove the objects while the system works; the scene removes those of the namespace."""
         self.driver.set_rules()
         for one in self.cluster.attachments():
             self.api.delete(f"{ATTACHMENTS}/{one['metadata']['name']}")

@@ -1,4 +1,4 @@
-"""An HTTP server on a free port of this machine, for the API servers that tests make up."""
+"""An HTTP server on a free port of this machine, for simulated API servers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Self
 
 
 class LoopbackServer:
-    """A thread for each connection; use as a context manager.
+    """A server with a thread for each connection; use as a context manager.
 
-    Subclasses say in `_handler` who answers, and in `_end` what lets a request that waits go on.
+    In subclasses, `_handler` returns the class that answers requests, and `_end` lets a waiting
+    request continue.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,8 @@ class Request:
 
 
 class MemoryApi:
-    """Objects by path; `requests` are all of them, `writes` those that change something."""
+    """Stores objects by path; `requests` lists all requests, `writes` those that change
+    something."""
 
     def __init__(self) -> None:
         self.objects: dict[str, JsonObject] = {}
@@ -54,7 +55,7 @@ class MemoryApi:
     # For tests.
 
     def add(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
-        """Put or replace an object, as somebody else would; returns a copy."""
+        """Add or replace an object, as another client would; return a copy."""
         metadata = item["metadata"]
         path = resource.path(metadata["name"], namespace=metadata.get("namespace", ""))
         body = {"apiVersion": resource.api_version, "kind": resource.kind, **deepcopy(dict(item))}
@@ -62,20 +63,20 @@ class MemoryApi:
         return self._store(path, body)
 
     def of(self, resource: Resource, name: str, namespace: str = "") -> JsonObject | None:
-        """The object as it is now."""
+        """Return the object as it is now."""
         return deepcopy(self.objects.get(resource.path(name, namespace=namespace)))
 
     def change(self, resource: Resource, name: str, patch: Any, namespace: str = "") -> JsonObject:
-        """Merge something in, as somebody else would."""
+        """Merge a change into an object, as another client would."""
         path = resource.path(name, namespace=namespace)
         return self._store(path, _merged(self.objects[path], patch))
 
     def mark_deleted(self, resource: Resource, name: str, namespace: str = "") -> None:
-        """Delete as a client would: at once without finalizers."""
+        """Delete an object as a client would: at once if it has no finalizers."""
         self._delete(resource.path(name, namespace=namespace))
 
     def drop(self, resource: Resource, name: str, namespace: str = "") -> None:
-        """Remove for good, finalizers or not."""
+        """Remove an object completely, even if it has finalizers."""
         self._end(resource.path(name, namespace=namespace))
 
     def fail(self, verb: str, path: str, *errors: Exception) -> None:
@@ -83,20 +84,20 @@ class MemoryApi:
         self._planned += [(verb, path, error) for error in errors]
 
     def before(self, verb: str, path: str, happens: Callable[[], None]) -> None:
-        """Let something happen just before the next such request."""
+        """Run a function just before the next such request."""
         self._planned.append((verb, path, happens))
 
     @property
     def writes(self) -> list[Request]:
-        """The requests that change something."""
+        """Return the requests that change something."""
         return [request for request in self.requests if request.verb not in {"get", "watch"}]
 
-    # What KubeResources asks of its client.
+    # The methods that KubeResources calls on its client.
 
     def get(
         self, path: str, query: Mapping[str, Any] | None = None, *, final: Collection[int] = ()
     ) -> JsonObject:
-        """One object, or a list in one page."""
+        """Return one object, or a list in one page."""
         self._reach("get", path)
         if path in self.objects:
             return deepcopy(self.objects[path])
@@ -120,7 +121,8 @@ class MemoryApi:
         return self._write(path, deepcopy(body))
 
     def patch(self, path: str, patch: Any, content_type: str) -> JsonObject:
-        """JSON patch, merge patch, or a strategic one that differs from it in finalizers alone."""
+        """Apply a JSON patch, a merge patch, or a strategic patch that differs from it only for
+        finalizers."""
         self._reach("patch", path, patch)
         current = self._at(path)
         if content_type == JSON_PATCH:
@@ -144,7 +146,8 @@ class MemoryApi:
     def watch_raw(
         self, path: str, query: Mapping[str, Any], *, read_timeout_seconds: float
     ) -> SimpleNamespace:
-        """The deletions of one object that are remembered; tests forget them in `deleted`."""
+        """Return the remembered deletions of one object; tests forget them by emptying
+        `deleted`."""
         del read_timeout_seconds
         self._reach("watch", path)
         name = query["fieldSelector"].removeprefix("metadata.name=")
@@ -156,7 +159,7 @@ class MemoryApi:
         ]
         return SimpleNamespace(lines=lambda: iter(events), close=lambda: None)
 
-    # Inside.
+    # Internal functions.
 
     def _reach(self, verb: str, path: str, body: Any = None) -> None:
         self.requests.append(Request(verb, _short(path), deepcopy(body)))
@@ -182,7 +185,7 @@ class MemoryApi:
         if version not in {None, known["resourceVersion"]}:
             raise ConflictError(409, "Conflict", "the object has been modified")
         if path.endswith("/status"):
-            # A claim's status subresource takes changes of the metadata too (R-035).
+            # A claim's status subresource also accepts changes to the metadata (R-035).
             metadata = body["metadata"] if "/persistentvolumeclaims/" in path else known
             body = {**current, "metadata": {**metadata}, "status": body.get("status")}
         elif _has_status_subresource(path):
@@ -224,7 +227,8 @@ class MemoryApi:
         namespace, plural = inner.partition("/")[0], path.rpartition("/")[2]
         root = root.removesuffix(f"/{plural}")
         wanted = [one for one in str(query.get("labelSelector", "")).split(",") if one]
-        # The one field that is ever asked for here; others let everything pass.
+        # Only this field is ever selected here; a selector for any other field matches every
+        # object.
         field, _, name = str(query.get("fieldSelector", "")).partition("=")
         name = name if field == "metadata.name" else ""
         return [
@@ -243,7 +247,7 @@ class MemoryApi:
 
 
 def _has_labels(labels: Mapping[str, str], wanted: list[str]) -> bool:
-    """`name=value` and `name` of a selector."""
+    """Return True if the labels match a selector with `name=value` and `name` terms."""
     return all(one in {*labels, *(f"{name}={labels[name]}" for name in labels)} for one in wanted)
 
 
@@ -259,7 +263,7 @@ def _short(path: str) -> str:
 
 
 def _words(path: str) -> str:
-    """`volumeattachments.storage.k8s.io "va"`, as the API server says it."""
+    """Return an object's name in the API server's form, `volumeattachments.storage.k8s.io "va"`."""
     parts = path.strip("/").split("/")
     group = parts[1] if parts[0] == "apis" else ""
     rest = parts[3:] if group else parts[2:]
@@ -273,7 +277,7 @@ def _has_status_subresource(path: str) -> bool:
 
 
 def _without_status(body: JsonObject) -> JsonObject:
-    """What a write that is not of the status subresource says of one is dropped, unsaid."""
+    """Drop the changes to the status from a write that does not use the status subresource."""
     return {name: value for name, value in body.items() if name != "status"}
 
 
@@ -291,7 +295,7 @@ def _merged(target: Any, patch: Any) -> Any:
 
 
 def _finalizers_merged(item: JsonObject, patch: JsonObject) -> JsonObject:
-    """The merge patch that does what a strategic one does to finalizers."""
+    """Convert a strategic merge patch of finalizers to an equivalent merge patch."""
     known = item["metadata"].get("finalizers") or []
     metadata = dict(patch.get("metadata") or {})
     gone = metadata.pop("$deleteFromPrimitiveList/finalizers", [])
@@ -302,7 +306,7 @@ def _finalizers_merged(item: JsonObject, patch: JsonObject) -> JsonObject:
 
 
 def _json_patched(item: JsonObject, operations: list[JsonObject]) -> JsonObject:
-    """RFC 6902: add, remove, replace, test; any failure is the server's 422."""
+    """RFC 6902: add, remove, replace, test; any failure is the API server's 422."""
     result = deepcopy(item)
     for operation in operations:
         steps = [
@@ -325,7 +329,7 @@ def _apply(result: JsonObject, steps: list[str], operation: JsonObject) -> None:
         if isinstance(target, list):
             assert target[int(last)] == operation["value"]
         else:
-            # As the API server's library: the test of a missing field against null holds.
+            # As in the API server's library, testing a missing field for null succeeds.
             assert target.get(last) == operation["value"]
     elif isinstance(target, list):
         if verb == "remove":

@@ -1,4 +1,5 @@
-"""Builders of classes and volumes for migration tests: only what a case names, the rest plain."""
+"""Builders of classes and volumes for migration tests; every field that a case does not name is
+empty."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ Json = dict[str, Any]
 
 
 def in_tree_class(provisioner: str, /, topologies: list[Json] | None = None, **fields: Any) -> Json:
-    """A class of an in-tree plugin; `topologies` is its allowedTopologies."""
+    """Return a class of an in-tree plugin; `topologies` is its allowedTopologies."""
     storage_class: Json = {"metadata": {"name": "fast"}, "provisioner": provisioner, **fields}
     if topologies is not None:
         storage_class["allowedTopologies"] = topologies
@@ -16,17 +17,17 @@ def in_tree_class(provisioner: str, /, topologies: list[Json] | None = None, **f
 
 
 def topology(key: str, *values: str) -> Json:
-    """One allowedTopologies entry with one expression."""
+    """Return one allowedTopologies entry with one expression."""
     return {"matchLabelExpressions": [{"key": key, "values": list(values)}]}
 
 
 def expression(key: str, *values: str) -> Json:
-    """One node selector expression."""
+    """Return one node selector expression."""
     return {"key": key, "operator": "In", "values": list(values)}
 
 
 def affinity(*terms: list[Json]) -> Json:
-    """A volume's nodeAffinity; each term is a list of expressions."""
+    """Return a volume's nodeAffinity; each term is a list of expressions."""
     return {"required": {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}}
 
 
@@ -39,7 +40,7 @@ def volume(
     node_affinity: Json | None = None,
     **spec: Any,
 ) -> Json:
-    """A volume `pv-1` with one source."""
+    """Return a volume `pv-1` with one source."""
     metadata: Json = {"name": "pv-1"}
     if labels is not None:
         metadata["labels"] = labels
@@ -52,5 +53,5 @@ def volume(
 
 
 def csi_volume(driver: str, handle: str, /, *, csi: Json | None = None, **fields: Any) -> Json:
-    """A CSI volume; `csi` adds to its csi block."""
+    """Return a CSI volume; `csi` adds to its csi block."""
     return volume("csi", {"driver": driver, "volumeHandle": handle, **(csi or {})}, **fields)

@@ -1,7 +1,7 @@
-"""What did the reference do with migrated classes and volumes? The recorded cases, condensed.
+"""Reads what csi-provisioner did with migrated classes and volumes, from the recorded cases.
 
-Of each case the input objects, what the driver was asked and answered, and the volume and error
-events that resulted. Nothing is judged or changed on the way.
+For each case, it returns the input objects, the driver's requests and answers, and the resulting
+volume and error events. It judges and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.support.spec_ids import PARITY
 
 
 def condense(case: dict[str, Any]) -> dict[str, Any]:
-    """The parts of one recorded case that the pure translation answers for."""
+    """Return those parts of one recorded case that depend only on the translation."""
     objects = case["objects_before"]
     recorded = case["recorded"]
     return {
@@ -33,6 +33,6 @@ def condense(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def records() -> list[dict[str, Any]]:
-    """All recorded cases of migration."""
+    """Return all recorded cases of migration."""
     paths = sorted((PARITY / "cases").glob("mig-*.json"))
     return [condense(json.loads(path.read_text())) for path in paths]

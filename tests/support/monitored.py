@@ -1,4 +1,5 @@
-"""Two watchers and three workers that a real Prometheus scrapes, over many drivers, to be broken.
+"""Two watchers and three workers with many drivers, scraped by a real Prometheus, for tests that
+break them.
 
 ```
 with Monitored(directory, plane, redis_binary, ["steady", "full", ...]) as world:
@@ -44,14 +45,14 @@ from workers.queue.names import NAMES
 from workers.queue.seal import new_key
 
 WATCHERS, WORKERS = ("watcher-0", "watcher-1"), ("worker-0", "worker-1", "worker-2")
-# A scrape may take 10 s in an installation, whatever it is here.
+# In an installation, a scrape may take 10 s, so that is the limit here too.
 SCRAPE_LIMIT_SECONDS = 10.0
 PLUGINS = (plugins.ScriptedProvisioner, plugins.Broken)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request to the API server that our processes made, as its audit log has it."""
+    """One request from a csi-fleet process to the API server, as the audit log recorded it."""
 
     at: float
     verb: str
@@ -60,7 +61,7 @@ class Request:
 
 
 class Monitored(Running):
-    """All of it but the control plane, which must write an audit log.
+    """All processes except the control plane, which must write an audit log.
 
     Args:
         directory: made if missing.
@@ -83,7 +84,7 @@ class Monitored(Running):
         self.plane = plane
         self.tag = f"t{uuid.uuid4().hex[:6]}"
         self.roles, self.limits = list(roles), dict(limits)
-        # A socket's path has 107 bytes at most, which pytest's folders may exceed.
+        # A socket's path has at most 107 bytes, and pytest's folders may be longer.
         names = [self.driver(role) for role in self.roles]
         publishing = [self.driver(role) for role in self.roles if role == "attach"]
         self.host = DriverHost(directory.parent / self.tag, names, publishing=publishing)
@@ -106,11 +107,11 @@ class Monitored(Running):
         self.client: Any = None
 
     def driver(self, role: str) -> str:
-        """Its driver's name."""
+        """Return the name of a role's driver."""
         return f"{role}.{self.tag}.example.org"
 
     def role(self, subject: str) -> str:
-        """The role that a driver, a class or a scraped address belongs to."""
+        """Return the role to which a driver, a class or a scraped address belongs."""
         for name, port in self.ports.items():
             if subject == f"127.0.0.1:{port}":
                 return name
@@ -155,7 +156,7 @@ class Monitored(Running):
     # Processes.
 
     def serve(self, *roles: str, **elsewhere: str) -> None:
-        """The drivers file's content: drivers of the host, and others by endpoint."""
+        """Write the drivers file: drivers of the host, and others by endpoint."""
         entries = [
             {"name": self.driver(role), "endpoint": self.host.address(self.driver(role))}
             | (
@@ -166,16 +167,16 @@ class Monitored(Running):
             for role in roles
         ]
         entries += [{"name": self.driver(k), "endpoint": v} for k, v in elsewhere.items()]
-        # Longer than a story: who hangs does not fail.
+        # Longer than a story, so that a hanging call does not fail.
         document = {"defaults": {"timeouts": {"create": "600s"}}, "drivers": entries}
         draft = self.directory / "drivers.draft"
         draft.write_text(yaml.safe_dump(document))
         draft.replace(self.directory / "drivers.yaml")
 
     def run(self, name: str) -> None:
-        """Start one of the five, again if it was killed."""
+        """Start one of the five processes, also after it was killed."""
         if name in self.processes:
-            self.processes[name].kill()  # and reap
+            self.processes[name].kill()  # reaps the killed process too
         state = self.directory / name
         state.mkdir(mode=0o700, exist_ok=True)
         for old in state.glob("*.ready"):
@@ -201,19 +202,19 @@ class Monitored(Running):
         )
 
     def is_ready(self, name: str) -> bool:
-        """Raises RuntimeError when it ended instead."""
+        """Return True if the process is ready; raise RuntimeError if it has ended."""
         process = self.processes[name]
         if not process.is_running():
             raise RuntimeError(f"{name} ended:\n{process.log_tail(30)}")
         return any((self.directory / name).glob("*.ready"))
 
     def signal(self, number: signal.Signals, *names: str) -> None:
-        """SIGSTOP, SIGCONT or SIGKILL some of them."""
+        """Send SIGSTOP, SIGCONT or SIGKILL to some of the processes."""
         for name in names:
             self.processes[name].signal(number)
 
     def attach(self, role: str, volume: str) -> None:
-        """Ask for one volume on a node of that role's driver."""
+        """Create a VolumeAttachment for one volume and a node of that role's driver."""
         node, driver = f"node-{self.tag}", self.driver(role)
         storage, metadata = "storage.k8s.io/v1", {"name": node}
         drivers = [{"name": driver, "nodeID": node, "topologyKeys": []}]
@@ -228,11 +229,11 @@ class Monitored(Running):
         )  # fmt: skip
 
     def cut_api(self) -> None:
-        """Nobody listens any more where the second watcher believes the API server to be."""
+        """Stop the proxy through which the second watcher reaches the API server."""
         self._cut()
 
     def mend_api(self) -> None:
-        """The same port again."""
+        """Start the proxy again on the same port."""
         assert self._way is not None
         port, self._way = self._way.port, Proxy("127.0.0.1", self.plane.ports.api)
         self._way.port = port
@@ -242,10 +243,10 @@ class Monitored(Running):
         if self._way is not None:
             self._way.stop()
 
-    # What is true, asked of others than those who export it.
+    # The true state, from sources other than the exported metrics.
 
     def scrape(self, name: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-        """What one process shows by itself, within the time that a scrape has."""
+        """Return the metrics of one process, read within a scrape's time limit."""
         url = f"http://127.0.0.1:{self.ports[name]}/metrics"
         text = requests.get(url, timeout=SCRAPE_LIMIT_SECONDS).text
         found: dict[str, list[tuple[dict[str, str], float]]] = {}
@@ -255,7 +256,8 @@ class Monitored(Running):
         return found
 
     def wait_scraped(self) -> None:
-        """Until Prometheus has what every process shows now, a first count of each kind too."""
+        """Wait until Prometheus has the current metrics of every process, including first
+        counts."""
         since = time.time()
 
         def scraped() -> bool:
@@ -265,7 +267,7 @@ class Monitored(Running):
         wait_until(scraped, START_SECONDS, "every process is scraped")
 
     def log_lines(self, message: str, since: float, until: float) -> list[dict[str, Any]]:
-        """Lines of the workers' logs with that message, between two times."""
+        """Return the lines of the workers' logs with that message, between two times."""
         return [
             line
             for name in WORKERS
@@ -274,7 +276,7 @@ class Monitored(Running):
         ]
 
     def requests_made(self, since: float, until: float) -> list[Request]:
-        """What our processes asked the API server, watches apart."""
+        """Return the requests of csi-fleet's processes to the API server, without watches."""
         found = []
         for event in self._lines(self.plane.audit_log):
             if event.get("stage") != "ResponseComplete" or event["verb"] == "watch":
@@ -291,13 +293,14 @@ class Monitored(Running):
         return found
 
     def entries(self, name: str) -> int:
-        """How many fields the hash of that name has, or those of all drivers together."""
+        """Return the number of fields in the hash of that name, or in those of all drivers
+        together."""
         entry = NAMES[name]
         keys = self.client.scan_iter(f"{entry.full}*") if entry.is_family else [entry.full]
         return sum(int(self.client.hlen(key)) for key in keys)
 
     def keys_by_state(self) -> dict[str, int]:
-        """How many keys Redis holds in each state, from the structures themselves."""
+        """Return the number of keys in each state, counted in the structures of Redis."""
         found = dict.fromkeys(("ready", "retry", "running"), 0)
         for state, family in zip(found, ("ready", "retry", "leased"), strict=True):
             for name in self.client.scan_iter(f"csifleet:{family}:*", count=1000):
@@ -307,7 +310,7 @@ class Monitored(Running):
         return found
 
     def running_on(self, name: str, role: str) -> int:
-        """Keys of a role's driver that this worker holds."""
+        """Return the number of keys of a role's driver that this worker holds."""
         pid = str(self.processes[name].pid)
         leases: dict[Any, Any] = self.client.hgetall("csifleet:leases")
         return sum(
@@ -325,7 +328,7 @@ class Monitored(Running):
 
 
 def is_alive(process: Process) -> bool:
-    """Whether it could answer: it runs and is not stopped."""
+    """Return True if the process could answer: it runs and is not stopped."""
     with suppress(OSError):
         os.kill(process.pid, 0)
         return (

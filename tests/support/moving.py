@@ -1,8 +1,8 @@
-"""Faults that move what everything else is measured by: clocks, revisions, classes, names, silence.
+"""Faults that change what other parts rely on: clocks, revisions, classes, names, silent watches.
 
-They are drawn with those of `Faults`, and need a system with `has_clocks` and `has_slow_lists`. A
-test says what users do meanwhile (`feed`), and again after a restore of etcd (`reapply`); their
-claims and snapshots are in `cuts`.
+They are drawn together with those of `Faults`, and need a system with `has_clocks` and
+`has_slow_lists`. The test defines what users do meanwhile (`feed`), and again after a restore of
+etcd (`reapply`); the users' claims and snapshots are in `cuts`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LISTED = ("volumeattachments", "persistentvolumes", "persistentvolumeclaims", "s
 LOST_ANSWER = {"code": "UNAVAILABLE", "after_work": True}
 PREFIX_FLAG = "--volume-name-prefix=vol"
 ENDS_LEASES = {*LOSES_LEASES, "clock of redis", "etcd restored", "names change"}
-SECONDS = 180  # all watches may have been silent for a while before
+SECONDS = 180  # before a restore, all watches may have been silent for a while
 DEAD_CLAIMS, DEAD_CALLS = 10, 6
 
 
 class MovingFaults(Faults):
-    """What can be done to a system whose users are played by `Cuts`.
+    """The faults for a system in which `Cuts` simulates the users.
 
     Args:
         system: the system.
@@ -64,35 +64,39 @@ class MovingFaults(Faults):
             for name in ("east", "west")
         }
         self.remade = self.restores = 0
-        self.waits: list[float] = []  # seconds of living claims while another storage was dead
-        # What a restore of etcd made the API server forget; the storage may still have it.
+        # How many seconds living claims waited while another storage system was dead.
+        self.waits: list[float] = []
+        # Objects that a restore of etcd removed from the API server; the storage may still have
+        # their volumes.
         self.lost_volumes: set[str] = set()
         self.lost_snapshots: set[str] = set()
         self.lost_pairs: set[tuple[str, str]] = set()
         self.set_rules()
 
     def feed(self, count: int) -> None:
-        """Users ask for some things and give up others."""
+        """Let users create some objects and delete others."""
         raise NotImplementedError
 
     def known(self) -> tuple[set[str], set[str], set[tuple[str, str]]]:
-        """Handles of volumes and snapshots, and pairs of handle and node id, by the API server."""
+        """Return the handles of volumes and snapshots, and pairs of handle and node id, from the
+        API server."""
         raise NotImplementedError
 
     def reapply(self) -> None:
-        """Users find objects gone, or back, and ask again."""
+        """Let users notice missing or returned objects, and create or delete them again."""
         raise NotImplementedError
 
     def set_rules(self, *first: JsonObject) -> None:
-        """The driver's rules: some in front of the usual ones."""
+        """Set the driver's rules: some additional ones before the usual ones."""
         self.system.driver.set_rules(*first, *self.rules)
 
     def step_clock(self, name: str) -> None:
-        """By an hour or a day, forward or back."""
+        """Set a part's clock forward or back by an hour or a day."""
         self.system.step_clock(name, self.random.choice(STEPS))
 
     def restore_etcd(self) -> None:
-        """From a backup of a while before; users and workers went on since."""
+        """Restore etcd from a backup that was made earlier; users and workers have continued
+        since then."""
         backup = self.system.plane.back_up()
         for _ in range(5):
             self.feed(self.share)
@@ -107,7 +111,8 @@ class MovingFaults(Faults):
         self.reapply()
 
     def remake_class(self) -> None:
-        """While calls for its claims have no known end; some of the claims go as well."""
+        """Recreate a class while calls for its claims have an unknown outcome; delete some of
+        the claims too."""
         self.remade += 1
         name, driver = f"anew{self.remade}", self.system.driver.name
         made = {"made": name}
@@ -123,26 +128,26 @@ class MovingFaults(Faults):
         self.insist(lambda: self.scene.storage_class(driver, name, parameters=again))
         for claim in claims[:2]:
             self.cuts.drop_claim(claim)
-        # Else a backup of etcd may give the claim back without its volume's record: nobody could
-        # know then what the volume was made with.
+        # Otherwise a backup of etcd could restore the claim without the record of its volume, and
+        # no process could know the parameters of the volume.
         wait_until(lambda: self.are_bound(claims[2:]), SECONDS, "claims of a class made anew")
         self.set_rules()
 
     def calls_with(self, parameters: dict[str, str]) -> list[object]:
-        """Calls to CreateVolume with these parameters and perhaps others."""
+        """Return the calls to CreateVolume with these parameters."""
         calls = self.system.driver.calls("CreateVolume")
         wanted = parameters.items()
         return [one for one in calls if wanted <= one.request.get("parameters", {}).items()]
 
     def are_bound(self, names: list[str]) -> bool:
-        """Whether they are; the error names those that are not."""
+        """Return True if all these claims are bound; the error names those that are not."""
         found = self.scene.claims()
         phases = {name: (found.get(name) or {}).get("status", {}).get("phase") for name in names}
         assert set(phases.values()) <= {"Bound"}, phases
         return True
 
     def remake_snapshot_class(self) -> None:
-        """While answers to CreateSnapshot are lost."""
+        """Recreate the snapshot class while answers to CreateSnapshot are lost."""
         self.remade += 1
         self.set_rules({"method": "CreateSnapshot", "times": 4, **LOST_ANSWER})
         claims = self.insist(self.scene.claims)
@@ -157,7 +162,7 @@ class MovingFaults(Faults):
         self.set_rules()
 
     def are_cut(self) -> bool:
-        """Whether each wanted snapshot is ready, but for those that nothing can be cut from."""
+        """Return True if each wanted snapshot is ready, except those that cannot be created."""
         claims, found = self.scene.claims(), self.cuts.found()
         waiting = [
             name
@@ -169,7 +174,7 @@ class MovingFaults(Faults):
         return True
 
     def change_names(self) -> None:
-        """One worker starts with another prefix for its volumes' names, or without it again."""
+        """Restart one worker with another prefix for its volumes' names, or without the prefix."""
         part = self.system.parts[self.any_worker()]
         if PREFIX_FLAG in part.command:
             part.command.remove(PREFIX_FLAG)
@@ -178,13 +183,13 @@ class MovingFaults(Faults):
         part.kill()
 
     def silence_watches(self) -> None:
-        """Of one watcher, or of all: they stay open and bring nothing any more."""
+        """Let the watches of one watcher, or of all, stay open without delivering events."""
         names = self.system.watchers_()
         for name in self.random.choice([names, names[:1], names[1:]]):
             self.system.api_ways[name].fall_silent()
 
     def restart_watchers(self) -> None:
-        """All at once, and one kind takes long to be listed."""
+        """Restart all watchers at once, while the list of one kind takes long."""
         resource = self.random.choice(LISTED)
         for lists in self.system.lists.values():
             lists.hold(resource, self.random.uniform(5, 12))
@@ -192,7 +197,7 @@ class MovingFaults(Faults):
             self.system.kill(name)
 
     def kill_one_storage(self) -> None:
-        """A driver of two: claims of the living one do not wait for the dead one."""
+        """Let one of two storage systems fail; claims for the other one must not wait."""
         east = {"storage": "east"}
         before = len(self.calls_with(east))
         self.set_rules({"method": "CreateVolume", "match": "storage=east", "code": "UNAVAILABLE"})

@@ -29,7 +29,7 @@ META = {
 
 
 class Driver:
-    """All services over one fake mounter."""
+    """All services of the driver, which share one fake mounter."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
         usual: dict[str, Any] = {"delete_in_background": False, "node_id": "node-1"}
@@ -91,7 +91,7 @@ class Driver:
         )
 
     def names(self) -> list[str]:
-        """Directories of the share, without the driver's own."""
+        """Return the directories of the share, without the driver's own."""
         return sorted(one.name for one in self.share.iterdir() if one.name != RESERVED)
 
 

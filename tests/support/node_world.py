@@ -1,7 +1,7 @@
-"""A driver's DaemonSet: on each node a driver and a csi-fleet.
+"""A driver's DaemonSet: a driver and a csi-fleet on each node.
 
-They share one driver name, one namespace and the API server; and a Redis, or each has its own, as
-drop-ins do, and they know nothing of each other.
+All nodes share one driver name, one namespace and the API server. Either they also share one Redis,
+or each has its own Redis, as drop-ins do, and does not know the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FLAGS = (
 
 
 class Node:
-    """One of them; the folder of its program may be wiped while it is down."""
+    """One node; the folder of its program may be deleted while the node is down."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Node:
         )
 
     def kill_fleet(self, *, wipe: bool = True) -> None:
-        """SIGKILL to all its processes, as a node that loses power; and its Redis is empty."""
+        """Kill all processes of the node and empty its Redis, as when a node loses power."""
         assert self.fleet.process is not None
         for part in ("redis-server", "worker", "watcher", "beat"):
             for pid in self.fleet.parts(part):
@@ -84,7 +84,7 @@ class Node:
 
 
 class NodeWorld:
-    """Nodes `<scene>-a`, `-b`, ... of one driver."""
+    """The nodes `<scene>-a`, `-b`, ... of one driver."""
 
     def __init__(
         self,
@@ -143,11 +143,12 @@ class NodeWorld:
         return self.scene.storage_class(self.driver, "now", volumeBindingMode="Immediate")
 
     def stored(self) -> dict[str, list[str]]:
-        """Node -> ids of the volumes in its storage."""
+        """Return the ids of the volumes in each node's storage."""
         return {one.name: sorted(one.driver.volumes()) for one in self.nodes}
 
     def check(self) -> None:
-        """Exactly one volume for each PV, at the node that the PV names, and none else."""
+        """Assert that the nodes store exactly one volume for each PV, on the node that the PV
+        names, and no other."""
         owned = sorted((node_of(one), handle_of(one)) for one in self.scene.volumes())
         found = sorted((node, volume) for node, some in self.stored().items() for volume in some)
         assert found == owned, f"stored {found}, PVs {owned}"

@@ -1,4 +1,4 @@
-"""A cluster that runs one overlay as shipped: control plane, Redis, its pods, its drivers.
+"""A cluster that runs one overlay as shipped: control plane, Redis, its pods and its drivers.
 
 ```
 world = World("prod-central", redis_binary, directory)
@@ -36,13 +36,13 @@ SECRETS = Path("/etc/csi-fleet/driver-tls")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Where an overlay's workers are: kind, namespace and name of their workload, its account."""
+    """The workers of an overlay: kind, namespace and name of their workload, and their account."""
 
     kind: str
     namespace: str
     name: str
     account: str
-    owner: str = ""  # kind of the owner of capacity objects, where the overlay publishes them
+    owner: str = ""  # The kind of the owner of capacity objects, if the overlay publishes them.
 
 
 SHAPES = {
@@ -103,7 +103,8 @@ class World:
             )  # fmt: skip
 
     def beside(self, node: str) -> dict[str, Path]:
-        """A driver in the worker's pod; both pods of a Deployment see one storage."""
+        """Start a driver next to the worker in its pod; both pods of a Deployment share one
+        storage."""
         is_local = self.shape.kind == "DaemonSet"
         place = node if is_local else "shared"
         folder = self.folder / place
@@ -117,7 +118,8 @@ class World:
         return {"socket": folder}
 
     def central_driver(self) -> dict[str, Path]:
-        """A driver over TCP that asks for certificates; only its address in the file changes."""
+        """Start a driver over TCP that requires client certificates; only its address in the
+        file changes."""
         folder = self.folder / "driver-tls"
         if self.drivers:
             return {"driver-tls": folder}
@@ -149,7 +151,8 @@ class World:
 
 
 def make_driver_certificates(folder: Path, host: str) -> None:
-    """For both sides, by an authority of their own; in place of those that are there."""
+    """Create certificates for both sides, signed by a separate authority, in place of the
+    existing ones."""
     with tempfile.TemporaryDirectory() as name:
         fresh = Path(name)
         make_ca(fresh, "ca")

@@ -1,12 +1,12 @@
 """Compares csi-fleet with the recorded cases of the Go sidecars: `make parity`.
 
-The cases and their runner are in tests/parity. Starts control planes of its own, more than one: a
-snapshot controller serves a whole cluster, so that a cluster takes one case with it at a time.
-
-Records of a known defect of the reference are not compared (docs/differences.md says what ours does
-instead). A case's waits begin when csi-fleet works. One that fails beside others on a busy machine
-is run once more alone, and only that second result counts. What csi-fleet remembers of its first
-run (calls whose end is unknown) is removed before: it would be finished in the second.
+The cases and their runner are in tests/parity. This program starts several control planes, because
+a snapshot controller serves a whole cluster, so a cluster can run only one case with a snapshot
+controller at a time. If the recording contains a known defect of the Go sidecar, the case is not
+compared (docs/differences.md describes what csi-fleet does instead). A case's waits begin when
+csi-fleet is ready. If a case fails while others run on a busy machine, it is run once more alone,
+and only the second result counts. Before the second run, csi-fleet's records of calls with unknown
+outcome are removed, because the second run would finish those calls.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from workers.controllers import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = 2
-UP = ("watcher", "worker-0", "beat")  # a case's waits begin when these work
-JOBS = 2  # in each cluster; each is a whole csi-fleet: watcher, worker, beat and Redis
+UP = ("watcher", "worker-0", "beat")  # the waits of a case begin when these controllers are ready
+JOBS = 2  # in each cluster; each is a complete csi-fleet: watcher, worker, beat and Redis
 
 
 def command_template() -> str:
-    """The runner's command line for csi-fleet, with the runner's own placeholders left in."""
+    """Return the runner's command line for csi-fleet, with the runner's own placeholders."""
     program = Path(sys.executable).with_name("csi-fleet")
     return (
         f"{program} run --controllers={{component}} --kubeconfig={{kubeconfig}} "
@@ -45,7 +45,7 @@ def command_template() -> str:
 
 
 def runnable(case: Path) -> bool:
-    """Whether all sidecars of the case are controllers of ours."""
+    """Return True if csi-fleet has a controller for each sidecar of the case."""
     content = json.loads(case.read_text())
     parts = [content, *content.get("with", ())]
     known = {spec.name for spec in catalogue.SPECS}
@@ -53,21 +53,22 @@ def runnable(case: Path) -> bool:
 
 
 class Runners:
-    """The runner's processes, which end when we do."""
+    """The runner's processes, which end with this process."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self._running: set[subprocess.Popen[str]] = set()
 
     def run(self, kubeconfig: Path, cases: list[Path], jobs: int) -> set[str]:
-        """Run the runner over `cases`, pass its output on and return the ids that were ok.
+        """Run the runner over `cases`, print its output and return the ids of the cases that
+        passed.
 
         Raises:
             subprocess.CalledProcessError: the runner itself broke (neither passed nor failed).
         """
         command = self.command(kubeconfig, cases, jobs)
         env = os.environ | {"CSI_PROTO": str(ROOT / "csi_client" / "proto" / "csi.proto")}
-        env.pop("KUBECONFIG", None)  # it would win over --kubeconfig
+        env.pop("KUBECONFIG", None)  # it would override --kubeconfig
         passed = set()
         with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as runner:
             assert runner.stdout is not None
@@ -82,7 +83,7 @@ class Runners:
         return passed
 
     def command(self, kubeconfig: Path, cases: list[Path], jobs: int) -> list[str]:
-        """The runner's command line."""
+        """Return the runner's command line."""
         options = self.options
         return [
             *(sys.executable, "-u", str(PARITY / "runner" / "run.py"), "compare"),
@@ -96,13 +97,13 @@ class Runners:
         ]
 
     def stop(self) -> None:
-        """They stop their provisioners, then end."""
+        """Let the runners stop their provisioners and end."""
         for runner in tuple(self._running):
             runner.send_signal(signal.SIGINT)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Select the cases, run them, judge; returns the exit code."""
+    """Select the cases, run them and judge the results; return the exit code."""
     parser = argparse.ArgumentParser(prog="parity", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="regular expression over case ids")
     parser.add_argument("--folder", default="", help="regular expression over the case folders")
@@ -130,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def is_defect(case: Path) -> bool:
-    """True if the whole record shows a known defect of the reference."""
+    """Return True if the whole recording shows a known defect of the Go sidecar."""
     content = json.loads(case.read_text())
     return "reference_defect" in content and "defect_parts" not in content
 
@@ -152,9 +153,9 @@ def run_twice(
     options: argparse.Namespace,
     runners: Runners | None = None,
 ) -> set[str]:
-    """Run the cases over all clusters, then those that failed once more, one at a time."""
+    """Run the cases on all clusters, then run the failed cases once more, one at a time."""
     runners = runners or Runners(options)
-    # Neighbours are alike, so each cluster gets of every sort as many.
+    # Neighbouring cases are similar, so each cluster gets the same number of each sort.
     parts = [cases[index :: len(kubeconfigs)] for index in range(len(kubeconfigs))]
     with ThreadPoolExecutor(len(parts)) as pool:
         try:
@@ -178,11 +179,11 @@ def run_twice(
 
 
 def run_on_cluster(cases: list[Path], options: argparse.Namespace) -> set[str]:
-    """Run on the given cluster, or on some started for it."""
+    """Run on the given cluster, or on clusters started for this run."""
     if options.kubeconfig:
         return run_twice([options.kubeconfig], cases, options)
     with ExitStack() as stack:
-        # What a thread started ends with that thread, so the pool stays.
+        # Processes end with the thread that started them, so the pool stays open.
         pool = stack.enter_context(ThreadPoolExecutor())
         planes = []
         for _ in range(min(CLUSTERS, len(cases))):
@@ -194,7 +195,7 @@ def run_on_cluster(cases: list[Path], options: argparse.Namespace) -> set[str]:
 
 
 def prepare(plane: ControlPlane) -> None:
-    """Start it, with what the runner needs beside the CRDs of every control plane."""
+    """Prepare the cluster with what the runner needs in addition to the usual CRDs."""
     plane.start()
     with plane.api() as api:
         for manifest in sorted((PARITY / "runner" / "crds").glob("*.yaml")):

@@ -1,8 +1,9 @@
-"""What of the specification is implemented and tested, and where? Writes docs/parity.md.
+"""Writes docs/parity.md, which shows where each rule of the specification is implemented and
+tested.
 
 `python -m tests.support.parity_table` reads docs/spec and the recorded cases, scans sources and
-tests, and writes the document. Cases that are deliberately left out stand in docs/not-covered.yaml
-with their reason.
+tests, and writes the document. docs/not-covered.yaml lists cases that are deliberately left out,
+with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "parity.md"
 NOT_COVERED = ROOT / "docs" / "not-covered.yaml"
 
-# More places than this are counted, not listed: a cell is for finding the first one.
+# If there are more places than this, the cell contains their number instead of a list.
 _LISTED = 6
 
 _HEAD = """\
@@ -35,13 +36,14 @@ are under `tests/`.
 
 
 def read_not_covered() -> dict[str, str]:
-    """Case id -> why no test covers it."""
+    """Return the reasons why no test covers a case, by the case's id."""
     reasons: dict[str, str] | None = yaml.safe_load(NOT_COVERED.read_text(encoding="utf-8"))
     return reasons or {}
 
 
 def render(ids: Sequence[SpecId], sources: Places, tests: Places, reasons: dict[str, str]) -> str:
-    """The document's text: a summary, then a table per section in the specification's order."""
+    """Return the document's text: a summary, then a table per section in the specification's
+    order."""
     lines = [_HEAD, *_summary(ids, sources, tests, reasons)]
     for (document, section), group in groupby(ids, key=lambda i: (i.document, i.section)):
         members = list(group)
@@ -95,7 +97,7 @@ def _cell(places: list[str] | tuple[str, ...]) -> str:
 
 
 def current() -> str:
-    """The document as it should be now."""
+    """Return the document as it should be now."""
     return render(read_spec(), source_citations(ROOT), test_citations(ROOT), read_not_covered())
 
 

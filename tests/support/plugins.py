@@ -1,8 +1,8 @@
 """Provisioners that do what a test writes into a folder, for `csi-fleet run --provisioner`.
 
-Each kind has its folder below TEST_PLUGIN_DIR: `rules.json` maps a claim to a list of words, one
-per call, the last one stays; `calls.jsonl` is what was called; `volumes/` are the volumes. The
-provisioner's name is `<TEST_PLUGIN_TAG>.example.com/<kind>`.
+Each kind has its own folder below TEST_PLUGIN_DIR. `rules.json` maps a claim to a list of words,
+one for each call; the last word is repeated. `calls.jsonl` records the calls; `volumes/` contains
+the volumes. The provisioner's name is `<TEST_PLUGIN_TAG>.example.com/<kind>`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ScriptedProvisioner:
 
 
 class Guarded(ScriptedProvisioner):
-    """Takes claims labelled `wanted=yes`, keeps volumes labelled `keep=yes`."""
+    """Accepts claims with the label `wanted=yes`; keeps volumes with the label `keep=yes`."""
 
     kind = "guarded"
     options = Options()
@@ -115,7 +115,7 @@ class Backoff(ScriptedProvisioner):
 
 
 class Broken(ScriptedProvisioner):
-    """Its guard has a mistake while its rules say so: an error that nobody expects in a pass."""
+    """Its guard raises an error that a reconcile does not expect, while its rules say so."""
 
     kind = "broken"
 
@@ -131,7 +131,7 @@ ALL = (ScriptedProvisioner, Guarded, Block, Backoff)
 
 
 class Script:
-    """The folder of one kind, as plug-in and test see it.
+    """The folder of one kind, as used by the plug-in and by the test.
 
     A test sets `namespace`, so that `set` and `calls` need only the claim's name.
     """
@@ -143,7 +143,7 @@ class Script:
         self.volumes.mkdir(parents=True, exist_ok=True)
 
     def set(self, action: str, claim: str, *words: str) -> None:
-        """What the next calls do; the last word stays."""
+        """Set what the next calls do; the last word is repeated."""
         rules = self._rules()
         rules[f"{action} {self.namespace}/{claim}"] = list(words)
         self._write(rules)

@@ -1,4 +1,5 @@
-"""Runs our containers of rendered manifests as processes, with what a kubelet would give them.
+"""Runs csi-fleet's containers of rendered manifests as processes, with what kubelet would give
+them.
 
 ```
 cluster = Kubelet(plane, api, redis, directory, objects)
@@ -35,7 +36,7 @@ from tests.support.processes import Process, free_port, start_process
 from tests.support.secure_redis import SecureRedis
 from tests.support.waiting import wait_until
 
-# Drivers whose workers have a user of their own in Redis, and their namespaces.
+# Drivers whose workers have a Redis user of their own, with their namespaces.
 DRIVERS = ("csi.example.org=csi-driver-example", "csi.example.org=csi-driver-node-example")
 READY_SECONDS = 60
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -56,14 +57,15 @@ class Pod:
     restarts: int = 0
 
     def local(self, text: str) -> str:
-        """The text with mount paths of the pod replaced by folders of this machine."""
+        """Replace mount paths of the pod in a text by folders of this machine."""
         paths = "|".join(map(re.escape, sorted(self.mounts, key=len, reverse=True)))
         return re.sub(
             rf"(?<![\w.-])({paths})(?![\w.-])", lambda found: str(self.mounts[found[1]]), text
         )
 
     def probe(self, kind: str) -> bool:
-        """Whether a probe of the manifest succeeds; a container without it is no error."""
+        """Return True if a probe of the manifest succeeds; a container without the probe is no
+        error."""
         given = self.container.get(kind)
         if given is None:
             return True
@@ -90,18 +92,20 @@ class Kubelet:
         directory: Path,
         objects: list[JsonObject],
     ) -> None:
-        """`directory` must be short: sockets are made below it (107 bytes is their limit)."""
+        """`directory` must be short: sockets are created below it, and their paths have at most
+        107 bytes."""
         self.pods: list[Pod] = []
         self._plane, self._api, self._redis = plane, api, redis
         self._directory, self._objects = directory, objects
-        # Secrets and ConfigMaps by kind and name: the overlay's and those of make-secrets.sh.
+        # Secrets and ConfigMaps by kind and name: those of the overlay and those of
+        # make-secrets.sh.
         self._contents: dict[tuple[str, str], dict[str, bytes]] = {}
         self._mounted: dict[tuple[str, str], list[Path]] = defaultdict(list)
         self.apply_secrets()
         self._take(objects)
 
     def apply_secrets(self) -> None:
-        """What make-secrets.sh prints now, for running pods too."""
+        """Update the Secrets with what make-secrets.sh prints now, also for running pods."""
         made = subprocess.run(
             ["sh", ROOT / "k8s/make-secrets.sh", self._redis.secrets, "csi-fleet", *DRIVERS],
             check=True, capture_output=True, text=True,
@@ -118,7 +122,7 @@ class Kubelet:
                 self.provide(item["kind"], name, contents(item))
 
     def provide(self, kind: str, name: str, files: dict[str, bytes]) -> None:
-        """Set what a Secret or ConfigMap holds; where it is mounted the files change."""
+        """Set the content of a Secret or ConfigMap; mounted files change too."""
         self._contents[kind, name] = files
         for folder in self._mounted[kind, name]:
             for key, content in files.items():
@@ -127,14 +131,14 @@ class Kubelet:
                 draft.replace(folder / key)
 
     def restart_ended(self) -> None:
-        """Start each container again that ended."""
+        """Start each container again that has ended."""
         for pod in self.pods:
             if not pod.process.is_running() and pod.launch is not None:
                 pod.process = pod.launch()
                 pod.restarts += 1
 
     def file(self, kind: str, name: str, key: str) -> bytes:
-        """One entry of a Secret or ConfigMap."""
+        """Return one entry of a Secret or ConfigMap."""
         return self._contents[kind, name][key]
 
     def install(self) -> None:
@@ -146,7 +150,7 @@ class Kubelet:
     def start(
         self, kind: str, namespace: str, name: str, *, node: str = "", mounts: Any = None
     ) -> Pod:
-        """Make the pod's object, start its csi-fleet container, wait until its probes succeed.
+        """Create the pod, start its csi-fleet container and wait until its probes succeed.
 
         Args:
             kind: Deployment or DaemonSet.
@@ -174,7 +178,7 @@ class Kubelet:
         paths = {one["mountPath"]: volumes[one["name"]] for one in container["volumeMounts"]}
         pod = Pod(pod_name, namespace, container, Process("", 0, folder), free_port(), paths)
         fields = {"metadata.namespace": namespace, "metadata.name": pod_name, "spec.nodeName": node}
-        # In place of the namespace file that comes with an account's token.
+        # This replaces the namespace file that is mounted with an account's token.
         env = {"POD_NAMESPACE": namespace, "CSI_FLEET_STATE_DIR": str(paths["/run/csi-fleet"])}
         for entry in container["env"]:
             value = entry.get("value") or fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
@@ -193,7 +197,7 @@ class Kubelet:
         return pod
 
     def log_text(self) -> str:
-        """What all containers printed."""
+        """Return what all containers printed."""
         return "".join(one.read_text(errors="replace") for one in self._directory.glob("*.log"))
 
     def __enter__(self) -> Self:
@@ -238,13 +242,14 @@ class Kubelet:
             own = (kind, f"{namespace}/{name}")
             found = own if own in self._contents else (kind, name)
             self._mounted[found].append(path)
-            # What is not there is optional, or made by Kubernetes.
+            # A missing volume is optional, or created by Kubernetes.
             for key, content in self._contents.get(found, {}).items():
                 (path / key).write_bytes(content)
         return path
 
     def _pod_object(self, workload: JsonObject, node: str) -> str:
-        """The pod as its controllers would make it: with a ReplicaSet where there is one."""
+        """Create the pod as its controllers would, with a ReplicaSet if there is one; return its
+        name."""
         meta = workload["metadata"]
         owner = self._api.get(f"{self._api._collection(workload)}/{meta['name']}")
         name, labels = f"{meta['name']}-{uuid.uuid4().hex[:5]}", pod_labels(workload)
@@ -273,32 +278,32 @@ class Kubelet:
 
 
 def sources_of(volume: JsonObject) -> list[tuple[str, str]]:
-    """Kind and name of the Secrets and ConfigMaps that a volume shows."""
+    """Return kind and name of the Secrets and ConfigMaps that a volume contains."""
     found = [("Secret", volume["secret"]["secretName"])] if "secret" in volume else []
     maps = [volume, *volume.get("projected", {}).get("sources", ())]
     return found + [("ConfigMap", one["configMap"]["name"]) for one in maps if "configMap" in one]
 
 
 def has_token(container: JsonObject) -> bool:
-    """Whether the account's token is mounted into the container."""
+    """Return True if the account's token is mounted into the container."""
     return any(one["mountPath"] == TOKEN_FOLDER for one in container["volumeMounts"])
 
 
 def pod_labels(workload: JsonObject) -> dict[str, str]:
-    """Labels of a workload's pods."""
+    """Return the labels of a workload's pods."""
     labels: dict[str, str] = workload["spec"]["template"]["metadata"]["labels"]
     return labels
 
 
 def reference(owner: JsonObject) -> JsonObject:
-    """The owner reference of a controller."""
+    """Return the owner reference of a controller."""
     meta = owner["metadata"]
     return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"],
             "uid": meta["uid"], "controller": True}  # fmt: skip
 
 
 def contents(item: JsonObject) -> dict[str, bytes]:
-    """The files of a Secret or ConfigMap."""
+    """Return the files of a Secret or ConfigMap by name."""
     plain = {} if item["kind"] == "Secret" else item.get("data", {})
     encoded = item.get("data", {}) if item["kind"] == "Secret" else item.get("binaryData", {})
     return {

@@ -1,8 +1,9 @@
-"""Child processes for tests and the demo: own session, own log file, stopped by pid, never by name.
+"""Child processes for tests and the demo, each with its own session and log file; stopped by
+pid, never by name.
 
-Each process dies with the thread that started it (Linux' parent death signal), so that a killed
-test run leaves nothing behind; start long-lived ones from the main thread. `detached=True`
-switches that off.
+Each process dies with the thread that started it (Linux' parent death signal), so a killed test run
+leaves nothing behind; start long-lived processes from the main thread. `detached=True` switches
+this off.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# Below the range from which the kernel takes ports for outgoing connections (32768 and up), so
-# that a port found free stays free until its server binds it.
+# Below the range of outgoing connections' ports (32768 and up), so that a free port stays free
+# until its server binds it.
 PORT_RANGE = range(20000, 32000)
 
 
@@ -32,15 +33,15 @@ GIVEN_SECONDS = 900
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on and nobody else was given lately.
+    """Return a TCP port of 127.0.0.1 that is free and was not given to another caller recently.
 
-    Suites run side by side, and a minute may pass before who asked for a port listens on it.
+    Suites run at the same time, and a caller may take a minute until it listens on the port.
     """
     now = time.time()
     with GIVEN_OUT.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        # One line may be cut: of a run that was killed while it wrote.
+        # One line may be incomplete, if a run was killed while it wrote the line.
         known = (line.split() for line in file if line.endswith("\n"))
         given = {int(port): float(at) for port, at in known if now - float(at) < GIVEN_SECONDS}
         ports = (port for port in random.sample(PORT_RANGE, 1000) if port not in given)
@@ -64,7 +65,7 @@ def _is_free(port: int) -> bool:
 
 @dataclass(slots=True)
 class Process:
-    """A running (or ended) child: its pid is also its session and process group."""
+    """A child process that runs or has ended; its pid is also its session and process group."""
 
     name: str
     pid: int
@@ -72,7 +73,7 @@ class Process:
     popen: subprocess.Popen[bytes] | None = None
 
     def is_running(self) -> bool:
-        """Whether the process exists and is no zombie."""
+        """Return True if the process exists and is not a zombie."""
         if self.popen is not None:
             return self.popen.poll() is None
         try:
@@ -82,26 +83,26 @@ class Process:
         return status.rpartition(")")[2].split()[0] != "Z"
 
     def signal(self, number: int) -> None:
-        """Send one signal to the process alone; ended ones are ignored."""
+        """Send one signal to the process only; a process that has ended is ignored."""
         if self.is_running():
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End the whole process group at once (SIGKILL) and reap it."""
+        """Kill the whole process group at once (SIGKILL) and reap it."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._wait(5)
 
     def stop(self, grace_seconds: float = 10) -> int | None:
-        """SIGTERM to the process, SIGKILL to its group when `grace_seconds` are over."""
+        """Send SIGTERM to the process, and SIGKILL to its group after `grace_seconds`."""
         self.signal(signal.SIGTERM)
         if not self._wait(grace_seconds):
             self.kill()
         return self.popen.returncode if self.popen else None
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines of the log, for an error message."""
+        """Return the last lines of the log, for an error message."""
         with suppress(OSError):
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         return ""
@@ -124,7 +125,7 @@ def start_process(
     cwd: Path | None = None,
     detached: bool = False,
 ) -> Process:
-    """Start `command` in its own session with output appended to `log`."""
+    """Start `command` in its own session; its output is appended to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         popen = subprocess.Popen(
@@ -140,11 +141,12 @@ def start_process(
 
 
 def _dying_with_parent() -> list[str]:
-    """What stands before a command that is to end with the thread that starts it.
+    """Return the prefix of a command that must end with the thread that starts it.
 
-    A call between fork and exec (`preexec_fn`) would do the same, but fork runs gRPC's handlers in
-    a process that has used gRPC, and those can wait for ever; without such a call there is vfork.
+    A call between fork and exec (`preexec_fn`) would do the same. But in a process that has used
+    gRPC, fork runs gRPC's handlers, which can wait for ever; without such a call, Python uses
+    vfork.
     """
-    setpriv = shutil.which("setpriv")  # of util-linux, so on Linux only
-    # Not SIGTERM: a kube-apiserver without its etcd takes minutes over a clean end.
+    setpriv = shutil.which("setpriv")  # part of util-linux, so on Linux only
+    # Not SIGTERM: without its etcd, a kube-apiserver takes minutes for a clean end.
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []

@@ -1,4 +1,4 @@
-"""A real Prometheus, Debian's, that scrapes real processes; and our rules in less time.
+"""Runs Debian's Prometheus, which scrapes real processes, with csi-fleet's rules in shorter time.
 
 ```
 with Prometheus(directory, {"watcher": [port, ...]}, shortened(rules)) as prometheus:
@@ -26,25 +26,27 @@ from tests.support.running import Running
 from tests.support.waiting import wait_until
 
 Labels = frozenset[tuple[str, str]]
-# The label that says what an alert is about.
+# The label that names the subject of an alert.
 SUBJECTS = ("driver_name", "class", "instance")
 
-# A scrape that takes longer tells nothing, and with those of all workers a rule begins anew: a
-# process that shares two processors with twenty others takes a second.
+# A slower scrape yields nothing, and if all scrapes of the workers fail, a rule begins again. On
+# two processors that twenty other processes share, a scrape takes up to a second.
 SCRAPE_SECONDS = 2.0
 EVALUATE_SECONDS = 0.5
-# How rules are shortened: a test that waits a quarter of an hour for each is not run by anybody.
-# One for all times, since what holds between them makes a rule right: longer than it looks back.
-# Not smaller: a process that is stopped for 5 s must not be gone from half of a rule's window.
+# The factor by which rules are shortened, because nobody would run a test that waits a quarter of
+# an hour for each rule. It is the same for all times, because a rule is correct only if it waits
+# longer than its window. It is not larger, because a process that is stopped for 5 s must not be
+# missing from half of a rule's window.
 DIVISOR = 20
 _WAITS = re.compile(r"> (\d{2,})\b(?!\.)")
 _MINUTES = re.compile(r"\b(\d+)m\b")
 
 
 def binary(name: str) -> str:
-    """The path of a program of Debian's package `prometheus`, which is installed if need be.
+    """Return the program of Debian's package `prometheus`, which is installed if necessary.
 
-    Its service is not started. Where it cannot be had tests are skipped; in CI they fail.
+    The package's service is not started. If the package is unavailable, tests are skipped, and in
+    CI they fail.
     """
     if shutil.which(name) is None:
         try:
@@ -59,10 +61,10 @@ def binary(name: str) -> str:
 
 
 def shortened(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The same rules in a twentieth of the time: a minute is three seconds.
+    """Return the same rules with all times divided by twenty: a minute becomes three seconds.
 
-    So are ages, the whole numbers from 10 on that an expression is compared with, in seconds: five
-    minutes' waiting is 15 s. Shares and rates stay.
+    An age in an expression (a whole number from 10 on) is shortened too: a wait of five minutes
+    becomes 15 s. Shares and rates are unchanged.
     """
     groups = []
     for group in document["groups"]:
@@ -77,7 +79,7 @@ def shortened(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shortened_query(text: str) -> str:
-    """One expression, as `shortened` says."""
+    """Shorten one expression, as `shortened` describes."""
     text = _MINUTES.sub(lambda one: f"{int(one[1]) * 60 // DIVISOR}s", text)
     return _WAITS.sub(lambda one: f"> {int(one[1]) / DIVISOR:g}", text)
 
@@ -89,7 +91,7 @@ def _shortened_for(text: str) -> str:
 
 
 class Prometheus(Running):
-    """One server whose data lives in `directory`.
+    """One server whose data is stored in `directory`.
 
     Args:
         directory: made if missing.
@@ -143,10 +145,10 @@ class Prometheus(Running):
     def stop(self) -> None:
         self._session.close()
         if self._process is not None:
-            self._process.kill()  # nobody wants its data
+            self._process.kill()  # its data is not needed
 
     def query(self, text: str, at: float | None = None) -> dict[Labels, float]:
-        """An instant query's values by labels, those of the name apart."""
+        """Return an instant query's values by labels, without the metric's name."""
         parameters = {"query": text} | ({"time": f"{at:.3f}"} if at is not None else {})
         answer = self._get("/api/v1/query", **parameters)
         return {
@@ -157,7 +159,8 @@ class Prometheus(Running):
         }
 
     def firing(self) -> set[tuple[str, str]]:
-        """Name and subject (driver, class, instance or nothing) of each alert that fires now."""
+        """Return the name and subject (driver, class, instance or "") of each alert that is
+        firing."""
         return {
             (labels["alertname"], next((labels[one] for one in SUBJECTS if one in labels), ""))
             for labels in self._alerts()

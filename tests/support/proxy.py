@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that can be made to swallow, hold back or cut what goes through it.
+"""A TCP proxy on loopback that can drop, delay or cut the data that passes through it.
 
 ```
 with Proxy("127.0.0.1", 6379) as proxy:      # connect to 127.0.0.1:proxy.port
@@ -40,7 +40,7 @@ class Proxy(Running):
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._swallowed_until = 0.0
         self._silent: set[tuple[socket.socket, socket.socket]] = set()
-        self._held_until = {True: 0.0, False: 0.0}  # by: is it a request
+        self._held_until = {True: 0.0, False: 0.0}  # the key is True for requests
         self._ended = threading.Event()
 
     def start(self) -> Self:
@@ -50,20 +50,21 @@ class Proxy(Running):
         return self
 
     def swallow(self, seconds: float) -> None:
-        """Connections of now and of meanwhile go dead without a word; they break afterwards."""
+        """Let current and new connections go dead for a while, without an error; they break
+        afterwards."""
         self._swallowed_until = time.monotonic() + seconds
 
     def hold(self, seconds: float, *, answers: bool = False) -> None:
-        """What clients (or with `answers` the server) send now arrives when the time is over."""
+        """Delay what clients (with `answers`: the server) send now until the time is over."""
         self._held_until[not answers] = time.monotonic() + seconds
 
     def fall_silent(self) -> None:
-        """Connections of now go dead without a word, until their client ends them."""
+        """Let current connections go dead until their client closes them."""
         with self._lock:
             self._silent |= self._pairs
 
     def heal(self) -> None:
-        """End all of it."""
+        """End all disturbances of new connections."""
         self._swallowed_until = 0.0
         self._held_until = {True: 0.0, False: 0.0}
 
@@ -77,7 +78,7 @@ class Proxy(Running):
     def stop(self) -> None:
         self._ended.set()
         if self._listener is not None:
-            # Else the thread that waits in accept takes one more.
+            # Otherwise the thread that waits in accept would accept one more connection.
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
@@ -95,7 +96,7 @@ class Proxy(Running):
         try:
             far = socket.create_connection(self._target, timeout=5)
         except OSError:
-            near.close()  # nobody listens there now: so does the client learn
+            near.close()  # the server's port is closed, and the client must notice that too
             return
         far.settimeout(None)
         for one in (near, far):
@@ -108,7 +109,7 @@ class Proxy(Running):
         self._pump(pair, is_request=True)
 
     def _pump(self, pair: tuple[socket.socket, socket.socket], *, is_request: bool = False) -> None:
-        """One direction; a part of a stream that was lost makes the whole useless."""
+        """Copy one direction; after a part of a stream is lost, the rest is useless."""
         source, sink = pair if is_request else reversed(pair)
         with suppress(OSError):
             while data := source.recv(_CHUNK):
@@ -136,7 +137,8 @@ class Proxy(Running):
 
 
 def kubeconfig_through(kubeconfig: Path, path: Path) -> Proxy:
-    """A running proxy in front of the API server, and at `path` a kubeconfig that leads to it."""
+    """Start a proxy in front of the API server, and write a kubeconfig that leads to it at
+    `path`."""
     config = yaml.safe_load(kubeconfig.read_text())
     server = urlsplit(config["clusters"][0]["cluster"]["server"])
     proxy = Proxy(server.hostname or "", server.port or 443).start()

@@ -1,4 +1,4 @@
-"""How a lease may end: in the model, and for real."""
+"""The ways in which a lease can end, in the model and in the real queue."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from workers.queue.names import celery_queue
 DRIVER = "d.example.com"
 CLAIMS = [claim_key(DRIVER, f"ns{i % 2}", f"c{i}", f"u{i}") for i in range(4)]
 VOLUMES = [volume_key(DRIVER, f"pvc-u{i}", f"ns{i % 2}") for i in range(4)]
-# Several may work on one volume side by side: two of each of two volumes.
+# Several keys may work on one volume at the same time: two on each of two volumes.
 ATTACHMENTS = [Key("attachments", DRIVER, f"va{i}", f"u{i % 2}") for i in range(4)]
 KEYS = CLAIMS + VOLUMES + ATTACHMENTS
 NAMES_OF_LOCKS = [f"pvc-u{i}" for i in range(4)]
@@ -25,7 +25,7 @@ LANES = [CLAIMS[0].lane, VOLUMES[0].lane, ATTACHMENTS[0].lane]
 
 
 def list_of(key: str) -> str:
-    """The Celery list of a key or lane; controllers have lists of their own."""
+    """Return the Celery list of a key or lane; controllers have separate lists."""
     return celery_queue(place_of(DRIVER, key.split("|", maxsplit=1)[0]))
 
 

@@ -1,7 +1,8 @@
-"""client-go's workqueue semantics with limits, in plain Python, as the scripts' yardstick.
+"""A model of client-go's workqueue with limits, in plain Python, with which the scripts are
+compared.
 
-The model knows what may happen, not in which order tenants get their turn: takes are observed and
-checked (`taken`), everything else is predicted exactly.
+The model knows what may happen, but not in which order the tenants get their turns. So takes are
+observed and checked (`taken`), and everything else is predicted exactly.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class LossyScripts(Scripts):
 
 @dataclass(slots=True)
 class Held:
-    """A lease: whose, its locks' modes by name, `x` or `s`, and the mark that its owner wrote."""
+    """A lease: its owner, its locks' modes by name (`x` or `s`), and the mark that its owner
+    wrote."""
 
     process: str
     locks: dict[str, str]
@@ -57,21 +59,23 @@ class Held:
 
 @dataclass
 class QueueModel:
-    """State by key text; times in ms."""
+    """The queue's state by the text of the key; times are in ms."""
 
     limits: dict[str, int] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
-    ready: dict[str, float] = field(default_factory=dict)  # -> arrival, negative = in front
-    blocked: dict[str, tuple[str, str]] = field(default_factory=dict)  # -> name, mode
+    # Maps a key to its arrival; a negative number is in front.
+    ready: dict[str, float] = field(default_factory=dict)
+    blocked: dict[str, tuple[str, str]] = field(default_factory=dict)  # maps a name to a mode
     marks: dict[str, str] = field(default_factory=dict)
     leases: dict[str, Held] = field(default_factory=dict)
-    lost: set[str] = field(default_factory=set)  # tokens of leases that were taken back
+    lost: set[str] = field(default_factory=set)  # tokens of leases that were taken away
     dirty: set[str] = field(default_factory=set)
     delayed: dict[str, int] = field(default_factory=dict)
     fails: dict[str, int] = field(default_factory=dict)
     processes: dict[str, int] = field(default_factory=dict)
     arrivals: int = 0
-    # The life of Redis: has it an epoch at all, is it that of this run, and since when?
+    # The epoch of Redis: whether it has one, whether it is the epoch of this run, and when it
+    # began.
     has_epoch: bool = False
     is_alive: bool = False
     born: int = 0
@@ -79,7 +83,7 @@ class QueueModel:
     may_idle: bool = False
 
     def begin_life(self, now: int, *, known: bool, is_same: bool) -> None:
-        """Somebody speaks to Redis who knew an earlier life, or none."""
+        """Handle a call from a process that knows an earlier epoch, or none."""
         if not self.is_alive:
             seen = any(end >= now - 60_000 for end in self.processes.values())
             if self.has_epoch and (self.leases or seen):
@@ -102,9 +106,9 @@ class QueueModel:
         known: bool,
         is_same: bool,
     ) -> set[str]:
-        """Renew or restore what a process holds; returns the tokens of what it lost.
+        """Renew or restore what a process holds; return the tokens of its lost leases.
 
-        It may hold a key twice: by a lease that it has given up as well, not knowing it yet.
+        A process may hold a key twice, if it has not noticed yet that it gave up the first lease.
         """
         is_renewal = is_same and self.is_alive
         if not is_renewal:
@@ -175,7 +179,7 @@ class QueueModel:
             self.enqueue(key)
 
     def rival(self, key: str, name: str, mode: str) -> bool:
-        """Whether another key stands in the way of a lock."""
+        """Return True if another key holds a conflicting lock."""
         others = [
             held.locks[name]
             for other, held in self.leases.items()
@@ -186,12 +190,13 @@ class QueueModel:
     def hold(self, key: str, name: str, mode: str) -> None:
         held = self.leases[key].locks
         if held.get(name) != "x":
-            if held.get(name) != mode:  # what becomes exclusive stands at the end
+            if held.get(name) != mode:  # a lock that becomes exclusive is moved to the end
                 held.pop(name, None)
             held[name] = mode
 
     def taken(self, process: str, key: str, now: int) -> None:
-        """Redis gave this key: it was ready, first come first served, and its lane allowed it."""
+        """Check a key that Redis gave: it was ready, was first in its order, and its lane
+        allowed it."""
         lane = lane_of(key)
         assert self.may_take(lane, now), f"{key} was taken although its lane is closed (G11, I-8)"
         assert key in self.ready, f"{key} was taken without being ready"
@@ -206,7 +211,7 @@ class QueueModel:
         self.leases[key] = Held(process, {}, "", deadline=now + TTL_MS)
 
     def enter(self, key: str, locks: dict[str, str]) -> bool:
-        """All locks of a key that was taken, or its place among those that wait for one."""
+        """Take all locks of a taken key, or let the key wait for a busy one."""
         for name, mode in locks.items():
             if self.rival(key, name, mode):
                 self._unlease(key)
@@ -217,7 +222,7 @@ class QueueModel:
         return True
 
     def may_take(self, lane: str, now: int) -> bool:
-        """Whether a key of the lane may be taken now."""
+        """Return True if a key of the lane may be taken now."""
         return (
             self.is_alive
             and now >= self.quiet
@@ -228,7 +233,7 @@ class QueueModel:
         )
 
     def acquire(self, key: str, locks: dict[str, str]) -> str | None:
-        """All of them, or none and the busy one's name."""
+        """Take all locks, or none; return the busy lock's name."""
         for name, mode in locks.items():
             if self.rival(key, name, mode):
                 return name
@@ -265,7 +270,7 @@ class QueueModel:
         return was_dirty
 
     def end_lost(self, key: str, mark: str) -> None:
-        """A lease that was lost ends: nobody else may know of what it began."""
+        """End a lost lease; its records may be the only ones of its attempt."""
         if mark:
             self.marks.setdefault(key, mark)
         self.enqueue(key)

@@ -1,4 +1,4 @@
-"""What stands in Redis, key by key, against what the model says."""
+"""Compares the content of Redis with the model, key by key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def scores(client: Any, family: str, lanes: Iterable[str]) -> dict[str, int]:
-    """The members of a sorted set per lane, of all lanes together."""
+    """Return the scores of the members of a sorted set per lane, for all lanes together."""
     return {
         key.decode(): int(score)
         for lane in lanes
@@ -22,14 +22,14 @@ def scores(client: Any, family: str, lanes: Iterable[str]) -> dict[str, int]:
 
 
 def read_hash(client: Any, name: str) -> dict[str, str]:
-    """A hash as text."""
+    """Return the fields of a hash as text."""
     return {
         field.decode(): value.decode() for field, value in client.hgetall(NAMES[name].full).items()
     }
 
 
 def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
-    """I-2, I-3, I-4: each key is in exactly the place the model says."""
+    """Assert that each key is exactly where the model expects it (I-2, I-3, I-4)."""
     first, retry = set(scores(client, "ready", lanes)), set(scores(client, "retry", lanes))
     assert first | retry == set(model.ready)
     assert not first & retry
@@ -47,7 +47,7 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
     assert read_hash(client, "blocked") == {
         key: f"{mode}:{name}" for key, (name, mode) in model.blocked.items()
     }
-    # One that stays there would be woken, and made to look again, for ever.
+    # A key that stayed here would be made ready, and reconciled again, for ever.
     waiters = {raw.decode() for raw in client.zrange(NAMES["waiters"].full, 0, -1)}
     assert waiters == {f"{name}\0{key}" for key, (name, _) in model.blocked.items()}
     holders = {
@@ -77,7 +77,7 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
     assert waiting <= since <= waiting | set(model.leases)
 
 
-# What stays when nothing waits and nothing runs: settings, clocks, what ends by its TTL.
+# What remains when nothing waits and nothing runs: settings, clocks, and keys that expire.
 RESTING = {
     *("epoch", "procs", "fence", "limits", "declared", "paused", "pauses", "pauses_version"),
     *("saved", "seen", "ghosts"),
@@ -87,6 +87,6 @@ LEAVING = {"queue", "counters", "intents"}
 
 
 def is_left(name: str) -> bool:
-    """Whether a Redis key of ours tells of work that is not over (I-2 to I-5)."""
+    """Return True if a Redis key of csi-fleet belongs to unfinished work (I-2 to I-5)."""
     entry = USUAL.declared(name)
     return entry is None or (entry.owner in LEAVING and entry.name not in RESTING)

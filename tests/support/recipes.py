@@ -97,7 +97,7 @@ SOURCES: Final = {
 
 
 def objects(source: Source, folder: Path, *, with_recipe: bool) -> list[JsonObject]:
-    """Everything it renders to."""
+    """Render the chart or the file to all its objects."""
     recipe: JsonObject = yaml.safe_load((RECIPES / source.recipe).read_text())
     path = folder / source.path
     if source.is_chart:
@@ -115,7 +115,7 @@ def objects(source: Source, folder: Path, *, with_recipe: bool) -> list[JsonObje
 
 
 def merged(values: Mapping[str, Any], more: Mapping[str, Any]) -> JsonObject:
-    """As Helm merges values files."""
+    """Merge values as Helm merges values files."""
     found = dict(values)
     for name, value in more.items():
         both = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
@@ -124,7 +124,8 @@ def merged(values: Mapping[str, Any], more: Mapping[str, Any]) -> JsonObject:
 
 
 def sidecars(found: list[JsonObject]) -> dict[tuple[str, str], Sidecar]:
-    """By workload and container's name, those whose image is one that we replace."""
+    """Return the containers with a sidecar's image that csi-fleet replaces, by workload and
+    container name."""
     result = {}
     for item in found:
         if item["kind"] not in _WORKLOADS:
@@ -138,7 +139,7 @@ def sidecars(found: list[JsonObject]) -> dict[tuple[str, str], Sidecar]:
 
 
 def settings_of(program: str, arguments: list[str]) -> Settings:
-    """What our program makes of a sidecar's arguments.
+    """Parse a sidecar's arguments with csi-fleet's program.
 
     Raises:
         ConfigError: it refuses them.
@@ -148,7 +149,7 @@ def settings_of(program: str, arguments: list[str]) -> Settings:
 
 
 def problems(source: Source, folder: Path) -> Iterator[str]:
-    """What does not hold."""
+    """Return the problems of the recipe."""
     before = objects(source, folder, with_recipe=False)
     after = objects(source, folder, with_recipe=True)
     if source.image_set:
@@ -186,7 +187,8 @@ def problems(source: Source, folder: Path) -> Iterator[str]:
 
 
 def lacking(found: list[JsonObject]) -> dict[str, list[str]]:
-    """By program, what its account lacks by the rules in the same manifests."""
+    """Return the permissions that the chart's account lacks, by program, from the rules in its
+    manifests."""
     result = {}
     for sidecar in sidecars(found).values():
         account = sidecar.pod["spec"].get("serviceAccountName", "default")
@@ -255,13 +257,13 @@ def _containers(found: list[JsonObject]) -> Iterator[JsonObject]:
 
 
 def recorded() -> dict[str, dict[str, list[str]]]:
-    """Arguments by driver and program, as they were when they were last looked at."""
+    """Return the arguments by driver and program, as they were last recorded."""
     found: dict[str, dict[str, list[str]]] = yaml.safe_load(RECORDED.read_text())
     return found
 
 
 def main(words: list[str]) -> int:
-    """The command of the module's docstring."""
+    """Run the command of the module's docstring."""
     if not words or words[0].startswith("-"):
         print("give the folder of the repositories", file=sys.stderr)
         return 2

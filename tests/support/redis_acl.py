@@ -1,4 +1,10 @@
-"""Writes what Redis is told about users and functions, and the page that says who may do what.
+"""Writes Redis's users and functions, and the page that shows who may do what.
+
+`python -m tests.support.redis_acl` writes the files; tests fail if one is out of date. `users.acl`
+contains for each component whose keys it may write or only read, and the commands that it needs.
+(csi-fleet's own commands are read from the scripts and clients; those of Celery and RedBeat were
+found by trying.) `functions.lua` contains csi-fleet's scripts, which no component may load itself.
+docs/security.md gets the matrix of both.
 
     python -m tests.support.redis_acl           # writes the files; tests say when one is stale
 
@@ -45,8 +51,8 @@ user operator on @operator@ ~* &* -@all +@read +@write +@connection +@transactio
 -@dangerous -@admin -@scripting +fcall +info +flushall +flushdb +time +acl|whoami
 """
 
-# Every owner of names.py must be in one of the two sets of watcher and worker, or in neither on
-# purpose.
+# Every owner in names.py must be in one of the two sets of watcher and worker, or deliberately in
+# neither.
 WRITES: Final = {
     "watcher": {"queue", "counters", "intents", "catalog", "registry", "periods", "quarantine"},
     "worker": {
@@ -59,13 +65,14 @@ READS: Final = {
     "worker": {"catalog"},
     "viewer": {"queue", "counters", "intents", "registry", "events", "quarantine", "catalog"},
 }
-# Of the events' keys the watcher only adds to the trail of claims and volumes; a worker counts up
-# the version of the drivers it announces.
+# Of the keys of events, the watcher only adds to the history of claims and volumes; a worker
+# increments the version of the drivers that it announces.
 ALSO: Final = {"watcher": ("trail",), "worker": ("versions",)}
-# The watcher gives unsaved PVs their keys back and changes nothing about them (SEC-2).
+# The watcher adds the keys of unsaved PVs again, but must not change the PVs.
 ONLY_READS: Final = {"watcher": ("unsaved",)}
 NEVER: Final = {"watcher": ("saved", "installation")}
-# What the release before kept for all drivers in one key: a watcher moves it (formerrecords.py).
+# The previous release kept these records for all drivers in one key; a watcher moves them
+# (formerrecords.py).
 FORMER_KEYS: Final = {
     "watcher": " ".join(
         f"{'%R' if name == 'unsaved' else ''}~{NAMES[name].full.removesuffix(':')}"
@@ -74,7 +81,7 @@ FORMER_KEYS: Final = {
 }
 DRIVER_USER: Final = "worker.@driver@"
 DRIVER_BROKER: Final = "broker.@driver@"
-# With whose password a Celery connection logs in: that of the component whose connection it is.
+# A Celery connection uses the password of the component that opens it.
 PASSWORDS: Final = {
     "publisher": "watcher",
     "broker": "worker",
@@ -92,12 +99,13 @@ _OURS: Final = (
     "zcard zcount zscore zmscore zrank zrange zrangebyscore zrangebylex zpopmin zremrangebyscore "
     "zscan llen lpush rpush ltrim lrange"
 )
-# The page /fleet: nothing that writes. A script has the rights of its user, so none writes for it.
+# The page /fleet may write nothing. A script has its user's permissions, so no script writes for it
+# either.
 _LOOK: Final = (
     "info time get exists scan hget hmget hgetall hkeys hlen hscan sismember smembers zcard zcount "
     "zscore zrank zrange zrangebyscore zrangebylex zscan lrange"
 )
-# Celery's connections: nothing that stores, but for messages and the schedule.
+# Celery's connections may store nothing except messages and the schedule.
 _SEND: Final = "multi exec lpush llen"
 _CONSUME: Final = "multi exec brpop llen"
 _SCHEDULE: Final = (
@@ -127,12 +135,13 @@ OTHER_KEYS: Final = {
     "watcher": f"%R~{CELERY_QUEUE_PREFIX}*",
     "worker": f"%R~{CELERY_QUEUE_PREFIX}*",
     DRIVER_USER: f"%R~{CELERY_QUEUE_PREFIX}*",
-    # It also deletes what nobody reads.
+    # This user also deletes lists that nothing reads.
     "publisher": f"~{CELERY_QUEUE_PREFIX}* ~{SYSTEM} ~redbeat:* ~_kombu.* ~unacked* "
     "~????????-????-????-????-????????????.reply.celery.pidbox",
     "broker": BROKER_KEYS,
-    # Messages of other drivers it can add, for whoever sweeps sends them, but not take. Those of no
-    # driver it takes where it runs such a controller too, the snapshot-controller say.
+    # A worker may send messages of other drivers, because any worker may run the sweep, but may not
+    # receive them. It receives messages that belong to no driver, for example those of the
+    # snapshot-controller, if it runs such a controller.
     DRIVER_BROKER: f"%W~{CELERY_QUEUE_PREFIX}* {_OWN_LISTS} ~{SYSTEM} {REMOTE}",
     "beat": f"{_SCHEDULE_KEYS} ~{SYSTEM}",
     "flower": f"%R~{CELERY_QUEUE_PREFIX}* %R~{SYSTEM} {REMOTE}",
@@ -155,7 +164,7 @@ PURPOSE: Final = {
 
 
 def text() -> str:
-    """The whole file."""
+    """Return the whole file."""
     parts = [HEAD]
     for user, purpose in PURPOSE.items():
         commands = " ".join(dict.fromkeys(" ".join(COMMANDS[user]).split()))
@@ -166,7 +175,7 @@ def text() -> str:
 
 
 def access(user: str, entry: RedisName) -> str:
-    """`rw`, `r` or nothing: what a user may do with a key of ours."""
+    """Return `rw`, `r` or "": what a user may do with a key of csi-fleet."""
     kind = "worker" if user == DRIVER_USER else user
     if kind == "operator":
         return "rw"
@@ -180,10 +189,12 @@ def access(user: str, entry: RedisName) -> str:
 
 
 def own_parts(entry: RedisName) -> list[str]:
-    """What follows the prefix in the keys of a family that the worker beside one driver reaches.
+    """Return what follows the prefix in those keys of a family that a worker next to one driver
+    may use.
 
-    A node's own queues are named driver@node. Keys of no driver, as the snapshot-controller has
-    them, have the name '': their passes ask for a mark and a memo, and never write one.
+    A node's own queues are named driver@node. Keys without a driver, such as the
+    snapshot-controller's, have the name ''; their reconciles read a mark and a memo, but never
+    write one.
     """
     names = ["@driver@", "@driver@@*"]
     if entry.name == "saved":
@@ -207,7 +218,8 @@ CELERY_USERS: Final = ("publisher", "broker", DRIVER_BROKER, "beat", "flower")
 
 
 def matrix() -> str:
-    """Families of keys by users, as Markdown; `own` stands for the driver's part of a family."""
+    """Return the matrix of key families and users as Markdown; `own` stands for the driver's
+    part of a family."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for entry in NAMES.values():
         rights = []
@@ -240,19 +252,19 @@ def matrix() -> str:
 
 
 def page(old: str) -> str:
-    """docs/security.md with the present matrix."""
+    """Return docs/security.md with the current matrix."""
     before, _, rest = old.partition(BEGIN)
     after = rest.partition(END)[2]
     return f"{before}{BEGIN}\n\n{matrix()}\n\n{END}{after}"
 
 
 def functions() -> str:
-    """functions.lua."""
+    """Return functions.lua."""
     return library()[1]
 
 
 def write() -> None:
-    """All files."""
+    """Write all files."""
     FILE.write_text(text())
     FUNCTIONS.write_text(functions())
     PAGE.write_text(page(PAGE.read_text()))

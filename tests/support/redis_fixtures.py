@@ -1,4 +1,4 @@
-"""Fixtures around a real redis-server; loaded by tests/conftest.py."""
+"""Fixtures with a real redis-server; loaded by tests/conftest.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.queue.connection import connect
 from workers.queue.names import CELERY_QUEUE_PREFIX, USUAL
 from workers.queue.scripts import text
 
-# Keys of Celery (messages, ticks) and RedBeat, and those that go by themselves: answers to Flower.
+# Keys of Celery (messages, ticks) and RedBeat, and keys that expire: answers to Flower.
 THEIRS = re.compile(
     rf"{re.escape(CELERY_QUEUE_PREFIX)}.+|{re.escape(SYSTEM_QUEUE)}"
     r"|redbeat:(?:tick|:schedule|:statics|:lock)"
@@ -27,9 +27,10 @@ ANSWERS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.reply\.celer
 
 @pytest.fixture(scope="session")
 def redis_binary() -> str:
-    """A redis-server program: Debian's where root's test run can bring it by apt, for its TLS.
+    """Return a redis-server program; a test run as root can install Debian's, which supports TLS.
 
-    Without any a machine skips, CI fails; what needs TLS treats one without likewise.
+    Without a program, tests are skipped, and in CI they fail. Tests that need TLS do the same with
+    a program without TLS.
     """
     binary = find_redis_server()
     if binary is None or not is_as_shipped(binary):
@@ -48,7 +49,7 @@ def redis_binary() -> str:
 def redis_server(
     redis_binary: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RedisServer]:
-    """A running server, shared by the run; use `redis_client` for an empty database."""
+    """Yield a running server for the whole run; use `redis_client` for an empty database."""
     server = RedisServer(redis_binary, tmp_path_factory.mktemp("redis")).start()
     try:
         yield server
@@ -58,7 +59,8 @@ def redis_server(
 
 @pytest.fixture
 def redis_client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    """A client of an empty database; afterwards every key of ours must be a declared one."""
+    """Yield a client of an empty database; afterwards check that every key of csi-fleet is
+    declared."""
     client = connect(redis_server.unix_url)
     client.flushall()
     client.script_flush()
@@ -70,9 +72,10 @@ def redis_client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def undeclared_keys(client: redis.Redis) -> list[str]:
-    """Keys that workers/queue/names.py does not list, lists otherwise, or without TTL.
+    """Return keys that workers/queue/names.py does not declare, declares differently, or that
+    lack their TTL.
 
-    Nobody but us, Celery and RedBeat writes into the database.
+    Only csi-fleet, Celery and RedBeat write to the database.
     """
     wrong = []
     for raw in client.scan_iter(count=1000):

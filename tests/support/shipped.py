@@ -1,4 +1,5 @@
-"""The manifests' service accounts and rights on a test cluster, and tokens to act as them."""
+"""Applies the manifests' service accounts and permissions to a test cluster, and returns tokens
+for them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ RIGHTS = {
     "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding",
 }  # fmt: skip
 POLICIES = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-# Not in prod-central: an alpha gate, a Lease that no work depends on, Secrets of all namespaces.
+# Not in prod-central: an alpha gate, a Lease that no work depends on, and Secrets of all
+# namespaces.
 EXTRA = ("feature-cross-namespace", "feature-leader-election", "feature-secrets")
 
 
@@ -37,7 +39,8 @@ class Right(NamedTuple):
 
 
 def manifests(*components: str) -> list[JsonObject]:
-    """Accounts and rights with every feature, and with further components; no policies."""
+    """Return the accounts and permissions with every feature, and with further components; no
+    policies."""
     objects = render(K8S / "overlays" / "prod-central")
     for name in (*EXTRA, *components):
         objects = accumulate((K8S / "components" / name).resolve(), objects)
@@ -45,7 +48,7 @@ def manifests(*components: str) -> list[JsonObject]:
 
 
 def rights(objects: list[JsonObject]) -> set[Right]:
-    """What the roles and bindings give to whom."""
+    """Return the permissions that the roles and bindings grant, by account."""
     rules = {
         (one["kind"], one["metadata"]["name"]): one["rules"]
         for one in objects
@@ -68,7 +71,7 @@ def rights(objects: list[JsonObject]) -> set[Right]:
 
 
 def install(api: KubeApi, *components: str) -> list[JsonObject]:
-    """Apply namespaces, accounts and rights, and wait until the accounts are there."""
+    """Apply namespaces, accounts and permissions, and wait until the accounts exist."""
     for name in (NAMESPACE, RECORDS):
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     objects = manifests(*components)
@@ -80,7 +83,7 @@ def install(api: KubeApi, *components: str) -> list[JsonObject]:
 
 
 def kubeconfig_for(plane: ControlPlane, account: str) -> Path:
-    """A kubeconfig with a token of the service account, in the pod's stead."""
+    """Return a kubeconfig with a token of the service account, as its pod would use."""
     path = plane.service_account_kubeconfig(NAMESPACE, account)
     token = yaml.safe_load(path.read_text())["users"][0]["user"]["token"]
     assert token.count(".") == 2, "a signed token of the TokenRequest API"
@@ -88,7 +91,7 @@ def kubeconfig_for(plane: ControlPlane, account: str) -> Path:
 
 
 def audited(plane: ControlPlane, account: str, home: str = NAMESPACE) -> dict[int, set[Right]]:
-    """What an account asked for so far, by status code; discovery and reviews left out.
+    """Return an account's requests so far, by status code, without discovery and reviews.
 
     `home` is the account's own namespace.
     """
@@ -110,7 +113,7 @@ def audited(plane: ControlPlane, account: str, home: str = NAMESPACE) -> dict[in
             event["verb"],
         )
         code = event["responseStatus"]["code"]
-        # Refused by admission, not by RBAC: a namespace that is being deleted takes no event.
+        # Refused by admission, not by RBAC: a namespace that is being deleted accepts no event.
         is_allowed = event["annotations"].get("authorization.k8s.io/decision") == "allow"
         if not (code == HTTPStatus.FORBIDDEN and is_allowed):
             found[code].add(right)

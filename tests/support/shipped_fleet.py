@@ -1,4 +1,4 @@
-"""Watcher and workers apart, each with the rights that k8s/ gives it: in a `Fleet`'s stead.
+"""Separate watcher and workers with the permissions of k8s/, as a replacement for `Fleet`.
 
 ```
 with ShippedFleet(directory, plane, redis_binary, drivers, "--timeout=3s") as fleet: ...
@@ -22,7 +22,7 @@ WORKERS = 2
 
 
 class ShippedFleet:
-    """One watcher and two workers over the drivers."""
+    """One watcher and two workers for the drivers."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class ShippedFleet:
         self._worker_flags = [*addresses, *self._common, *flags]
 
     def log_text(self) -> str:
-        """Everything its parts printed."""
+        """Return everything that the parts printed."""
         return "".join(self._parts.log_text(name) for name in self._parts.processes)
 
     def stop(self) -> None:
-        """End all parts and Redis."""
+        """Stop all parts and Redis."""
         self._parts.stop()
         self.redis.stop()
 

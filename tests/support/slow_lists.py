@@ -1,4 +1,4 @@
-"""A proxy before an API server that lets lists of chosen kinds wait, and hands all else on.
+"""A proxy for an API server that delays lists of chosen kinds and forwards everything else.
 
 ```
 with SlowLists(plane.directory, port, path) as proxy:    # a kubeconfig at `path` leads through it
@@ -27,7 +27,7 @@ _CHUNK = 65536
 
 
 class SlowLists(Running):
-    """One listener in front of one API server, HTTP/1.1 only.
+    """One listener in front of one API server, for HTTP/1.1 only.
 
     Args:
         plane: folder of the control plane, with its certificate.
@@ -55,7 +55,7 @@ class SlowLists(Running):
         return self
 
     def hold(self, resource: str, seconds: float) -> None:
-        """Lists of the resource (a plural) are asked for when the time is over."""
+        """Delay lists of the resource (a plural) until the time is over."""
         self._held[resource] = time.monotonic() + seconds
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class SlowLists(Running):
                 threading.Thread(target=self._serve, args=(near,), daemon=True).start()
 
     def _serve(self, plain: socket.socket) -> None:
-        """One connection: request and answer in turn, so no socket is used by two threads."""
+        """Serve one connection: request and answer in turn, so no two threads use one socket."""
         with suppress(OSError, ValueError), plain:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with (
@@ -97,7 +97,7 @@ class SlowLists(Running):
 
 
 def _head(source: BinaryIO) -> list[bytes]:
-    """The lines up to the empty one; none at the end of the connection."""
+    """Return the lines up to the empty line; none at the end of the connection."""
     lines = []
     while line := source.readline():
         lines.append(line)
@@ -119,7 +119,7 @@ def _length(head: list[bytes]) -> int:
 
 
 def _answer(source: BinaryIO, sink: socket.socket, *, is_head: bool) -> None:
-    """Hand one answer on as it comes: a watch's never ends."""
+    """Forward one answer as it arrives; the answer to a watch never ends."""
     head = _head(source)
     if not head:
         raise OSError("the API server closed the connection")

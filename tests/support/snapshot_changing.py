@@ -1,8 +1,9 @@
-"""Snapshots, restores and the end of their sources, as users of one namespace ask for them.
+"""Snapshots, restores and the deletion of their sources, as the users of one namespace request
+them.
 
-`Cuts` draws from the random numbers of a chaos run and remembers what is wanted. `is_at_rest`
-compares that with the API server and the storage; `half_way` looks for a source that was deleted
-while something was made from it.
+`Cuts` draws from the random numbers of a chaos run and remembers what the users want. `is_at_rest`
+compares that with the API server and the storage. `half_way` finds sources that were deleted while
+something was being created from them.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ GROUP = "snapshot.storage.k8s.io"
 VERSION = f"{GROUP}/v1"
 ROOT = f"/apis/{VERSION}"
 CONTROLLERS = "provisioner,snapshotter,snapshot-controller"
-# What the driver does at first; each kind a few times per run, then it is only slow. INTERNAL once:
-# a driver that says so of a snapshot that it has, and again when asked for the last time, keeps it
-# (docs/guarantees.md).
+# The driver's behaviour at first; each rule applies a few times per run, after that the driver is
+# only slow. INTERNAL occurs once: if a driver answers INTERNAL for a snapshot that it has, and
+# again at the last call, it keeps the snapshot (docs/guarantees.md).
 RULES: tuple[JsonObject, ...] = (
     {"method": "CreateSnapshot", "code": "UNAVAILABLE", "after_work": True, "times": 3},
     {"method": "CreateSnapshot", "code": "INTERNAL", "times": 1},
@@ -38,7 +39,7 @@ Insist = Callable[[Callable[[], Any]], Any]
 
 
 class Cuts:
-    """What users do: snapshots of claims, claims from snapshots, and the end of each."""
+    """The requests of users: snapshots of claims, claims from snapshots, and their deletion."""
 
     def __init__(self, system: System, scene: Scene, seed: random.Random, insist: Insist) -> None:
         self.system, self.scene, self.api, self.random = system, scene, scene.api, seed
@@ -47,13 +48,14 @@ class Cuts:
         self.path = f"{ROOT}/namespaces/{scene.namespace}/volumesnapshots"
         self.snapshot_class = f"{scene.name}-snap"
         self.made = 0
-        self.claims: dict[str, str] = {}  # wanted claims, and the snapshot each is made from
-        self.snapshots: dict[str, str] = {}  # wanted snapshots, and the claim of each
-        self.class_of: dict[str, str] = {}  # of claims with another class than the usual one
+        # Wanted claims, each with the snapshot that it is created from.
+        self.claims: dict[str, str] = {}
+        self.snapshots: dict[str, str] = {}  # wanted snapshots, each with its claim
+        self.class_of: dict[str, str] = {}  # claims whose class is not the usual one
         self.add_class()
 
     def add_class(self, **parameters: str) -> None:
-        """The snapshot class, also anew after its deletion."""
+        """Create the snapshot class, also again after its deletion."""
         body = {"driver": self.system.driver.name, "deletionPolicy": "Delete"}
         metadata = {"name": self.snapshot_class}
         whole = {**body, "parameters": parameters}
@@ -69,21 +71,21 @@ class Cuts:
     # Requests.
 
     def claim(self, snapshot: str = "") -> str:
-        """A new claim, empty or from a snapshot in whatever state; returns its name."""
+        """Create a claim, empty or from a snapshot in any state; return its name."""
         name = self._name("c")
         self.claims[name] = snapshot
         self.ask_claim(name)
         return name
 
     def claim_of(self, storage_class: str) -> str:
-        """A new empty claim of another class than the usual one; returns its name."""
+        """Create an empty claim whose class is not the usual one; return its name."""
         name = self._name("c")
         self.claims[name], self.class_of[name] = "", storage_class
         self.ask_claim(name)
         return name
 
     def ask_claim(self, name: str) -> None:
-        """Create a wanted claim, also again."""
+        """Create a wanted claim, or create it again."""
         more = JsonObject()
         if snapshot := self.claims[name]:
             source = {"apiGroup": GROUP, "kind": "VolumeSnapshot", "name": snapshot}
@@ -92,47 +94,48 @@ class Cuts:
         self.insist(lambda: self.scene.claim(name, storage_class, **more))
 
     def cut(self, claim: str) -> None:
-        """A new snapshot of a claim in whatever state."""
+        """Create a snapshot of a claim in any state."""
         name = self._name("s")
         self.snapshots[name] = claim
         self.ask_snapshot(name)
 
     def ask_snapshot(self, name: str) -> None:
-        """Create a wanted snapshot, also again."""
+        """Create a wanted snapshot, or create it again."""
         source = {"persistentVolumeClaimName": self.snapshots[name]}
         spec = {"source": source, "volumeSnapshotClassName": self.snapshot_class}
         metadata = {"name": name, "namespace": self.scene.namespace}
         self.insist(lambda: self._create("VolumeSnapshot", metadata, {"spec": spec}))
 
     def drop_claim(self, name: str) -> None:
-        """A claim is not wanted any more."""
+        """Delete a claim that is no longer wanted."""
         self.insist(lambda: self.scene.delete(name))
         del self.claims[name]
 
     def drop_snapshot(self, name: str) -> None:
-        """A snapshot is not wanted any more."""
+        """Delete a snapshot that is no longer wanted."""
         self.insist(lambda: self.api.delete(f"{self.path}/{name}"))
         del self.snapshots[name]
 
     def one(self, names: Iterable[str]) -> str:
-        """One of them; recent ones twice as often, those are in flight."""
+        """Choose one of the names; recent ones are twice as likely, because their work is in
+        progress."""
         found = sorted(names)
         pick = self.random.randrange(len(found))
         return found[max(pick, self.random.randrange(len(found)))]
 
-    # Looking.
+    # Reading the state.
 
     def found(self) -> dict[str, JsonObject]:
-        """The snapshots that exist."""
+        """Return the existing snapshots."""
         return {one["metadata"]["name"]: one for one in self.api.items(self.path)}
 
     def contents(self) -> list[JsonObject]:
-        """The contents of the driver."""
+        """Return the snapshot contents of the driver."""
         items = self.api.items(f"{ROOT}/volumesnapshotcontents")
         return [one for one in items if one["spec"]["driver"] == self.system.driver.name]
 
     def stored(self) -> set[str]:
-        """Snapshots in the storage."""
+        """Return the snapshots in the storage."""
         found = set()
         for path in (self.system.driver.root / "snapshots").glob("[!.]*/metadata.json"):
             with suppress(FileNotFoundError):
@@ -141,7 +144,8 @@ class Cuts:
         return found
 
     def hopeless(self) -> list[str]:
-        """Pending claims that nothing can be made for: their snapshot went, or never comes."""
+        """Return the pending claims that cannot be provisioned: their snapshot is gone, or is
+        never created."""
         there = self.found()
         return [
             name
@@ -151,7 +155,7 @@ class Cuts:
         ]
 
     def _coming(self, there: dict[str, JsonObject]) -> set[str]:
-        """Wanted snapshots that are ready, or whose claim can still be cut."""
+        """Return the wanted snapshots that are ready, or whose claim can still be snapshotted."""
         claims = self.scene.claims()
         return {
             name
@@ -161,7 +165,8 @@ class Cuts:
         }
 
     def is_at_rest(self) -> bool:
-        """Wanted is what exists and is ready; storage and objects agree; no finalizer is left."""
+        """Return True if exactly the wanted objects exist and are ready, storage and objects
+        agree, and no finalizer is left."""
         there, claims = self.found(), self.scene.claims()
         odd = [there.get(name, name) for name in there.keys() ^ self.snapshots.keys()]
         leaving = [one for one in claims.values() if "deletionTimestamp" in one["metadata"]]
@@ -185,7 +190,8 @@ class Cuts:
 
 
 def half_way(calls: list[DriverCall]) -> list[str]:
-    """Deletions of a snapshot during a restore from it, and of a volume while it is cut."""
+    """Return the deletions of a snapshot during a restore from it, and of a volume during its
+    snapshot."""
     found = []
     for made in calls:
         if made.method == "CreateVolume":
@@ -216,7 +222,7 @@ def _phase(claim: JsonObject | None) -> str:
 
 
 def _restorers(item: JsonObject) -> str:
-    """Finalizers that only stand while something is made from the object."""
+    """Return the finalizers that exist only while something is created from the object."""
     lasting = "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection"
     names: list[Any] = item["metadata"].get("finalizers") or []
     return " ".join(name for name in names if name != lasting)

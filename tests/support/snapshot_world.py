@@ -1,4 +1,4 @@
-"""The fixture of the snapshot cases (spec section 11) around one reconcile at a time.
+"""The fixture of the snapshot cases (spec section 11), for one reconcile at a time.
 
 Driver `snap.test`, class `c1` (policy Delete), claim `ns/p` bound to the CSI volume `pv1` (handle
 `h1`), snapshot `ns/s` with uid `u1` and class `c1`, content `snapcontent-u1`.
@@ -35,7 +35,8 @@ JsonObject = dict[str, Any]
 
 
 def content_body(**changes: Any) -> JsonObject:
-    """A dynamic content as the controller makes it; `spec` and `metadata` members may be given."""
+    """Return a dynamic content as the controller creates it; `spec` and `metadata` members may
+    be given."""
     spec = {
         "driver": DRIVER,
         "deletionPolicy": "Delete",
@@ -58,13 +59,13 @@ def content_body(**changes: Any) -> JsonObject:
 
 
 def given_body(**changes: Any) -> JsonObject:
-    """A pre-provisioned content."""
+    """Return a pre-provisioned content."""
     spec = {"source": {"snapshotHandle": "sx"}, **changes.pop("spec", {})}
     return content_body(spec=spec, **changes)
 
 
 class SnapshotWorld(FakeWorld):
-    """Both controllers over one API server and one driver."""
+    """Both controllers with one API server and one driver."""
 
     def __init__(self, *capabilities: str, groups: bool = True, **settings: Any) -> None:
         names = {"CREATE_DELETE_SNAPSHOT", *capabilities}
@@ -84,7 +85,7 @@ class SnapshotWorld(FakeWorld):
         self.context.metrics = Metrics()
         self.add_class()
 
-    # What is there.
+    # The objects.
 
     def add_class(self, name: str = "c1", **changes: Any) -> None:
         body = {"metadata": {"name": name}, "driver": DRIVER, "deletionPolicy": "Delete"}
@@ -129,13 +130,14 @@ class SnapshotWorld(FakeWorld):
         self.add_volume()
 
     def tools(self, *served: str) -> Any:
-        """A command's connections; `served` drivers have a worker that makes their snapshots."""
+        """Return a command's connections; the drivers in `served` have a worker that creates
+        their snapshots."""
         records = {name: {"name": name, "controllers": ["snapshotter"]} for name in served}
         registry = SimpleNamespace(alive=lambda: records)
         presence = SimpleNamespace(workers=lambda: ["w"])
         return SimpleNamespace(kube=self.api.kube, registry=registry, presence=presence)
 
-    # One pass.
+    # One reconcile.
 
     def run_content(self, key: Key = CONTENT_KEY) -> Any:
         return self.sync(SNAPSHOTTER, key)
@@ -146,7 +148,7 @@ class SnapshotWorld(FakeWorld):
     def run_binding(self, name: str = CONTENT) -> Any:
         return self.sync(SNAPSHOT_CONTROLLER, binding_key(name))
 
-    # What came of it.
+    # The result.
 
     def content(self, name: str = CONTENT) -> JsonObject | None:
         return self.api.of(paths.SNAPSHOT_CONTENTS, name)
@@ -159,30 +161,30 @@ class SnapshotWorld(FakeWorld):
 
     @property
     def reasons(self) -> list[str]:
-        """Reasons of the events so far."""
+        """Return the reasons of the events so far."""
         return [event[1] for event in self.events.seen]
 
     @property
     def messages(self) -> list[str]:
-        """Messages of the events so far."""
+        """Return the messages of the events so far."""
         return [event[2] for event in self.events.seen]
 
 
 def notes(item: JsonObject | None) -> JsonObject:
-    """The annotations of an object that is there."""
+    """Return the annotations of an existing object."""
     assert item is not None
     found: JsonObject = item["metadata"].get("annotations") or {}
     return found
 
 
 def finalizers(item: JsonObject | None) -> list[str]:
-    """The last parts of an object's finalizers."""
+    """Return the last parts of an object's finalizers."""
     assert item is not None
     return [one.rpartition("/")[2] for one in item["metadata"].get("finalizers") or ()]
 
 
 def error_of(item: JsonObject | None) -> str:
-    """The error an object's status tells."""
+    """Return the error in an object's status."""
     assert item is not None
     message: str = ((item.get("status") or {}).get("error") or {}).get("message", "")
     return message

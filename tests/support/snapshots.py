@@ -1,4 +1,4 @@
-"""Snapshots as a snapshotter leaves them: object, content and their states."""
+"""Snapshots in the state in which a snapshotter leaves them: object, content and status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "snapshot.storage.k8s.io"
 
 
 def make_snapshot(driver: DirectoryDriver, volume_id: str) -> str:
-    """Let the driver take a snapshot of a volume; returns its id."""
+    """Let the driver create a snapshot of a volume; return its id."""
     with grpc.insecure_channel(f"unix:{driver.address}") as channel:
         stub = csi_pb2_grpc.ControllerStub(channel)
         request = messages.CreateSnapshotRequest(source_volume_id=volume_id, name=f"s-{volume_id}")
@@ -23,7 +23,7 @@ def make_snapshot(driver: DirectoryDriver, volume_id: str) -> str:
 
 
 def add_snapshot(scene: Scene, driver: DirectoryDriver, snapshot_id: str) -> str:
-    """Objects of a ready snapshot `snap`; returns its path."""
+    """Create the objects of a ready snapshot `snap`; return its path."""
     api = scene.api
     content = f"content-{uuid.uuid4().hex[:8]}"
     version = f"{GROUP}/v1"

@@ -1,4 +1,4 @@
-"""Which rules and cases does the specification have, and which recorded cases refer to them?"""
+"""Reads the rules and cases of the specification, and the recorded cases that refer to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ CASE_FOLDERS = (
 
 _PREFIX = "|".join((*RULE_PREFIXES, *CASE_PREFIXES))
 _ID = rf"(?:{_PREFIX})-\d{{3}}"
-# "P-600..P-614" and "P-600..614" name all of them; other documents' ids (TA-, SNC-) do not match.
+# "P-600..P-614" and "P-600..614" name all ids in between; ids of other documents (TA-, SNC-) do not
+# match.
 _CITED = re.compile(rf"(?<![A-Za-z0-9-])({_ID})(?!\d)(?:\.\.(?:(?:{_PREFIX})-)?(\d{{3}})(?!\d))?")
 _DEFINED = re.compile(rf"^(?:\* |- |\| )?(?:\*\*)?({_ID})(?!\d)(?:\*\*)?(.*)$")
 _HEADING = re.compile(r"^#{2,3} (.+)$")
@@ -56,12 +57,12 @@ class SpecId:
 
     @property
     def is_case(self) -> bool:
-        """Whether this is a test case, not a rule."""
+        """Return True if this is a test case, not a rule."""
         return self.name.partition("-")[0] in CASE_PREFIXES
 
 
 def cited(text: str) -> set[str]:
-    """All ids a text names, ranges written out: `P-600..P-602` is three ids."""
+    """Return all ids that a text names, with ranges expanded: `P-600..P-602` is three ids."""
     found = set()
     for first, last in _CITED.findall(text):
         prefix, _, start = first.rpartition("-")
@@ -82,7 +83,7 @@ def read_spec() -> tuple[SpecId, ...]:
 
 
 def recorded_references() -> dict[str, list[str]]:
-    """The recorded cases that name an id in `spec_refs`, by id."""
+    """Return the recorded cases that name an id in `spec_refs`, by id."""
     references: defaultdict[str, list[str]] = defaultdict(list)
     for folder in CASE_FOLDERS:
         for path in sorted((PARITY / folder).glob("*.json")):
@@ -93,7 +94,7 @@ def recorded_references() -> dict[str, list[str]]:
 
 
 def _definitions(path: Path) -> list[tuple[str, str, str]]:
-    """(id, section, first words) of each line that starts with an id."""
+    """Return (id, section, first words) of each line that starts with an id."""
     found = []
     section = ""
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -105,7 +106,7 @@ def _definitions(path: Path) -> list[tuple[str, str, str]]:
 
 
 def _first_words(text: str) -> str:
-    """Plain words, short enough for a table cell."""
+    """Return plain words that are short enough for a table cell."""
     words = re.sub(r"[`*|\t]|\[[RQD]\]", " ", text).split()
     line = " ".join(words)
     return line if len(line) <= _WORDS else line[:_WORDS].rsplit(" ", 1)[0] + " ..."

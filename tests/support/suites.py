@@ -1,4 +1,17 @@
-"""Runs test suites and closes with one summary line: `make test` and `make test-all`.
+"""Runs test suites and ends with one summary line: `make test` and `make test-all`.
+
+`python -m tests.support.suites unit integration e2e node monitoring chaos parity` runs these
+suites; `python -m tests.support.suites --quick` runs a selection.
+
+`--quick` runs the tests that need neither root nor Go and takes about fifteen minutes on two cores:
+unit and integration tests, and those parts of e2e and parity that together cover every controller.
+Each suite is its own pytest run: unit tests share the cores with files of integration and e2e
+tests. Suites that mostly wait run at the same time. A failed suite does not prevent the next one
+from running. In suites with many real processes, a few failed tests are tried once more; a test
+that passes then counts as passed and is listed as flaky, to be investigated. Tests that failed last
+time run first. The heading of each suite shows how long the rest took last time. Before the table,
+each failed and flaky test is listed with its error, because the logs of a CI may be cut. The last
+line is `tests: N passed, N failed`.
 
     python -m tests.support.suites unit integration e2e node monitoring chaos parity
     python -m tests.support.suites --quick
@@ -39,18 +52,18 @@ from tests.support.processes import start_process
 ROOT = Path(__file__).resolve().parents[2]
 TESTS_FAILED, NO_TESTS_COLLECTED = 1, 5  # pytest's exit codes
 CORES = max(2, len(os.sched_getaffinity(0)))
-# pytest-xdist processes. Files mostly wait; each process has a Redis and control plane of its own.
+# pytest-xdist processes. Files mostly wait; each process has its own Redis and control plane.
 BY_FILE = ("-n", str(2 * CORES), "--dist", "loadfile")
 WORKERS = {"unit": ("-n", str(CORES)), "integration": BY_FILE, "e2e": BY_FILE}
 QUICK = ("unit", "integration", "parity")
-# `--quick` runs these files beside the integration tests: they mostly wait ...
+# `--quick` runs these files together with the integration tests, since both mostly wait ...
 QUICK_BESIDE = {
     "integration": (
         "e2e/test_claims.py", "e2e/test_resizing.py", "e2e/test_snapshots.py",
         "e2e/test_attaching.py",
     ),
 }  # fmt: skip
-# ... and leaves out what installs Debian packages or programs in Go, changes its user, or fuzzes.
+# ... and omits tests that install Debian packages, need programs in Go, change their user, or fuzz.
 NOT_QUICK = {
     "unit": ("cli/test_kubectl.py", "support/test_wallclock.py"),
     "integration": (
@@ -60,18 +73,18 @@ NOT_QUICK = {
     ),
 }  # fmt: skip
 QUICK_CASES = "(basic|del|mode|rsz|snp|sns|snc|att)-[0-9]*[0369]1"  # of each controller
-TOOK = ROOT / ".pytest_cache" / "suites.json"  # seconds of each suite, the last time
+TOOK = ROOT / ".pytest_cache" / "suites.json"  # seconds that each suite took the last time
 TRIED_AGAIN = {"integration", "e2e", "node", "monitoring", "chaos"}
-MOST_TRIED_AGAIN = 3  # more failures than that are no accident
+MOST_TRIED_AGAIN = 3  # more failures than this are no accident
 LONGEST_ERROR = 1_500  # characters
 FOLDERS = ("unit", "integration", "e2e", "node", "monitoring", "chaos")
-# Each leaves two thirds of two cores idle.
+# Each of these suites leaves two thirds of two cores idle.
 SIDE_BY_SIDE = ("node", "monitoring", "chaos")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one suite did; `ok` is its exit code's word, not only the counts'."""
+    """The result of one suite; `ok` is determined by its exit code, not only by the counts."""
 
     suite: str
     ok: bool
@@ -80,11 +93,11 @@ class Outcome:
     skipped: int = 0
     flaky: int = 0
     seconds: float = 0.0
-    errors: tuple[str, ...] = ()  # a test and its error each, of the first try
+    errors: tuple[str, ...] = ()  # a test and its error each, from the first try
 
 
 def run_pytest(suite: str, output: IO[str] | None = None, *, is_quick: bool = False) -> Outcome:
-    """Run the suite's folder; no folder or no test in it is a suite of nothing.
+    """Run the suite's folder; a suite without a folder or without tests counts as empty.
 
     Args:
         suite: its name.
@@ -120,14 +133,15 @@ def run_pytest(suite: str, output: IO[str] | None = None, *, is_quick: bool = Fa
 
 
 def chosen(folder: Path) -> list[str]:
-    """Arguments for pytest: the part of a suite that belongs to `--quick`."""
+    """Return the arguments for pytest that select the part of a suite that belongs to `--quick`."""
     beside = [str(folder.parent / name) for name in QUICK_BESIDE.get(folder.name, ())]
     left_out = [f"--ignore={folder / name}" for name in NOT_QUICK.get(folder.name, ())]
     return [str(folder), *beside, *left_out]
 
 
 def run_beside(suites: list[str]) -> list[Outcome]:
-    """Run suites at once; of each what it printed when it has ended, and all after the first."""
+    """Run suites at the same time; print the output of each when it has ended, and of all after
+    the first."""
     with ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in suites]
         pool = stack.enter_context(ThreadPoolExecutor(len(suites)))
@@ -140,7 +154,7 @@ def run_beside(suites: list[str]) -> list[Outcome]:
 
 
 def prepare_node() -> None:
-    """Begin the node's builds, which the other suites need not wait for; the suite itself does."""
+    """Begin the node's builds; only the node suite waits for them."""
     start_process(
         "node-binaries",
         ["nice", "-n", "19", sys.executable, "-m", "tests.support.node.prepare"],
@@ -150,7 +164,7 @@ def prepare_node() -> None:
 
 
 def count(report: Path) -> tuple[int, int, int]:
-    """Passed, failed (with errors) and skipped tests of a JUnit report."""
+    """Return the passed, failed (with errors) and skipped tests of a JUnit report."""
     passed = failed = skipped = 0
     for part in ET.parse(report).getroot().iter("testsuite"):
         bad = int(part.get("failures", 0)) + int(part.get("errors", 0))
@@ -162,7 +176,7 @@ def count(report: Path) -> tuple[int, int, int]:
 
 
 def failures(report: Path) -> Iterator[str]:
-    """Each failed test of a JUnit report, with the begin of its error."""
+    """Return each failed test of a JUnit report, with the beginning of its error."""
     for case in ET.parse(report).getroot().iter("testcase"):
         for kind in ("failure", "error"):
             if (found := case.find(kind)) is not None:
@@ -171,7 +185,7 @@ def failures(report: Path) -> Iterator[str]:
 
 
 def run_parity(*, is_quick: bool = False) -> Outcome:
-    """Run the recorded cases; their runner closes with `N passed, N failed`."""
+    """Run the recorded cases; their runner ends with `N passed, N failed`."""
     started = time.monotonic()
     command = [sys.executable, "-u", "-m", "tests.support.parity"]
     with subprocess.Popen(
@@ -192,13 +206,14 @@ def run_parity(*, is_quick: bool = False) -> Outcome:
 
 
 def left(suites: list[str], took: dict[str, float]) -> str:
-    """What the heading says of the time that these suites took last time."""
+    """Return the heading's note about the time that these suites took last time."""
     known = [took[suite] for suite in suites if suite in took]
     return f", about {sum(known) / 60:.0f} min left" if len(known) == len(suites) else ""
 
 
 def read_took() -> dict[str, float]:
-    """Seconds of each suite in the last run; of a quick run under `quick NAME`."""
+    """Return the seconds of each suite in the last run; a quick run is stored under `quick
+    NAME`."""
     try:
         return dict(json.loads(TOOK.read_text()))
     except (OSError, ValueError):
@@ -206,7 +221,7 @@ def read_took() -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the named suites; 0 when all were good."""
+    """Run the named suites; return 0 if all passed."""
     is_quick = arguments == ["--quick"]
     suites = list(QUICK) if is_quick else arguments
     unknown = set(suites) - {*FOLDERS, "parity"}

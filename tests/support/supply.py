@@ -1,7 +1,9 @@
-"""What is in the product, and is any of it known to be bad? `make sbom` and `make audit`.
+"""Lists the product's dependencies and checks them for known vulnerabilities:
 
-Both look at the locked requirements of the product alone, not at the tools of development. They run
-in environments of their own (`uv tool run`), at the versions named here.
+`make sbom` and `make audit`.
+
+Both read only the locked requirements of the product, not the tools of development. They run in
+their own environments (`uv tool run`), at the versions named here.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ UV = Path(sys.executable).with_name("uv")
 SBOM_TOOL = ("cyclonedx-bom==7.5.0", "cyclonedx-py")
 AUDIT_TOOL = ("pip-audit==2.10.1", "pip-audit")
 SBOM = ROOT / "dist" / "sbom.cdx.json"
-# An unreachable database must not hold up a check for longer.
+# An unreachable database must not delay a check for longer.
 AUDIT_SECONDS = 45
 UNREACHABLE = "audit: no database of vulnerabilities is reachable; nothing was checked"
 
 
 def product_requirements(folder: Path, *options: str) -> Path:
-    """What the product needs, in exactly the locked versions, with hashes.
+    """Write the product's requirements in exactly the locked versions, with hashes.
 
     Args:
         folder: where the file goes.
@@ -40,13 +42,13 @@ def product_requirements(folder: Path, *options: str) -> Path:
 
 
 def tool(of: tuple[str, str], *arguments: str | Path) -> list[str | Path]:
-    """A command line that runs a tool apart from our own environment."""
+    """Return a command line that runs a tool outside this environment."""
     package, program = of
     return [UV, "tool", "run", "--quiet", "--from", package, program, *arguments]
 
 
 def write_sbom(target: Path = SBOM) -> None:
-    """The bill of materials in CycloneDX's JSON, the same for the same lock."""
+    """Write the bill of materials in CycloneDX's JSON; it is the same for the same lock."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         requirements = product_requirements(Path(scratch))
@@ -59,7 +61,7 @@ def write_sbom(target: Path = SBOM) -> None:
 
 
 def audit() -> str:
-    """One line; raises SystemExit when a known vulnerability is in the product."""
+    """Return one line; raise SystemExit if the product has a known vulnerability."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
             requirements = product_requirements(Path(scratch))
@@ -83,7 +85,8 @@ def audit() -> str:
 
 
 def verdict(report: str) -> list[str] | None:
-    """A line per vulnerability in pip-audit's JSON; None when it could not ask."""
+    """Return a line per vulnerability in pip-audit's JSON; None if the database was not
+    reachable."""
     try:
         packages = json.loads(report)["dependencies"]
     except (ValueError, KeyError, TypeError):

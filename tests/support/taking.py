@@ -1,4 +1,4 @@
-"""Taking keys as the frame of passes does, for tests that name the key they mean."""
+"""Takes keys as the frame of reconciles does, for tests that choose a key."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def take(queue: WorkQueue, key: Key, *locks: Lock | str) -> Lease | None:
-    """This key, whoever's turn it is; None where it may not be taken or a lock is busy.
+    """Take this key, even if it is not its turn; None if it may not be taken or a lock is busy.
 
-    A lock given by its name is exclusive.
+    A lock that is given by its name is exclusive.
     """
     raw: Any = queue.scripts.client
     names = names_of(raw)
@@ -38,7 +38,7 @@ def take(queue: WorkQueue, key: Key, *locks: Lock | str) -> Lease | None:
 
 
 def take_all(queue: WorkQueue, driver: str, *kinds: str) -> list[Lease]:
-    """Every key that may be taken now, in order, without locks."""
+    """Take every key that may be taken now, in order, without locks."""
     leases = []
     while (lease := queue.take(driver, kinds)) is not None:
         assert queue.enter(lease, ())
@@ -47,7 +47,7 @@ def take_all(queue: WorkQueue, driver: str, *kinds: str) -> list[Lease]:
 
 
 def due_keys(client: redis.Redis) -> list[Key]:
-    """The keys that wait for their turn, lane by lane, first attempts before retries."""
+    """Return the keys that wait for their turn, lane by lane, first attempts before retries."""
     names = names_of(client)
     raw: Any = client
     lanes = sorted(raw.smembers(names.full("lanes")))

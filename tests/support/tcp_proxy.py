@@ -1,4 +1,4 @@
-"""A TCP address whose target can change and whose connections can fall silent, in this process."""
+"""A TCP proxy in this process, whose target can change and whose connections can fall silent."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class TcpProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def fall_silent(self) -> int:
-        """Let the present connections swallow what is sent, without an end; returns their count."""
+        """Let the present connections drop what is sent, without closing; return their count."""
         self._silent |= {end for pair in self._pairs for end in pair}
         return len(self._pairs)
 
     def close(self) -> None:
-        """End it and all its connections."""
+        """Stop the proxy and close all its connections."""
         for end in (self._listener, *(end for pair in self._pairs for end in pair)):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,7 @@
-"""The commands a person runs beside the system: `csi-fleet explain`, `status`, `audit`, ..."""
+"""Runs the commands that a person runs next to the system:
+
+`csi-fleet explain`, `status`, `audit`, ...
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from tests.support.waiting import wait_until
 
 
 class Tool:
-    """Runs commands against one cluster and one Redis."""
+    """Runs commands for one cluster and one Redis."""
 
     def __init__(self, kubeconfig: str | Path, redis_url: str, **env: str) -> None:
         self.flags = [f"--kubeconfig={kubeconfig}", f"--redis-url={redis_url}"]
         self.env = env
 
     def run(self, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        """Run one command; output is a pipe, so it is plain."""
+        """Run one command; its output is a pipe, so it has no colours."""
         return subprocess.run(
             [*program(), arguments[0], *self.flags, *arguments[1:]],
             input=text,
@@ -31,23 +34,23 @@ class Tool:
         )
 
     def ok(self, *arguments: str) -> str:
-        """Run one that must succeed; returns what it printed."""
+        """Run one command that must succeed; return its output."""
         done = self.run(*arguments)
         assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
         return done.stdout
 
     def json(self, *arguments: str) -> Any:
-        """Run one with `-o json`."""
+        """Run one command with `-o json`; return the decoded output."""
         done = self.run(*arguments, "-o", "json")
         assert done.stdout, done.stderr
         return json.loads(done.stdout)
 
     def explain(self, kind: str, name: str) -> str:
-        """The text of explain."""
+        """Return the text of explain."""
         return self.run("explain", kind, name).stdout
 
     def wait_cause(self, kind: str, name: str, cause: str, timeout_seconds: float = 60) -> str:
-        """Until explain gives that cause; returns its whole text."""
+        """Wait until explain reports that cause; return its whole text."""
         last = ""
 
         def found() -> bool:

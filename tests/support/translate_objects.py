@@ -1,4 +1,5 @@
-"""The fixture of the specification's test cases: claim, class, driver and one pure attempt."""
+"""The fixture of the specification's test cases: claim, class, driver and one attempt without
+I/O."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def make_claim(
     uid: str = "testid",
     **spec: Any,
 ) -> dict[str, Any]:
-    """The claim of fixture F: fake-ns/fake-pvc, 100 bytes, ReadWriteOnce."""
+    """Return the claim of fixture F: fake-ns/fake-pvc, 100 bytes, ReadWriteOnce."""
     found: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "storageClassName": "fake-test-sc"}
     if request is not None:
         found["resources"] = {"requests": {"storage": request}}
@@ -55,7 +56,7 @@ def make_claim(
 
 
 def make_class(parameters: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """The class of fixture F: fake-test-sc of test-driver, reclaim Delete."""
+    """Return the class of fixture F: fake-test-sc of test-driver, reclaim policy Delete."""
     return {
         "metadata": {"name": "fake-test-sc"},
         "provisioner": DRIVER,
@@ -65,13 +66,14 @@ def make_class(parameters: dict[str, str] | None = None, **fields: Any) -> dict[
 
 
 def make_secret(**data: str) -> dict[str, Any]:
-    """A secret as the API serves it."""
+    """Return a secret as the API server returns it."""
     return {"data": {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}}
 
 
 @dataclass
 class Attempt:
-    """The pure steps of one attempt in upstream's order; reads come from the dictionaries."""
+    """The steps of one attempt without I/O, in upstream's order; objects are read from
+    dictionaries."""
 
     plugin: set[str] = field(default_factory=lambda: {"CONTROLLER_SERVICE"})
     controller: set[str] = field(default_factory=lambda: {"CREATE_DELETE_VOLUME"})
@@ -85,7 +87,7 @@ class Attempt:
     attributes_classes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     request: csi.CreateVolumeRequest | None = None
-    """Set when CreateVolume would be called; None means no RPC."""
+    """Set if CreateVolume would be called; None means that no call is made."""
 
     def provision(
         self,
@@ -153,7 +155,7 @@ class Attempt:
 
     @property
     def sent(self) -> csi.CreateVolumeRequest:
-        """The request that was made."""
+        """Return the request that was made."""
         assert self.request is not None, "CreateVolume was not called"
         return self.request
 

@@ -1,8 +1,8 @@
-"""A small API server with one history: lists, watches from a resourceVersion, and a restore.
+"""A small API server with a history: lists, watches from a resourceVersion, and a restore.
 
-`restore` sets objects and resourceVersion back to a snapshot, as etcd from a backup does. Watches
-that are open stay open and silent until the version has passed theirs; `drop_watches` ends them, as
-an API server does that restarts. Serves every collection it is asked for, without selectors.
+`restore` sets objects and resourceVersion back to a snapshot, as a restore of etcd from a backup
+does. Open watches stay open and silent until the version has passed theirs; `drop_watches` ends
+them, as a restarting API server does. It serves every collection, without selectors.
 """
 
 from __future__ import annotations
@@ -76,23 +76,23 @@ class VersionedApi(LoopbackServer):
             self._note(path, "DELETED", item)
 
     def pass_time(self, versions: int) -> None:
-        """The cluster goes on with objects that nobody here asks for."""
+        """Advance the version, as writes of objects that no test reads would."""
         with self._changed:
             self.version += versions
 
     def backup(self) -> tuple[dict[tuple[str, str], JsonObject], int]:
-        """Return what `restore` takes."""
+        """Return the argument for `restore`."""
         with self._changed:
             return copy.deepcopy(self._objects), self.version
 
     def restore(self, backup: tuple[dict[tuple[str, str], JsonObject], int]) -> None:
-        """Set everything back; open watches hear nothing of it."""
+        """Set everything back; open watches receive no event about this."""
         with self._changed:
             self._objects, self.version = copy.deepcopy(backup[0]), backup[1]
             self._log.clear()
 
     def drop_watches(self) -> None:
-        """End every watch that is open."""
+        """End every open watch."""
         with self._changed:
             self._watches += 1
             self._changed.notify_all()

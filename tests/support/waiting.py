@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def let_pass(seconds: float) -> None:
-    """For what is about time itself: a lease that ends, a pause between faults."""
+    """Sleep, for tests about time itself: a lease that expires, a pause between faults."""
     time.sleep(seconds)
 
 
@@ -22,7 +22,7 @@ def wait_until(
     interval_seconds: float = 0.05,
     fatal: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> T:
-    """Poll until `predicate` returns something true and return that.
+    """Poll until `predicate` returns a true value, and return that value.
 
     Raises:
         TimeoutError: names `description`; chained to the predicate's last exception, which

@@ -1,6 +1,7 @@
-"""Three drivers with a class each, over an API server in memory and a real Redis.
+"""Three drivers with a class each, with an API server in memory and a real Redis.
 
-The world of the commands that show what waits: `pending`, `explain driver`, the page `/fleet`.
+The world for tests of the commands that show what waits: `pending`, `explain driver`, the page
+`/fleet`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CREATED = "2026-01-01T00:00:00Z"
 
 
 class World:
-    """Three drivers with a class each; the claims are the test's."""
+    """Three drivers with a class each; the test adds the claims."""
 
     def __init__(self, client: redis.Redis, url: str) -> None:
         self.api, self.client, self.url = MemoryApi(), client, url
@@ -48,7 +49,7 @@ class World:
     def claim(
         self, name: str, storage_class: str, namespace: str = "shop", phase: str = "Pending"
     ) -> Key:
-        """Add a claim; returns the key of its work."""
+        """Add a claim; return the key of its work."""
         uid = f"uid-{namespace}-{name}"
         metadata = {
             "namespace": namespace,
@@ -62,7 +63,7 @@ class World:
         return Key("claims", f"d{storage_class[-1]}.csi.example.org", f"{namespace}/{name}", uid)
 
     def fail(self, key: Key, error: str) -> None:
-        """Let an attempt of the key fail; the next one comes much later."""
+        """Let an attempt of the key fail; the next attempt is far in the future."""
         self.queue.set_limits(key.lane, 10)
         self.queue.add([key])
         lease = take(self.queue, key)
@@ -74,7 +75,7 @@ class World:
     def tools(
         self, command: Command = Command.PENDING, arguments: tuple[str, ...] = (), **tool: Any
     ) -> Tools:
-        """Connections of a command."""
+        """Return the connections of a command."""
         settings = Settings(
             command=command,
             arguments=arguments,
@@ -86,7 +87,7 @@ class World:
         return made
 
     def groups(self, capsys: Any, **tool: Any) -> Any:
-        """The groups of `pending`, as a program gets them."""
+        """Return the groups of `pending` as JSON values."""
         assert pending.run(self.tools(output="json", **tool)) == 0
         report = json.loads(capsys.readouterr().out)
         assert (report["apiVersion"], report["kind"]) == ("csi-fleet.io/v1", "Pending")

@@ -1,4 +1,4 @@
-"""A reader who follows a page to the letter: its commands are run as they stand, each timed.
+"""Runs the commands of a page literally, as a reader would type them, and times each command.
 
 ```
 walk = Walkthrough(folder, kubeconfig, programs={"docker": "..."})
@@ -29,7 +29,7 @@ _FILE = re.compile(r"# ([\w-]+\.yaml)\b")
 
 
 class CommandFailedError(AssertionError):
-    """A command of the page; with what it printed."""
+    """A command of the page failed; the text contains its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Step:
 
 
 def section(page: str, heading: str) -> str:
-    """The text below a heading, up to the next one.
+    """Return the text below a heading, up to the next heading.
 
     Raises:
         LookupError: the page has no such heading.
@@ -64,19 +64,20 @@ def section(page: str, heading: str) -> str:
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Language and content of each fenced block."""
+    """Return language and content of each fenced block."""
     for match in _FENCE.finditer(text):
         yield match[1], match[2]
 
 
 def commands(block: str) -> list[str]:
-    """One for each line that is no comment; a backslash at its end continues it."""
+    """Return one command for each line that is not a comment; a backslash at the end continues a
+    line."""
     joined = re.sub(r"\\\n\s*", "", block)
     return [one for one in joined.splitlines() if one.strip() and not one.startswith("#")]
 
 
 class Walkthrough:
-    """One reader at one terminal, in a folder that holds the checkout.
+    """One reader at one terminal, in a folder that contains the checkout.
 
     Args:
         folder: a new one; also the reader's home.
@@ -115,7 +116,7 @@ class Walkthrough:
         *,
         program: str = "",
     ) -> None:
-        """What this section of the page tells the reader to type, or what of it calls a program."""
+        """Run the commands of a section of the page, or those that call a program."""
         text = section((ROOT / page).read_text(), heading)
         for old, new in (replaced or {}).items():
             text = text.replace(old, new)
@@ -128,7 +129,7 @@ class Walkthrough:
                 (self.folder / match[1]).write_text(content)
 
     def run(self, command: str) -> str:
-        """One command in a shell that knows what was exported before.
+        """Run one command in a shell that has the variables exported before.
 
         Raises:
             CommandFailedError: it did not end with 0.
@@ -153,11 +154,12 @@ class Walkthrough:
         return step.output
 
     def printed(self, text: str) -> str:
-        """What the last command with that text in it printed."""
+        """Return what the last command that contains the text printed."""
         return next(one.output for one in reversed(self.steps) if text in one.command)
 
     def timeline(self) -> str:
-        """Seconds since the first command, and its own, for each."""
+        """Return a text with the time since the first command, and the duration, of each
+        command."""
         lines, total = [], 0.0
         for one in self.steps:
             total += one.seconds
@@ -166,7 +168,7 @@ class Walkthrough:
 
 
 def kubectl() -> Path:
-    """The one on PATH, else ours, built if need be."""
+    """Return the kubectl on PATH, or this repository's own, which is built if necessary."""
     built = cache_directory() / "kubectl"
     found = shutil.which("kubectl")
     if found and not built.exists():

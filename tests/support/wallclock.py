@@ -1,4 +1,4 @@
-"""A wall clock of its own for one process of a test, which can be stepped while it runs.
+"""Gives one process of a test its own wall clock, which can be changed while the process runs.
 
 ```
 clock = WallClock(directory / "redis.clock")
@@ -36,7 +36,7 @@ def _library() -> Path:
     if not built.exists():
         if shutil.which("cc") is None:
             apt.install("gcc", "libc6-dev")
-        # Test processes side by side may build it at the same time.
+        # Several test processes may build it at the same time.
         with tempfile.NamedTemporaryFile(dir=built.parent, suffix=".so", delete=False) as made:
             command = ["cc", "-O2", "-shared", "-fPIC", "-o", made.name, str(_SOURCE), "-ldl"]
             subprocess.run(command, check=True, capture_output=True)
@@ -45,7 +45,7 @@ def _library() -> Path:
 
 
 class WallClock:
-    """How far the wall clock of a process is ahead; its knob is a file of 8 bytes."""
+    """Sets how far the wall clock of a process is ahead, through a file of 8 bytes."""
 
     def __init__(self, path: Path, ahead_seconds: int = 0) -> None:
         self._path = path
@@ -54,7 +54,7 @@ class WallClock:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What a process is started with, beside its own environment."""
+        """Return the variables to add to the process's environment."""
         return {"LD_PRELOAD": str(_library()), "CLOCK_FILE": str(self._path)}
 
     @property
@@ -62,7 +62,7 @@ class WallClock:
         return self._ahead
 
     def step(self, seconds: int) -> None:
-        """Set it forward, or back; also of processes that run."""
+        """Set the clock forward or back, also for running processes."""
         self._ahead += seconds
         with self._path.open("r+b") as file:
             file.write(_SECONDS.pack(self._ahead))

@@ -1,8 +1,9 @@
-"""Every write of a worker's account that might harm a foreign object, made from the object itself.
+"""Generates every write of a worker's account that could harm a foreign object, from the object
+itself.
 
-`writes_of` lists them: all finalizers, owners, annotations, labels, fields of spec and status, and
-the deletion. `changes` says what a write did, as a set, so that what two writes did can be compared
-with what one of them could.
+`writes_of` lists the writes: all finalizers, owners, annotations, labels, fields of spec and
+status, and the deletion. `changes` returns the effect of a write as a set, so that the effect of
+two writes can be compared with the possible effect of one.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ STATUS: Final[dict[str, JsonObject]] = {
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A deletion, or a change of the object as it is then; None if it changes nothing."""
+    """A deletion, or a change of the object in its current state; None if it changes nothing."""
 
     name: str
     change: Callable[[JsonObject], JsonObject | None] | None
@@ -88,7 +89,7 @@ class Write:
 
 
 def writes_of(resource: str, item: JsonObject) -> list[Write]:
-    """All writes that are tried on an object of that resource; the deletion is the last."""
+    """Return all writes to try on an object of that resource; the deletion is the last."""
     found: list[Write] = []
     for name in FINALIZERS:
         found += [Write(f"add finalizer {name}", _finalizer(name, add=True))]
@@ -108,7 +109,7 @@ def writes_of(resource: str, item: JsonObject) -> list[Write]:
     for name, value in STATUS[resource].items():
         found.append(Write(f"status {name}", _field(["status", name], value), "/status"))
         found.append(Write(f"unset status {name}", _field(["status", name], None), "/status"))
-    # The other path of a built-in object takes its metadata too.
+    # The other path of a built-in object accepts changes to its metadata too.
     found += [
         Write(f"{one.name}, by its status", one.change, "/status")
         for one in list(found)
@@ -120,7 +121,7 @@ def writes_of(resource: str, item: JsonObject) -> list[Write]:
 
 
 def changes(before: JsonObject, after: JsonObject) -> set[tuple[str, ...]]:
-    """What was added and taken away."""
+    """Return the added and the removed entries."""
     old, new = set(_facts(before)), set(_facts(after))
     return {("-", *one) for one in old - new} | {("+", *one) for one in new - old}
 
@@ -183,7 +184,7 @@ def _field(path: list[str], value: Any) -> Callable[[JsonObject], JsonObject | N
 
 
 def _with(item: JsonObject, path: list[str], value: Any) -> JsonObject:
-    """The object with another value there; None takes the field away."""
+    """Return the object with another value at that place; None removes the field."""
     new = copy.deepcopy(item)
     place = new
     for name in path[:-1]:
@@ -199,7 +200,7 @@ def _with(item: JsonObject, path: list[str], value: Any) -> JsonObject:
 
 
 def merge_patch(old: Any, new: Any) -> Any:
-    """The merge patch that makes one of the other."""
+    """Return the merge patch that changes one object into the other."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     patch = {name: None for name in old if name not in new}

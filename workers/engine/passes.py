@@ -82,4 +82,4 @@ class Passes:
                 queue.release(lease, delay_seconds=_AGAIN_SECONDS, count=True)
             except TransientError as error:
                 _log.warning("could not release the key", key=lease.key.text, err=error)
-                return  # each further release would wait as long, and this thread is watched too
+                return  # another release would take as long, and this thread must not hang either

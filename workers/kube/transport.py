@@ -216,9 +216,10 @@ class Transport:
         lines = [self._host, "Expect:", *headers]
         for line in lines:
             if _UNSAFE.search(line):
-                raise ValueError(f"a line break in {line.partition(':')[0]!r}")
+                raise ValueError(f"the header {line.partition(':')[0]!r} contains a line break")
             if not line.isascii():  # the error must not show the line, which may be a token
-                raise ValueError(f"a character outside ASCII in {line.partition(':')[0]!r}")
+                name = line.partition(":")[0]
+                raise ValueError(f"the header {name!r} contains a character outside ASCII")
         return lines
 
     @contextmanager
@@ -360,7 +361,7 @@ class Stream:
         while not is_enough() and self._is_running:
             left = silent_at - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"nothing came for {self._silence_seconds:g} s")
+                raise TimeoutError(f"no data arrived for {self._silence_seconds:g} s")
             self._advance(left)
 
     def _advance(self, seconds: float) -> None:
@@ -402,7 +403,7 @@ def _set_request(
     try:
         handle.setopt(pycurl.URL, url)
     except UnicodeEncodeError:
-        raise ValueError(f"a character that no URL may have in {url!r}") from None
+        raise ValueError(f"the URL {url!r} contains a character that is not allowed") from None
     handle.setopt(pycurl.HTTPHEADER, lines)
     if body is None:
         handle.setopt(pycurl.HTTPGET, 1)
@@ -422,5 +423,5 @@ def _error(error: pycurl.error) -> OSError | ValueError:
     if code == pycurl.E_URL_MALFORMAT:
         return ValueError(message)
     if code == pycurl.E_SEND_FAIL_REWIND:
-        return ConnectionError("the connection ended before the answer came")
+        return ConnectionError("the connection was closed before the response arrived")
     return ConnectionError(message)

@@ -1,1 +1,2 @@
-"""A controller that is not in the repository: one folder, as a newcomer would write it."""
+"""A controller that is not part of csi-fleet, in one folder, as a new contributor would write
+it."""

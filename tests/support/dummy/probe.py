@@ -1,8 +1,8 @@
-"""Runs with the echo controller in the catalogue, and says what became of it: JSON on stdout.
+"""Runs with the echo controller in the catalogue, and prints what was derived from it as JSON.
 
-A process of its own: the catalogue is read when modules are imported. The two lines before the
-others are what a new controller costs outside of its folder: here its place, in the repository the
-folder itself, and its line in the catalogue.
+It is a process of its own, because the catalogue is read when modules are imported. The two lines
+before the others are what a new controller needs outside its folder: here its import path; in the
+repository, the folder itself and its line in the catalogue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ catalogue.SPECS = (*catalogue.SPECS, SPEC)  # type: ignore[misc] # the line in t
 
 
 def without_rights(settings: Any) -> Any:
-    """What `doctor` works with, where the API server allows nothing."""
+    """Return the tools that `doctor` uses, with an API server that allows nothing."""
     from types import SimpleNamespace  # noqa: PLC0415
 
     client = SimpleNamespace(create=lambda *_: {"status": {"allowed": False}})
@@ -34,7 +34,7 @@ def without_rights(settings: Any) -> Any:
 
 
 def main() -> None:
-    """Ask everything that is derived from specs."""
+    """Print everything that is derived from the specs."""
     from dataclasses import asdict  # noqa: PLC0415
     from types import SimpleNamespace  # noqa: PLC0415
 

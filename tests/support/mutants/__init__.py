@@ -1,1 +1,1 @@
-"""Would the tests notice? Breaks the code at random places, one at a time, and runs the tests."""
+"""Breaks the code at random places, one at a time, and checks that the tests notice it."""

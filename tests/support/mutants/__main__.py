@@ -1,9 +1,10 @@
-"""Would the tests notice? Breaks the code at random places, one at a time, and runs the tests.
+"""Breaks the code at random places, one at a time, and checks that the tests notice it.
 
-`make mutants` (COUNT=n SEED=n ONLY=regex JOBS=n AGAIN=file), outside of CI: 300 take the better
-part of an hour on one core. A traced run says which tests run which line; each mutant then lives in
-a copy of the checkout and meets these tests, and the suites of its package if they let it live. A
-survivor is a line that no test minds: give it a test, take it out, or say why it is the same.
+`make mutants` (COUNT=n SEED=n ONLY=regex JOBS=n AGAIN=file); not part of CI, because 300 mutants
+take most of an hour on one core. A traced run records which tests run which line. Each mutant is
+then put into a copy of the checkout and runs against these tests, and against the suites of its
+package if no test fails. A survivor is a line that no test checks: write a test for it, remove the
+line, or explain why the mutant is equivalent.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ENOUGH = 0.9
 
 
 def files(only: str) -> list[Path]:
-    """The files that are broken; `only` is a regular expression over their paths."""
+    """Return the files that can be broken; `only` is a regular expression for their paths."""
     return [
         path
         for folder in SUITES
@@ -39,7 +40,7 @@ def files(only: str) -> list[Path]:
 
 
 def survivors_in(report: Path) -> list[Mutant]:
-    """The survivors that an earlier run has printed, as far as they still exist."""
+    """Return the survivors that an earlier run has printed, if their lines still exist."""
     text = report.read_text(encoding="utf-8")
     names = re.findall(r"^SURVIVED (.+?)(?: \| .*)?$", text, re.MULTILINE)
     paths = {ROOT / name.partition(":")[0] for name in names}
@@ -48,7 +49,7 @@ def survivors_in(report: Path) -> list[Mutant]:
 
 
 def copy_tree(folder: Path) -> Copy:
-    """The committed files of this checkout."""
+    """Copy the committed files of this checkout."""
     names = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -72,7 +73,7 @@ class Judge:
         tell(f"{len(self.known.seconds)} tests traced; left out: {self.known.failing}")
 
     def survivors(self, mutants: list[Mutant]) -> list[Mutant]:
-        """First the nearest tests on each, then whole suites on those that are left."""
+        """Run the nearest tests on each mutant first, then whole suites on the survivors."""
         for tests, word in ((self._nearest, "left    "), (self._suites, "SURVIVED")):
             with ThreadPoolExecutor(self.jobs) as pool:
                 killers = list(pool.map(partial(self._judge, tests, word), mutants))
@@ -104,7 +105,8 @@ def tell(line: str) -> None:
 
 
 def main() -> int:
-    """Choose, run, tell; 1 if less than nine tenths were killed."""
+    """Choose mutants, run them and print the result; return 1 if less than nine tenths were
+    killed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,8 +1,8 @@
-"""What can be broken in a file, and how?
+"""Makes mutants of a file.
 
-One mutant is one small change: a comparison turned, a condition negated, an operator or a boolean
-swapped, a call for its effect left out. What no run of the program can show is not broken: imports
-for types, annotations, `frozen` and `slots` of dataclasses, and what is written into logs.
+A mutant is one small change: an inverted comparison, a negated condition, a different operator or
+boolean, an omitted call. Changes without any visible effect are left out: imports for types,
+annotations, `frozen` and `slots` of dataclasses, and log output.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LUA_SWAPS = (
 )
 LUA_IF = re.compile(r"^(\s*(?:else)?if )(.+)( then\b)")
 LUA_CALL = re.compile(r"\s*[a-z_.]+\(.*\)")
-# A line that begins like a call may go on from one that ends so.
+# A line that begins like a call may continue a line that ends like this.
 LUA_GOES_ON = re.compile(r"(\(|,|=|\{|\.\.|\b(and|or|not|return))\s*$")
 LUA_FUNCTION = re.compile(r"local function (\w+)")
 
@@ -47,7 +47,8 @@ LUA_FUNCTION = re.compile(r"local function (\w+)")
 class Mutant:
     """One broken line; `text` is the whole file with the change.
 
-    `scope`: first line of the innermost function around it (0: none), of Lua the function's name.
+    `scope` is the first line of the innermost function around it (0 for none), or for Lua the
+    function's name.
     """
 
     path: str
@@ -62,13 +63,13 @@ class Mutant:
 
 
 def mutants_of(path: Path) -> list[Mutant]:
-    """Every mutant of one file."""
+    """Return every mutant of one file."""
     text = path.read_text(encoding="utf-8")
     return [mutant_at(path, text, place) for place in places(path, text)]
 
 
 def places(path: Path, text: str) -> list[int]:
-    """Numbers of the places in a file that can be broken, for `mutant_at`."""
+    """Return the numbers of the places in a file that can be broken, for `mutant_at`."""
     if path.suffix == ".lua":
         return list(range(len(list(_of_lua("", text)))))
     tree = ast.parse(text)
@@ -81,7 +82,7 @@ def places(path: Path, text: str) -> list[int]:
 
 
 def mutant_at(path: Path, text: str, place: int) -> Mutant:
-    """One mutant of a file; `place` is one of `places`."""
+    """Return one mutant of a file; `place` is one of `places`."""
     name = str(path.relative_to(ROOT))
     if path.suffix == ".lua":
         return list(_of_lua(name, text))[place]
@@ -94,7 +95,7 @@ def mutant_at(path: Path, text: str, place: int) -> Mutant:
 
 
 def choose(files: list[Path], count: int, seed: int) -> list[Mutant]:
-    """`count` mutants at random, each place of all files as likely as any other."""
+    """Return `count` random mutants; each place of all files is equally likely."""
     texts = {path: path.read_text(encoding="utf-8") for path in files}
     every = [(path, place) for path, text in texts.items() for place in places(path, text)]
     chosen = random.Random(seed).sample(every, min(count, len(every)))
@@ -102,7 +103,7 @@ def choose(files: list[Path], count: int, seed: int) -> list[Mutant]:
 
 
 def _hidden(tree: ast.Module) -> Iterator[int]:
-    """Ids of nodes whose change no run can show."""
+    """Yield the ids of nodes whose change has no visible effect."""
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) in {
             "TYPE_CHECKING",
@@ -119,7 +120,7 @@ def _hidden(tree: ast.Module) -> Iterator[int]:
 
 
 def _scope(tree: ast.Module, wanted: ast.AST) -> int:
-    """First line of the innermost function around a node, as its code object says it."""
+    """Return the first line of the innermost function around a node, as in its code object."""
     scope = 0
     for node in ast.walk(tree):  # outer functions come first
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
@@ -130,7 +131,7 @@ def _scope(tree: ast.Module, wanted: ast.AST) -> int:
 
 
 def _change(node: ast.AST) -> str:
-    """Break one node in place; says how, "" where there is nothing to break."""
+    """Break one node in place; return a description, or "" if the node cannot be broken."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
         old = node.ops[0]
         node.ops[0] = SWAPS[type(old)]()  # type: ignore[call-overload]

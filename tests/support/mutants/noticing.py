@@ -1,8 +1,8 @@
-"""Which tests must notice a broken line, and do they?
+"""Finds the tests that must notice a broken line, and runs them.
 
-First the tests that run the line, by what a traced run of all of them has seen, the quickest first;
-then the whole suites of the package. A run that hangs counts only when the same tests pass on the
-sound code in a third of the time.
+First it runs the tests that run the line according to a traced run, the quickest first, and then
+the whole suites of the package. A run that hangs counts only if the same tests pass on the
+unchanged code in a third of the time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Self
 
 from tests.support.mutants.breaking import ROOT, Mutant
 
-# Code -> the suites that must notice.
+# Maps code to the suites that must notice a change.
 SUITES = {
     "workers/queue/": ("tests/unit/queue", "tests/integration/queue"),
     "workers/engine/": (
@@ -35,7 +35,7 @@ SUITES = {
     "watcher/": ("tests/unit/watcher", "tests/unit/controllers", "tests/integration/watcher"),
     "csi_client/": ("tests/unit/csi_client", "tests/integration/csi_client"),
 }
-# What is traced, and tried in this order.
+# The suites that are traced, and run in this order.
 UNIT = "tests/unit/"
 TRACED = (
     UNIT,
@@ -53,18 +53,19 @@ PASSED, NO_TESTS = 0, 5  # exit codes of pytest
 NEAREST_SECONDS = 15.0
 LIMIT_SECONDS = 300.0
 SUITE_LIMIT_SECONDS = 1800.0
-# A run that took longer may have failed by a time limit.
+# A run that took longer may have failed because of a time limit.
 SLOW_SECONDS = 60.0
 TRACING_LIMIT_SECONDS = 3600.0
 
 
 @dataclass
 class Known:
-    """What the traced run has seen."""
+    """The result of the traced run."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[str, list[str]] = field(default_factory=dict)
-    # Tests that fail on the sound code in a copy, as those that ask git: they are left out.
+    # Tests that fail on the unchanged code in a copy, for example because they need git; they are
+    # left out.
     failing: list[str] = field(default_factory=list)
 
     @classmethod
@@ -75,9 +76,9 @@ class Known:
         return cls(dict(found["tests"]), lines, found["failed"])
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that run a mutant's line, the quickest of them first.
+        """Return the tests that run a mutant's line, the quickest first.
 
-        Not all where they are many: the suites hold the rest.
+        If there are many, only some are returned, because the suites contain the rest.
         """
         found: set[str] = set()
         for place in self._places(mutant):
@@ -94,7 +95,7 @@ class Known:
         folder = Path(mutant.path).parent
         if not Path(mutant.path).stem.startswith("lib"):
             return [mutant.path]
-        # A shared function: the scripts that name it, or one that leads to it.
+        # A shared function: the scripts that call it, directly or indirectly.
         named = re.compile(
             rf"\b({'|'.join(_ways_to(str(mutant.scope or 'now'), ROOT / folder))})\("
         )
@@ -103,7 +104,8 @@ class Known:
 
 
 def _ways_to(name: str, folder: Path) -> set[str]:
-    """A function of the scripts' library and those of it that call it, at any remove."""
+    """Return a function of the scripts' library, and all functions that call it directly or
+    indirectly."""
     text = "\n".join(one.read_text("utf-8") for one in folder.glob("lib*.lua"))
     parts = re.split(r"^local function (\w+)", text, flags=re.MULTILINE)[1:]
     bodies = dict(zip(parts[::2], parts[1::2], strict=True))
@@ -122,21 +124,21 @@ class Copy:
     folder: Path
 
     def put(self, path: str, text: str) -> None:
-        """Write a file of the copy; what Python compiled of it goes."""
+        """Write a file of the copy and remove its compiled form."""
         place = self.folder / path
         place.write_text(text, encoding="utf-8")
         Path(importlib.util.cache_from_source(str(place))).unlink(missing_ok=True)
 
     def restore(self, path: str) -> None:
-        """Bring back the sound file."""
+        """Restore the unchanged file."""
         self.put(path, (ROOT / path).read_text(encoding="utf-8"))
 
     def run(
         self, tests: Sequence[str], limit: float, *options: str, trace: Path | None = None
     ) -> tuple[int | None, str]:
-        """Exit code (None: out of time) and output of one pytest."""
+        """Run pytest once; return its exit code (None for a timeout) and output."""
         environment = os.environ | {"PYTHONPATH": str(self.folder)}
-        # Without its compiled files pytest would take seconds longer to start.
+        # Without the compiled files, pytest would take seconds longer to start.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         if trace is not None:
             environment["MUTANTS_TRACE"] = str(trace)
@@ -151,11 +153,11 @@ class Copy:
         return done.returncode, done.stdout
 
     def trace(self, out: Path) -> Known:
-        """Run everything once on the sound code."""
+        """Run all tests once on the unchanged code."""
         plugin = ("-p", "tests.support.mutants.tracing", "--maxfail=10000")
         self.run(TRACED, TRACING_LIMIT_SECONDS, *plugin, trace=out)
         known = Known.read(out)
-        # Some only fail because tracing is slow.
+        # Some tests fail only because tracing is slow.
         known.failing = [
             test for test in known.failing if self.run([test], LIMIT_SECONDS)[0] != PASSED
         ]
@@ -163,19 +165,19 @@ class Copy:
 
 
 def suites_for(path: str) -> list[str]:
-    """Tests of a source file's package that exist."""
+    """Return the existing tests of a source file's package."""
     suites = next(suites for folder, suites in SUITES.items() if path.startswith(folder))
     return [suite for suite in suites if (ROOT / suite).exists()]
 
 
 def nearest_to(mutant: Mutant, known: Known) -> list[list[str]]:
-    """The tests that run a mutant's line, a list for each folder of `TRACED`."""
+    """Return the tests that run a mutant's line, as a list for each folder of `TRACED`."""
     tests = known.tests_of(mutant)
     return [[test for test in tests if test.startswith(folder)] for folder in TRACED]
 
 
 def killed_by(mutant: Mutant, selections: Sequence[Sequence[str]], copy: Copy, known: Known) -> str:
-    """The test that notices the mutant, "" when it survives; restores the copy."""
+    """Return the test that notices the mutant, or "" if it survives; restore the copy."""
     copy.put(mutant.path, mutant.text)
     try:
         for tests in filter(None, selections):

@@ -1,7 +1,7 @@
-"""Which test runs which line? A plug-in of pytest (`-p`) that writes it into $MUTANTS_TRACE.
+"""A pytest plug-in (`-p`) that writes to $MUTANTS_TRACE which test runs which line.
 
-A script of Lua counts as run by each test that sends it to Redis. What other processes run is not
-seen.
+A Lua script counts as run by each test that sends it to Redis. Code that runs in other processes is
+not traced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RUNS_LUA = ("workers/queue/scripts.py", {"run", "run_each"})
 
 
 class Tracing:
-    """Collects lines, a set for each test."""
+    """Collects lines, in a set for each test."""
 
     def __init__(self, root: Path, out: Path) -> None:
         self.root, self.out = f"{root}/", out
@@ -77,6 +77,6 @@ class Tracing:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin, where asked to."""
+    """Start tracing if the environment asks for it."""
     if out := os.environ.get("MUTANTS_TRACE"):
         config.pluginmanager.register(Tracing(config.rootpath, Path(out)))

@@ -1,4 +1,4 @@
-"""A real cluster of one node on this machine: every part of Kubernetes that a volume meets.
+"""A real cluster of one node on this machine, with every part of Kubernetes that handles volumes.
 
-Needs root and Linux; everything runs in namespaces of its own and ends with them.
+Needs root and Linux; everything runs in its own namespaces and ends with them.
 """

@@ -1,6 +1,6 @@
-"""A node for people: `make node`, and `make demo NODE=1` for a pod that writes into a volume.
+"""Runs a node for people:
 
-python -m tests.support.node [--demo] [--exit]
+`make node`, and `make demo NODE=1` with a pod that writes to a volume.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNABLE = (GoBuildError, DebianError, NamespacesError, PartEndedError, TimeoutErr
 
 
 def main() -> int:
-    """Start, show, and stay until Ctrl-C; returns the exit code."""
+    """Start the node, show it, and wait for Ctrl-C; return the exit code."""
     parser = argparse.ArgumentParser(prog="node")
     parser.add_argument("--demo", action="store_true", help="a pod writes, a second one reads")
     parser.add_argument("--exit", action="store_true", help="end instead of staying")
@@ -50,7 +50,7 @@ def main() -> int:
 def start(
     cluster: NodeCluster, objects: list[JsonObject] | None = None, driver: str = DRIVER
 ) -> None:
-    """csi-fleet and a driver as pods; the example driver if no objects are given."""
+    """Run csi-fleet and a driver as pods; the example driver if no objects are given."""
     print(f"the node is Ready; KUBECONFIG={cluster.plane.kubeconfig}", flush=True)
     objects = objects or sidecar()
     install(cluster.api, objects, cluster.directory / "secrets", driver)
@@ -60,7 +60,7 @@ def start(
 
 
 def show(cluster: NodeCluster) -> None:
-    """The life of one volume in two pods."""
+    """Show the life of one volume in two pods."""
     with NodeScene(cluster) as scene:
         scene.claim("data")
         print("claim data: waits for a pod", flush=True)

@@ -1,4 +1,4 @@
-"""A cgroup of the node's own in every hierarchy, removed with all below it."""
+"""Creates a cgroup for the node in every hierarchy, and removes it with all its descendants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CPUSET = ("cpuset.cpus", "cpuset.mems")
 
 
 def make(name: str) -> None:
-    """Make it; a new cpuset of version 1 has no CPU until it is given some."""
+    """Create the cgroup; a new cpuset of version 1 has no CPU until it is given some."""
     for hierarchy in _hierarchies():
         folder = hierarchy / name
         folder.mkdir(exist_ok=True)
@@ -26,7 +26,7 @@ def make(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Remove it as soon as the last process in it is gone."""
+    """Remove the cgroup as soon as its last process has ended."""
     wait_until(lambda: not _remaining(name), 30, f"cgroup {name} is gone", interval_seconds=0.2)
 
 
@@ -38,7 +38,7 @@ def _remaining(name: str) -> list[Path]:
 
 
 def _folders(name: str) -> Iterator[Path]:
-    """Deepest first."""
+    """Yield the cgroup and its descendants, the deepest first."""
     for hierarchy in _hierarchies():
         for path, _, _ in os.walk(hierarchy / name, topdown=False):
             yield Path(path)

@@ -48,14 +48,14 @@ class PartEndedError(RuntimeError):
 
 
 class NodeCluster(Running):
-    """Gone without trace after `stop`, or when this process dies.
+    """The cluster; it leaves nothing behind after `stop`, or when this process dies.
 
     Args:
         images: further images for the node's pods.
     """
 
     def __init__(self, images: Sequence[images.Image] = ()) -> None:
-        # Short: sockets are made below it, and their paths have at most 107 bytes.
+        # Short: sockets are created below it, and their paths have at most 107 bytes.
         self.directory = Path(tempfile.mkdtemp(prefix="csi-node-"))
         self.directory.chmod(0o755)
         self._images = list(images)
@@ -71,7 +71,7 @@ class NodeCluster(Running):
 
     @property
     def api(self) -> KubeApi:
-        """The cluster as its administrator sees it."""
+        """A client with an administrator's permissions."""
         assert self._api is not None, "the cluster is not started"
         return self._api
 
@@ -94,7 +94,7 @@ class NodeCluster(Running):
                 "--kubelet-preferred-address-types=InternalIP",
             ],
         )
-        # The port of the service `kubernetes`, whose ClusterIP the node has.
+        # The port of the service `kubernetes`, whose ClusterIP is assigned to the node.
         self.plane.ports = replace(self.plane.ports, api=443)
         self.plane.start()
         self._api = self.plane.api()
@@ -108,7 +108,7 @@ class NodeCluster(Running):
         return self
 
     def stop(self) -> None:
-        """End everything and remove its files, mounts, cgroups and loop devices."""
+        """Stop everything and remove its files, mounts, cgroups and loop devices."""
         atexit.unregister(self.stop)
         if self._api is not None:
             self._api.close()
@@ -116,7 +116,7 @@ class NodeCluster(Running):
             helper.kill()
         self.namespaces.stop()
         for part in ("kube-controller-manager", "kube-apiserver", "etcd"):
-            self.plane.kill(part)  # nothing of it is kept, so nothing is worth a clean end
+            self.plane.kill(part)  # nothing is kept, so a clean shutdown is not needed
         self.plane.stop()
         for inside in self._parts.values():
             inside.process.kill()
@@ -125,7 +125,8 @@ class NodeCluster(Running):
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def is_ready(self) -> bool:
-        """Whether the kubelet that runs now says so; a word of the one before is not its own.
+        """Return True if the running kubelet reports Ready; an earlier kubelet's report does not
+        count.
 
         Raises:
             PartEndedError: it, or containerd, has ended; with the end of its log.
@@ -142,11 +143,12 @@ class NodeCluster(Running):
         )
 
     def stop_part(self, part: str, number: int = signal.SIGTERM) -> None:
-        """End containerd or the kubelet; pods go on."""
+        """Stop containerd or kubelet; the pods keep running."""
         self._parts.pop(part).stop(number)
 
     def start_part(self, part: str) -> None:
-        """Start it (again); containerd answers then, for a kubelet ends without it."""
+        """Start the part again, and wait until containerd answers, because kubelet ends without
+        it."""
         self._kubelet_since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         command = {"containerd": self._containerd, "kubelet": self._kubelet}[part]()
         process = start_process(
@@ -160,18 +162,19 @@ class NodeCluster(Running):
             wait_until(self._serves_pods, 60, "containerd serves pods")
 
     def _serves_pods(self) -> bytes:
-        """What a kubelet asks of containerd first; containerd answers other things earlier."""
+        """Send containerd the request that kubelet sends first; it answers other requests
+        earlier."""
         with grpc.insecure_channel(f"unix://{self.directory}/containerd.sock") as channel:
             ask = channel.unary_unary("/runtime.v1.RuntimeService/Version", bytes, bytes)
             answer: bytes = ask(b"", timeout=5)
             return answer
 
     def ctr(self, *arguments: str) -> str:
-        """One command of containerd's own client, in the namespace of Kubernetes."""
+        """Run one command of containerd's own client, in the namespace of Kubernetes."""
         return self.namespaces.run(*self._ctr(), *arguments)
 
     def ctr_command(self) -> list[str]:
-        """The same for a program of this machine: what comes before the arguments."""
+        """Return the command prefix with which a program of this machine does the same."""
         return [*self.namespaces.entered(fully=True), *self._ctr()]
 
     def _ctr(self) -> list[str]:
@@ -179,26 +182,26 @@ class NodeCluster(Running):
         return [program, "-a", f"{self.directory}/containerd.sock", "-n", "k8s.io"]
 
     def kill_container(self, status: JsonObject) -> None:
-        """SIGKILL for a container by its status in the pod; the kubelet starts it again."""
+        """Send SIGKILL to a container, found by its status in the pod; kubelet restarts it."""
         identity = status["containerID"].removeprefix("containerd://")
         self.ctr("tasks", "kill", "--signal", "SIGKILL", identity)
 
     def mounts(self, text: str) -> list[str]:
-        """Lines of the node's mount table with that text."""
+        """Return the lines of the node's mount table that contain the text."""
         table = Path(f"/proc/{self.namespaces.pid}/mountinfo").read_text()
         return [line for line in table.splitlines() if text in line]
 
     def logs(self, namespace: str, pod: str, container: str) -> str:
-        """What a container printed."""
+        """Return what a container printed."""
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}"
         return self.api.text(path)
 
     def csi_node(self) -> JsonObject:
-        """Its CSINode."""
+        """Return the node's CSINode."""
         return self.api.get(f"/apis/storage.k8s.io/v1/csinodes/{NODE}")
 
     def _help(self, name: str, command: list[str | Path]) -> None:
-        """A program that needs the node's network alone."""
+        """Start a program that needs only the node's network."""
         command = [*self.namespaces.entered(), *command]
         log = self.directory / f"{name}.log"
         self._helpers.append(start_process(name, command, log=log, cwd=ROOT))
@@ -242,7 +245,7 @@ def _python(module: str) -> list[str | Path]:
 
 
 def _detach_loops(directory: Path) -> None:
-    """A loop device outlives the namespace in which it was made."""
+    """Remove loop devices, which outlive the namespace in which they were created."""
     listed = subprocess.run(
         ["losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE"],
         check=False, capture_output=True, text=True,

@@ -30,7 +30,7 @@ SUITE = Path(__file__).with_name("storage_suite")
 NAMES = (*NODE_BINARIES, "kubectl", "e2e.test", "agnhost", "ginkgo")
 PROCESSES = 3
 LEFT_OUT = r"\[Disruptive\]|\[Serial\]|\[Slow\]"
-# Nothing in the suite makes the class that it names.
+# Nothing in the suite creates the class that it names.
 CLASS: JsonObject = {
     "apiVersion": "storage.k8s.io/v1",
     "kind": "VolumeAttributesClass",
@@ -41,7 +41,7 @@ CLASS: JsonObject = {
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A driver under test; `title` is its section's in the page."""
+    """A driver under test; `title` is the heading of its section in the page."""
 
     name: str
     title: str
@@ -49,7 +49,8 @@ class Subject:
 
 
 def directory_objects() -> list[JsonObject]:
-    """The example driver's; the suite looks for the capacity of a class that binds at once."""
+    """Return the example driver's objects; the suite checks the capacity of a class with
+    immediate binding."""
     objects = workloads.sidecar()
     for item in objects:
         spec = pod_spec(item)
@@ -66,7 +67,7 @@ SUBJECTS = {
 
 
 def main() -> int:
-    """Run and print; 0 when none failed."""
+    """Run the suite and print its result; return 0 if no test failed."""
     parser = argparse.ArgumentParser(prog="conformance")
     add = parser.add_argument
     add("--driver", choices=SUBJECTS, default="directory")
@@ -93,14 +94,14 @@ def main() -> int:
 
 
 def prepare(cluster: NodeCluster, driver: str) -> None:
-    """The driver's pods, and what the suite expects to be there."""
+    """Apply the driver's pods, and the objects that the suite expects."""
     subject = SUBJECTS[driver]
     start(cluster, subject.objects(), subject.name)
     cluster.api.apply(CLASS | {"driverName": subject.name})
 
 
 def run_suite(binaries: Path, kubeconfig: Path, folder: Path, options: argparse.Namespace) -> None:
-    """The tests by name; the report is `folder/report.json`."""
+    """Run the tests by name; the report is `folder/report.json`."""
     command = [
         str(binaries / "ginkgo"),
         *("run", f"--procs={options.processes}", "--no-color", "--succinct", "--timeout=4h"),
@@ -116,10 +117,10 @@ def run_suite(binaries: Path, kubeconfig: Path, folder: Path, options: argparse.
 
 
 def suite_images(binaries: Path, folder: Path) -> list[images.Image]:
-    """Busybox and agnhost under every name that the suite gives them.
+    """Return images with busybox and agnhost under every name that the suite uses.
 
-    Debian's programs come before busybox's: some tests call `dd` with flags that busybox lacks. Of
-    nginx the tests want the shell alone.
+    Debian's programs take precedence over busybox's, because some tests call `dd` with flags that
+    busybox does not have. Of nginx, the tests need only the shell.
     """
     command = [str(binaries / "e2e.test"), "--list-images"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

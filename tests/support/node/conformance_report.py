@@ -1,4 +1,4 @@
-"""What the suite's report says: state, name and reason of each test, as text and as a page."""
+"""Reads the suite's report: state, name and reason of each test, as text and as a page."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Row:
 
 
 def read_report(path: Path) -> list[Row]:
-    """Every test that was chosen, in the order of state and name."""
+    """Return every test that was selected, in the order of state and name."""
     rows = []
     for suite in json.loads(path.read_text()):
         for spec in suite["SpecReports"] or ():
             failure = spec.get("Failure", {}).get("Message", "")
-            is_left_out = spec["State"] == "skipped" and not failure  # by --only or --skip
+            is_left_out = spec["State"] == "skipped" and not failure  # excluded by --only or --skip
             if spec["LeafNodeType"] != "It" or is_left_out:
                 continue
             name = " ".join([*(spec.get("ContainerHierarchyTexts") or []), spec["LeafNodeText"]])
@@ -45,14 +45,14 @@ def read_report(path: Path) -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """For a terminal: what failed, and one line of counts."""
+    """Return a text for a terminal: the failed tests, and one line of counts."""
     failed = [row for row in rows if row.state == "failed"]
     lines = [f"FAILED {row.pattern}: {row.test}\n    {row.reason[:600]}" for row in failed]
     return "\n".join([*lines, _counts(rows)])
 
 
 def write_section(driver: str, title: str, rows: Sequence[Row]) -> None:
-    """Renew one driver's part of the page; the rest is written by hand."""
+    """Update one driver's part of the page; the rest is written by hand."""
     begin, end = f"<!-- begin {driver} -->", f"<!-- end {driver} -->"
     before, _, rest = PAGE.read_text().partition(begin)
     _, _, after = rest.partition(end)
@@ -100,12 +100,12 @@ def _told(row: Row) -> str:
 
 
 def _without_names(reason: str) -> str:
-    """What tests skipped for one reason have in common: quoted names differ."""
+    """Return the common part of the reasons for which tests were skipped; quoted names differ."""
     return re.sub(r'"[^"]*"', "...", reason).removesuffix(" - skipping")
 
 
 def _suites(rows: Sequence[Row]) -> str:
-    """The suites' own names: the first word of a test."""
+    """Return the suites' own names: the first word of a test."""
     return ", ".join(sorted({row.test.split()[0] for row in rows}))
 
 

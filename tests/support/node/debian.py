@@ -1,4 +1,5 @@
-"""containerd, runc, network plug-ins and busybox: Debian's packages, unpacked, not installed."""
+"""Unpacks containerd, runc, network plug-ins and busybox from Debian's packages, without
+installing them."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ PACKAGES = ("containerd", "runc", "containernetworking-plugins", "busybox-static
 
 
 class DebianError(RuntimeError):
-    """The packages cannot be had; the text says why."""
+    """The packages are not available; the text contains the reason."""
 
 
 def programs() -> Path:
-    """A folder with the packages' files, from the cache or unpacked now (3 s).
+    """Return a folder with the packages' files, from the cache or unpacked now (3 s).
 
     Raises:
         DebianError: no apt, or no package.
@@ -45,7 +46,7 @@ def programs() -> Path:
 
 
 def search_path(folder: Path) -> str:
-    """PATH with these programs first."""
+    """Return a PATH that begins with these programs."""
     places = [str(folder / place) for place in ("usr/bin", "usr/sbin", "bin", "sbin")]
     rest = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
     return os.pathsep.join([*places, *rest])

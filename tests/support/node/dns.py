@@ -1,4 +1,5 @@
-"""Names of services for the node's pods: every name gives the addresses of the pods behind it.
+"""Answers DNS queries for the node's pods: a service's name gives the addresses of the pods
+behind it.
 
     python -m tests.support.node.dns KUBECONFIG ADDRESS
 
@@ -16,11 +17,11 @@ from tests.support.kube_api import KubeApi, KubeApiError
 
 DOMAIN = ["svc", "cluster", "local"]
 A, IN, NAME_ERROR = 1, 1, 3
-SECONDS = 2  # a new pod's address is seen at once
+SECONDS = 2  # a new pod's address is found at once
 
 
 def serve(kubeconfig: Path, address: str) -> None:
-    """Answer for ever."""
+    """Answer queries until the process ends."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server, KubeApi(kubeconfig) as api:
         server.bind((address, 53))
         while True:
@@ -29,7 +30,7 @@ def serve(kubeconfig: Path, address: str) -> None:
 
 
 def answer(query: bytes, api: KubeApi) -> bytes:
-    """The reply to one query: A records, nothing for other types, or no such name."""
+    """Return the reply to one query: A records, no records for other types, or no such name."""
     labels, end = _question(query)
     kind = struct.unpack(">H", query[end : end + 2])[0]
     found = addresses(labels, api)
@@ -43,7 +44,8 @@ def answer(query: bytes, api: KubeApi) -> bytes:
 
 
 def addresses(labels: list[str], api: KubeApi) -> list[str]:
-    """Pods behind `<service>.<namespace>.svc.cluster.local`, or one of them by its host name."""
+    """Return the addresses of the pods behind `<service>.<namespace>.svc.cluster.local`, or of
+    one pod by its host name."""
     if labels[-3:] != DOMAIN or not 5 <= len(labels) <= 6:
         return []
     *host, service, namespace = labels[:-3]
@@ -62,7 +64,7 @@ def addresses(labels: list[str], api: KubeApi) -> list[str]:
 
 
 def _question(query: bytes) -> tuple[list[str], int]:
-    """The name's labels and where they end."""
+    """Return the name's labels and the position of their end."""
     labels, place = [], 12
     while length := query[place]:
         labels.append(query[place + 1 : place + 1 + length].decode().lower())

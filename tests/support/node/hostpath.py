@@ -1,8 +1,8 @@
-"""The CSI host-path driver on the node, with csi-fleet in the place of every Go sidecar.
+"""Runs the CSI host-path driver on the node, with csi-fleet in place of every Go sidecar.
 
-Its program is not ours: whoever has built it gives the path. One pod holds it with a worker for
-all controllers, the registrar and the liveness probe; as with the Go sidecars all run as root, for
-the driver's socket is root's alone.
+The driver's program is not part of this repository: the caller gives the path of a built one. One
+pod contains the driver, a worker for all controllers, the registrar and the liveness probe. As with
+the Go sidecars, all run as root, because only root can use the driver's socket.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NODE_FOLDERS = ("/var/lib/kubelet/pods", "/var/lib/kubelet/plugins")
 
 
 def image(scratch: Path, program: Path) -> Image:
-    """The driver with Debian's mount, losetup and mkfs."""
+    """Return an image with the driver and Debian's mount, losetup and mkfs."""
     layers = [base_archive(), program_layer(scratch, program)]
     path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return Image(IMAGE, layers, {"Env": [path], "Entrypoint": [f"/{program.name}"]})
 
 
 def objects() -> list[JsonObject]:
-    """Those of the example driver, with this one in its place."""
+    """Return the example driver's objects, with this driver in its place."""
     renamed = yaml.safe_load_all(yaml.safe_dump_all(sidecar()).replace(DRIVER, HOSTPATH))
     found: list[JsonObject] = list(renamed)
     node_pods = next(one for one in found if one["kind"] == "DaemonSet")
@@ -65,7 +65,7 @@ def _be_hostpath(spec: JsonObject, helper: JsonObject) -> None:
     }
     for one in (worker, helper):
         one["securityContext"] |= {"runAsUser": 0, "runAsNonRoot": False}
-    # The worker's own health has this port.
+    # The worker's own health check uses this port.
     helper["args"] = [one.replace(":9808", ":9809") for one in helper["args"]]
     spec["containers"].append(helper)
     spec["terminationGracePeriodSeconds"] = 10

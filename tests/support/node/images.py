@@ -1,7 +1,8 @@
-"""Container images made without an engine or a registry: archives that `ctr images import` reads.
+"""Makes container images without an engine or a registry, as archives that `ctr images import`
+reads.
 
-Layers are plain tars. The base is the Debian of `tests.support.docker`; ours lies on it as
-Dockerfile would put it there, with packages held to requirements.lock.
+Layers are plain tars. The base is the Debian of `tests.support.docker`; csi-fleet is added as in
+the Dockerfile, with the packages of requirements.lock.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ sys.exit(main())
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image of the archive; `config` is what Dockerfile's ENTRYPOINT and so on would set."""
+    """One image of the archive; `config` contains ENTRYPOINT and other settings of the
+    Dockerfile."""
 
     name: str
     layers: Sequence[Path]
@@ -51,7 +53,8 @@ class Image:
 
 
 def write_archive(target: Path, images: Sequence[Image]) -> None:
-    """All of them in docker-archive's layout; a layer that several share is in it once."""
+    """Write all images in docker-archive's layout; a layer that several images share is written
+    once."""
     sums = {one: _sha256(one) for one in dict.fromkeys(p for i in images for p in i.layers)}
     manifest = []
     with tarfile.open(target, "w") as tar:
@@ -75,14 +78,15 @@ def write_archive(target: Path, images: Sequence[Image]) -> None:
 
 
 def full_name(image: str) -> str:
-    """As containerd keeps it."""
+    """Return the image's name as containerd stores it."""
     return image if image.startswith("localhost/") else f"docker.io/library/{image}"
 
 
 def held_by_digest() -> dict[str, str]:
-    """Images that the manifests hold by a registry's digest; which of ours stands for each.
+    """Return the images that the manifests name by a registry's digest, each with its local
+    substitute.
 
-    The kubelet looks such an image up as `docker.io/library/redis@sha256:...`, without the tag.
+    kubelet looks up such an image as `docker.io/library/redis@sha256:...`, without the tag.
     """
     ours = {"redis": docker.REDIS_IMAGE, "busybox": BUSYBOX_IMAGE}
     text = "".join(one.read_text("utf-8") for one in (ROOT / "k8s").rglob("*.yaml"))
@@ -91,12 +95,13 @@ def held_by_digest() -> dict[str, str]:
 
 
 def standard_images(scratch: Path) -> list[Image]:
-    """Pause, busybox, Redis, csi-fleet and the example driver; layers of ours go to `scratch`."""
+    """Return the images pause, busybox, Redis, csi-fleet and the example driver; new layers are
+    written to `scratch`."""
     if shutil.which("debootstrap") is None:
         apt.install("debootstrap")
     base, busybox = docker.base_archive(), busybox_layer(scratch)
     product = [base, _dependencies_layer(), _product_layer(scratch)]
-    # As Dockerfile has it.
+    # As in the Dockerfile.
     environment = {
         "PATH": f"/{PRODUCT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -127,7 +132,7 @@ def standard_images(scratch: Path) -> list[Image]:
 
 
 def busybox_layer(scratch: Path, folder: str = "bin") -> Path:
-    """Busybox under the names of all its programs, in one folder."""
+    """Return a layer with busybox under the names of all its programs, in one folder."""
     root = scratch / "busybox"
     place = root / folder
     place.mkdir(parents=True)
@@ -143,7 +148,7 @@ def busybox_layer(scratch: Path, folder: str = "bin") -> Path:
 
 
 def program_layer(scratch: Path, program: Path) -> Path:
-    """One program at the top."""
+    """Return a layer with one program in the root folder."""
     root = scratch / program.name
     root.mkdir(parents=True)
     shutil.copy2(program, root / program.name)
@@ -151,7 +156,7 @@ def program_layer(scratch: Path, program: Path) -> Path:
 
 
 def _dependencies_layer() -> Path:
-    """What csi-fleet needs, by the lock, for the base's Python; kept in the cache."""
+    """Return a layer with csi-fleet's dependencies by the lock, for the base's Python; cached."""
     wanted = hashlib.sha256()
     for name in ("requirements.lock", "pyproject.toml"):
         wanted.update((ROOT / name).read_bytes())
@@ -162,7 +167,7 @@ def _dependencies_layer() -> Path:
             _install(library)
             for name in PACKAGES:
                 shutil.rmtree(library / name)
-            shutil.rmtree(library / "kubernetes/aio")  # Dockerfile leaves it out as well
+            shutil.rmtree(library / "kubernetes/aio")  # the Dockerfile leaves it out as well
             _compile(root)
             draft = target.with_suffix(f".{os.getpid()}")
             _tar(root, draft, PRODUCT).replace(target)
@@ -194,7 +199,7 @@ def _product_layer(scratch: Path) -> Path:
             (root / name).symlink_to(f"/{PRODUCT}/bin/csi-fleet")
         state = root / "run/csi-fleet"
         state.mkdir(parents=True)
-        state.chmod(0o777)  # Dockerfile gives it to our user
+        state.chmod(0o777)  # the Dockerfile gives this folder to csi-fleet's user
         return _tar(root, scratch / "product.tar", PRODUCT, "run/csi-fleet", *SIDECARS)
 
 
@@ -215,7 +220,7 @@ def _copy(source: Path, target: Path) -> None:
 
 @contextmanager
 def _base_root() -> Iterator[Path]:
-    """A folder with the base in it, of which only `/opt` is ours to fill."""
+    """Yield a folder with the base, of which only `/opt` may be changed."""
     kept = cache_root() / "images" / f"{docker.SUITE}-root"
     if not kept.exists():
         archive = docker.base_archive()
@@ -225,9 +230,9 @@ def _base_root() -> Iterator[Path]:
         draft.chmod(0o755)
         try:
             draft.rename(kept)
-        except OSError:  # another run was first
+        except OSError:  # another run was faster
             shutil.rmtree(draft)
-    # Hard links cost nothing and leave the kept one as it is.
+    # Hard links cost nothing and do not change the cached copy.
     with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
         root = Path(scratch, "root")
         subprocess.run(["cp", "-al", kept, root], check=True)
@@ -235,7 +240,7 @@ def _base_root() -> Iterator[Path]:
 
 
 def _compile(root: Path) -> None:
-    """Bytecode by the base's own Python: pods have a read-only root."""
+    """Compile the bytecode with the base's own Python, because pods have a read-only root."""
     command = ["chroot", str(root), "python3", "-m", "compileall", "-q", "-j2"]
     command += ["--invalidation-mode", "unchecked-hash", f"/{PRODUCT}/lib"]
     subprocess.run(command, check=False, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""First process inside the node's namespaces: sets up mounts and network, then reaps orphans.
+"""The first process inside the node's namespaces: sets up mounts and network, then reaps orphans.
 
     python init.py DIRECTORY NODE_ADDRESS
 
@@ -14,16 +14,17 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-# ClusterIP of the service `kubernetes`, which is the API server itself: no kube-proxy is needed.
+# ClusterIP of the service `kubernetes`, which is the API server's own address: no kube-proxy is
+# needed.
 SERVICE_ADDRESS = "10.0.0.1"
 
 
 def main(directory: Path) -> None:
-    """Prepare, say so, and stay."""
+    """Prepare the node, report that it is prepared, and keep running."""
     run("mount", "--make-rshared", "/")  # HostToContainer and Bidirectional need shared mounts
     for path in ("/run", "/var/log"):
         run("mount", "-t", "tmpfs", "tmpfs", path)
-    # Suites of Kubernetes look for the kubelet's folder by this name.
+    # Kubernetes' test suites expect kubelet's folder under this name.
     run("mount", "--bind", str(directory / "kubelet"), "/var/lib/kubelet")
     run("ip", "link", "set", "lo", "up")
     run("ip", "address", "add", f"{SERVICE_ADDRESS}/32", "dev", "lo")
@@ -38,7 +39,7 @@ def main(directory: Path) -> None:
 
 
 def run(*command: str) -> None:
-    """One command that must succeed."""
+    """Run one command that must succeed."""
     subprocess.run(command, check=True)
 
 

@@ -1,4 +1,4 @@
-"""A driver as its vendor ships it, with Go's csi-provisioner, and claims that keep coming.
+"""A vendor's driver with Go's csi-provisioner, and claims that are created continuously.
 
 `PEER` is the real csi-provisioner, or a folder with it and other Go sidecars. Without it our own
 image has its name: as a drop-in with a Redis of its own it is another program for csi-fleet, with
@@ -36,7 +36,8 @@ SECONDS = 180
 _EXAMPLE = (
     "{name: directory.csi.example.org, namespace: csi-driver-example, serviceAccount: driver}"
 )
-# What docs/migration.md is read with: its driver is this one. The chart's list has the example too.
+# The values with which the commands of docs/migration.md are run, for this driver. The chart's list
+# also contains the example driver.
 REPLACED = {
     "nfs.csi.k8s.io": DRIVER,
     "kube-system": NAMESPACE,
@@ -56,7 +57,7 @@ _PATHS = {
 
 
 def provide_image(cluster: NodeCluster, program: str) -> None:
-    """`GO_IMAGE` on the node: the program, or ours under its name."""
+    """Import `GO_IMAGE` on the node: the given program, or csi-fleet's image under its name."""
     if not program:
         cluster.ctr("images", "tag", "--force", f"docker.io/library/{FLEET_IMAGE}", GO_IMAGE)
         return
@@ -90,15 +91,15 @@ def install(cluster: NodeCluster, objects: list[JsonObject] | None = None) -> No
 
 
 def ready(api: KubeApi) -> bool:
-    """Whether its pod is."""
+    """Return True if the driver's pod is ready."""
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{DEPLOYMENT}"
     return bool(api.get(path).get("status", {}).get("readyReplicas"))
 
 
 def kill_sidecar(cluster: NodeCluster) -> str:
-    """The provisioner's container dies and is started again in its pod; returns what it says then.
+    """Kill the provisioner's container, wait until kubelet has restarted it, and return its log.
 
-    It can say something as soon as somebody has the Lease again.
+    The log has an entry as soon as a process holds the Lease again.
     """
     (pod,) = cluster.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods")
     statuses = {one["name"]: one for one in pod["status"]["containerStatuses"]}
@@ -109,13 +110,13 @@ def kill_sidecar(cluster: NodeCluster) -> str:
 
 
 def journal(cluster: NodeCluster) -> DirectoryDriver:
-    """What the driver stored and was asked; not started, for its pods are."""
+    """Return a reader of the driver's volumes and calls; it starts no driver."""
     root = cluster.directory / STORAGE.removeprefix("/var/lib/")
     return DirectoryDriver(DRIVER, root=root)
 
 
 def holder(api: KubeApi) -> str:
-    """Who has csi-provisioner's Lease now."""
+    """Return the holder of csi-provisioner's Lease."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
     held = [one["spec"].get("holderIdentity") or "" for one in api.items(path)]
     return held[0] if held else ""
@@ -123,7 +124,8 @@ def holder(api: KubeApi) -> str:
 
 @contextmanager
 def other_holder(api: KubeApi, claims: Claims) -> Iterator[None]:
-    """What is done within ends with somebody else at work; says how long nobody was."""
+    """Check that another process holds the Lease afterwards, and print for how long no process
+    did."""
     before = holder(api)
     yield
     since, made = time.monotonic(), claims.made
@@ -133,7 +135,7 @@ def other_holder(api: KubeApi, claims: Claims) -> Iterator[None]:
 
 
 class Claims:
-    """One more claim each second; the oldest bound one of every second such is deleted."""
+    """Creates one more claim each second, and deletes the oldest bound claim every two seconds."""
 
     def __init__(self, api: KubeApi) -> None:
         self.api = api
@@ -144,12 +146,12 @@ class Claims:
         self._thread.start()
 
     def stop(self) -> None:
-        """No more of them."""
+        """Stop creating claims."""
         self._ends.set()
         self._thread.join()
 
     def wait_more(self, count: int) -> None:
-        """Until so many that are not made yet are Bound."""
+        """Wait until this many of the open claims are Bound."""
         target = self.made + count
 
         def done() -> bool:
@@ -200,7 +202,7 @@ def claim(name: str) -> JsonObject:
 
 
 def volumes(api: KubeApi) -> dict[str, str]:
-    """The claim of each of the driver's PVs."""
+    """Return the claim of each of the driver's PVs."""
     return {
         one["metadata"]["name"]: one["spec"]["claimRef"]["name"]
         for one in api.items(VOLUMES)
@@ -209,7 +211,8 @@ def volumes(api: KubeApi) -> dict[str, str]:
 
 
 def overlapping(calls: list[DriverCall], key: str) -> list[str]:
-    """Names that two calls were about at one time; a call without end ended with its driver."""
+    """Return names for which two calls ran at one time; an unfinished call ended with its
+    driver."""
     return [
         f"{name}: until {ended}, from {begun}"
         for name, own in _by_name(calls, key)
@@ -219,7 +222,7 @@ def overlapping(calls: list[DriverCall], key: str) -> list[str]:
 
 
 def repeated(calls: list[DriverCall], key: str) -> int:
-    """How many names were asked for more than once."""
+    """Return how many names were requested more than once."""
     return sum(count > 1 for count in Counter(one.request[key] for one in calls).values())
 
 
@@ -231,7 +234,7 @@ def _by_name(
 
 
 def remove(cluster: NodeCluster) -> None:
-    """The vendor's objects, its volumes first; its driver need not be slow any more."""
+    """Remove the vendor's objects, its volumes first; the driver need not be slow any more."""
     with closing(journal(cluster)) as driver:
         driver.set_rules()
     for one in cluster.api.items(CLAIMS):

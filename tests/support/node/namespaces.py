@@ -1,4 +1,5 @@
-"""Network, mount and process namespaces of one node, and the wire between them and this machine."""
+"""Creates the network, mount and process namespaces of one node, and connects them to this
+machine."""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ KUBELET = Path("/var/lib/kubelet")
 
 
 class NamespacesError(RuntimeError):
-    """This machine cannot make them; the text says why."""
+    """The namespaces cannot be created on this machine; the text contains the reason."""
 
 
 class Namespaces:
-    """Made by `start`, gone with all their processes and mounts after `stop`.
+    """Namespaces that `start` creates and `stop` removes, with all their processes and mounts.
 
-    `address` is the node's on a wire of two, so that this machine reaches it and nobody else does.
+    `address` is the node's address on a link with two ends, so only this machine can reach the
+    node.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -38,7 +40,7 @@ class Namespaces:
         self.pid = 0
 
     def start(self) -> None:
-        """Make them.
+        """Create the namespaces.
 
         Raises:
             NamespacesError: with what the kernel or a program said.
@@ -69,16 +71,17 @@ class Namespaces:
         _run(*inside, "ip", "route", "add", "default", "via", self._outside)
 
     def entered(self, *, fully: bool = False) -> list[str]:
-        """Prefix of a command that shall see the network, with `fully` mounts and processes too."""
+        """Return a command prefix for the node's network, with `fully` also for its mounts and
+        processes."""
         more = ["--mount", "--pid"] if fully else []
         return ["nsenter", "--target", str(self.pid), "--net", *more]
 
     def run(self, *command: str) -> str:
-        """One command fully inside; returns what it printed."""
+        """Run one command in all of the node's namespaces; return its output."""
         return _run(*self.entered(fully=True), *command)
 
     def stop(self) -> None:
-        """End every process inside; the kernel takes mounts and wire with them."""
+        """Kill every process inside; the kernel then removes the mounts and the link."""
         if self._holder is not None:
             self._holder.kill()
             with suppress(NamespacesError):
@@ -95,22 +98,22 @@ class Namespaces:
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of a process's children."""
+    """Return the ids of a process's children."""
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Inside:
-    """One long-lived program fully inside: what runs is the child of `nsenter`."""
+    """A long-lived program in all of the node's namespaces; the program is a child of `nsenter`."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
 
     def is_running(self) -> bool:
-        """Whether it is alive."""
+        """Return True if the program is alive."""
         return self.process.is_running()
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End it and wait; what it started stays."""
+        """Stop the program and wait; the processes that it started keep running."""
         with suppress(OSError):
             for pid in children(self.process.pid):
                 os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""Prepares what the node's first start would wait for: `python -m tests.support.node.prepare`."""
+"""Prepares everything that the node's first start needs: `python -m tests.support.node.prepare`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can this machine be a node? Asked before anything is started."""
+"""Checks whether this machine can run a node, before anything is started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRAMS = ("unshare", "nsenter", "mount", "losetup", "ip", "apt-get", "dpkg", "
 
 
 def lacking() -> str:
-    """What is missing, in words; empty when a node can be tried."""
+    """Return what is missing, as text; "" if a node can be started."""
     if sys.platform != "linux":
         return "it needs Linux"
     if os.geteuid() != 0:

@@ -1,4 +1,5 @@
-"""Claims, pods and snapshots of one test on the node, in a namespace that goes with it."""
+"""The claims, pods and snapshots of one test on the node, in a namespace that is removed with
+them."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from tests.support.node.images import BUSYBOX_IMAGE
 from tests.support.node.workloads import DRIVER
 from tests.support.waiting import wait_until
 
-SECONDS = 180  # a machine three times slower, and the kubelet's own periods
+SECONDS = 180  # for a machine that is three times slower, and for kubelet's own periods
 SNAPSHOTS = "snapshot.storage.k8s.io/v1"
 CLASS = "node-test"
 IMMEDIATE = f"{CLASS}-immediate"
 
 
 class NodeScene:
-    """Makes objects and waits for them; leaving removes the namespace and all in it."""
+    """Creates objects and waits for them; on exit, removes the namespace with all its objects."""
 
     def __init__(self, cluster: NodeCluster) -> None:
         self.cluster = cluster
@@ -63,7 +64,7 @@ class NodeScene:
 
     @property
     def snapshots(self) -> str:
-        """Path of the namespace's snapshots."""
+        """Return the path of the namespace's snapshots."""
         return f"/apis/{SNAPSHOTS}/namespaces/{self.namespace}/volumesnapshots"
 
     def claim(
@@ -75,14 +76,14 @@ class NodeScene:
         size: str = "64Mi",
         immediate: bool = False,
     ) -> None:
-        """A claim of the driver's class; an immediate one waits for no pod."""
+        """Create a claim of the driver's class; a claim with immediate binding waits for no pod."""
         spec = claim_spec(source, block=block, size=size)
         if immediate:
             spec["storageClassName"] = IMMEDIATE
         self._create("v1", "PersistentVolumeClaim", name, spec)
 
     def snapshot(self, name: str, claim: str) -> None:
-        """A snapshot of a claim, ready to use."""
+        """Create a snapshot of a claim, and wait until it is ready to use."""
         source = {"persistentVolumeClaimName": claim}
         spec = {"volumeSnapshotClassName": CLASS, "source": source}
         self._create(SNAPSHOTS, "VolumeSnapshot", name, spec)
@@ -93,7 +94,7 @@ class NodeScene:
         )
 
     def pod(self, name: str, script: str, *volumes: JsonObject, block: bool = False) -> None:
-        """A busybox pod that runs `script`; its volumes are at /v0, /v1, ..."""
+        """Create a busybox pod that runs `script`; its volumes are mounted at /v0, /v1, ..."""
         mounts = [{"name": f"v{n}", "mountPath": f"/v{n}"} for n in range(len(volumes))]
         devices = [{"name": f"v{n}", "devicePath": f"/v{n}"} for n in range(len(volumes))]
         container = {
@@ -113,16 +114,16 @@ class NodeScene:
         self._create("v1", "Pod", name, spec)
 
     def phase(self, name: str) -> str:
-        """Of a pod."""
+        """Return the phase of a pod."""
         found: str = self.api.get(self.pod_path(name))["status"]["phase"]
         return found
 
     def pod_path(self, name: str) -> str:
-        """Path of a pod."""
+        """Return the path of a pod."""
         return f"/api/v1/namespaces/{self.namespace}/pods/{name}"
 
     def wait_phase(self, name: str, phase: str) -> None:
-        """Until the pod has it.
+        """Wait until the pod has this phase.
 
         Raises:
             RuntimeError: the pod failed.
@@ -137,7 +138,7 @@ class NodeScene:
         wait_until(reached, SECONDS, f"pod {name} is {phase}", fatal=RuntimeError)
 
     def printed(self, name: str, script: str, *volumes: JsonObject, block: bool = False) -> str:
-        """What a pod that runs to its end printed; the pod is deleted."""
+        """Run a pod to its end, delete it, and return what it printed."""
         self.pod(name, script, *volumes, block=block)
         self.wait_phase(name, "Succeeded")
         found = self.log(name)
@@ -145,17 +146,17 @@ class NodeScene:
         return found
 
     def log(self, name: str) -> str:
-        """What a pod printed."""
+        """Return what a pod printed."""
         return self.cluster.logs(self.namespace, name, "main").strip()
 
     def delete_pod(self, name: str) -> None:
-        """Delete and wait until it is gone; its volumes may be staged a little longer."""
+        """Delete a pod and wait until it is gone; its volumes may stay staged a little longer."""
         self.api.delete(self.pod_path(name))
         path = self.pod_path(name)
         wait_until(lambda: self.api.find(path) is None, SECONDS, f"pod {name} is gone")
 
     def grow(self, claim: str, size: str) -> None:
-        """Ask for more and wait until the claim has it."""
+        """Request more space and wait until the claim has it."""
         path = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims/{claim}"
         self.api.patch(path, {"spec": {"resources": {"requests": {"storage": size}}}})
         wait_until(
@@ -165,7 +166,7 @@ class NodeScene:
         )
 
     def volume_of(self, claim: str) -> JsonObject:
-        """The PersistentVolume of a bound claim."""
+        """Return the PersistentVolume of a bound claim."""
         path = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims/{claim}"
         name = self.api.get(path)["spec"]["volumeName"]
         return self.api.get(f"/api/v1/persistentvolumes/{name}")
@@ -178,7 +179,7 @@ class NodeScene:
 def claim_spec(
     source: JsonObject | None = None, *, block: bool = False, size: str = "64Mi"
 ) -> JsonObject:
-    """The specification of a claim, also of a generic ephemeral volume."""
+    """Return the specification of a claim, also for a generic ephemeral volume."""
     return {
         "storageClassName": CLASS,
         "accessModes": ["ReadWriteOnce"],
@@ -189,22 +190,22 @@ def claim_spec(
 
 
 def of_claim(name: str) -> JsonObject:
-    """A pod's volume."""
+    """Return a pod's volume for a claim."""
     return {"persistentVolumeClaim": {"claimName": name}}
 
 
 def from_snapshot(name: str) -> JsonObject:
-    """A claim's source."""
+    """Return a claim's data source: a snapshot."""
     return {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name}
 
 
 def from_claim(name: str) -> JsonObject:
-    """A claim's source."""
+    """Return a claim's data source: another claim."""
     return {"kind": "PersistentVolumeClaim", "name": name}
 
 
 def remains(cluster: NodeCluster) -> Sequence[str]:
-    """What volumes left on the node, in the API server and in the driver's storage."""
+    """Return what volumes left on the node, in the API server and in the driver's storage."""
     path = "/apis/storage.k8s.io/v1/volumeattachments"
     attached = [one["metadata"]["name"] for one in cluster.api.items(path)]
     volumes = [

@@ -1,4 +1,4 @@
-"""What containerd, its network plug-in and the kubelet of the node are told."""
+"""The configuration of containerd, its network plug-in and kubelet on the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PODS = "10.88.0.0/16"
 
 
 def containerd(directory: Path, debian: Path) -> str:
-    """Its config.toml."""
+    """Return containerd's config.toml."""
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     return f"""\
 version = 2
@@ -38,7 +38,8 @@ conf_dir = "{directory}/cni"
 
 
 def network(directory: Path) -> str:
-    """A wire from each pod to the node, which forwards between them."""
+    """Return the network configuration: a link from each pod to the node, which forwards
+    packets."""
     ipam = {
         "type": "host-local",
         "subnet": PODS,
@@ -50,7 +51,7 @@ def network(directory: Path) -> str:
 
 
 def kubelet(directory: Path, address: str, cgroup: str) -> str:
-    """Its configuration file."""
+    """Return kubelet's configuration file."""
     return yaml.safe_dump(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -60,7 +61,7 @@ def kubelet(directory: Path, address: str, cgroup: str) -> str:
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": cgroup,
             "containerRuntimeEndpoint": f"unix://{directory}/containerd.sock",
-            # Nobody but this machine reaches the wire.
+            # Only this machine can reach the link.
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "clusterDNS": [address],
@@ -69,11 +70,11 @@ def kubelet(directory: Path, address: str, cgroup: str) -> str:
             "podLogsDir": f"{directory}/pods",
             "failSwapOn": False,
             "makeIPTablesUtilChains": False,
-            # A full disk of this machine is no reason to end pods.
+            # A full disk of this machine must not evict pods.
             "evictionHard": {"nodefs.available": "0%", "nodefs.inodesFree": "0%",
                              "imagefs.available": "0%", "memory.available": "1Mi"},
             "imageGCHighThresholdPercent": 100,
-            # How long a mounted volume may wait until it is grown; a minute by default.
+            # How long a mounted volume may wait for its expansion; a minute by default.
             "syncFrequency": "10s",
         }
     )  # fmt: skip

@@ -1,7 +1,8 @@
-"""What runs in the node's pods: csi-fleet's own manifests, with the example driver in its place.
+"""The node's pods: csi-fleet's own manifests, with the example driver added.
 
-Rendered from `k8s/` as kustomize would; what is added here is what its pages tell an operator to
-add: a driver's image and arguments, further controllers, and the driver's pods on each node.
+The manifests are rendered from `k8s/` as kustomize would render them. This module adds only what
+their documentation tells an operator to add: a driver's image and arguments, further controllers,
+and the driver's pods on each node.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ DRIVER_ARGUMENTS = [
     "--node-expansion-required",
     f"--capabilities={','.join(CAPABILITIES)}",
     f"--topology={ZONE}=z1",
-    # Within what the pods get to end. A call of a busy machine took 1.7 s, was cut after 1 s and
-    # was still at work when the next pod was asked for the same.
+    # Shorter than the pods' grace period. On a busy machine a call took 1.7 s: it was cut off after
+    # 1 s, and was still running when the next pod sent the same call.
     "--grace=8",
 ]
 
 
 def sidecar() -> list[JsonObject]:
-    """`k8s/overlays/prod-sidecar` with all controllers beside the example driver."""
+    """Return `k8s/overlays/prod-sidecar` with all controllers next to the example driver."""
     objects = render(ROOT / "k8s/overlays/prod-sidecar")
     for name in CONTROLLERS[1:]:
         objects = accumulate(ROOT / "k8s/components" / f"controller-{name}", objects)
@@ -86,7 +87,7 @@ def sidecar() -> list[JsonObject]:
 
 
 def _all_controllers(arguments: list[str]) -> list[str]:
-    """The same arguments for more controllers: those whose defaults differ need a prefix."""
+    """Extend the arguments to all controllers; flags whose defaults differ need a prefix."""
     found = [f"--controllers={','.join(CONTROLLERS)}"]
     for one in arguments:
         if one.startswith("--timeout="):
@@ -111,7 +112,7 @@ def _is_of_a_controller(item: JsonObject) -> bool:
 
 
 def _for_driver(binding: JsonObject) -> JsonObject:
-    """The same rights for the account of the driver's pods."""
+    """Return the binding with the account of the driver's pods."""
     made = copy.deepcopy(binding)
     made["metadata"]["name"] += "-driver-example"
     made["subjects"] = [{"kind": "ServiceAccount", "name": "driver", "namespace": NAMESPACE}]
@@ -119,7 +120,7 @@ def _for_driver(binding: JsonObject) -> JsonObject:
 
 
 def install(api: KubeApi, objects: list[JsonObject], secrets: Path, driver: str = DRIVER) -> None:
-    """Apply everything, with fresh passwords and certificates; does not wait."""
+    """Apply everything, with fresh passwords and certificates, without waiting."""
     place = f"{driver}={NAMESPACE}"  # with a Redis user and a records key of its own
     command = ["sh", str(ROOT / "k8s/make-secrets.sh"), str(secrets), "csi-fleet", place]
     made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -134,7 +135,7 @@ def install(api: KubeApi, objects: list[JsonObject], secrets: Path, driver: str 
 
 
 def wait_available(api: KubeApi, objects: list[JsonObject], seconds: float = 240) -> None:
-    """Until every workload has all its pods ready."""
+    """Wait until all pods of every workload are ready."""
     for item in objects:
         if item["kind"] in {"Deployment", "DaemonSet", "StatefulSet"}:
             path = _path(item)
@@ -143,7 +144,7 @@ def wait_available(api: KubeApi, objects: list[JsonObject], seconds: float = 240
 
 
 def is_available(workload: JsonObject) -> bool:
-    """Whether as many ready pods as wanted have the newest template; older ones may be ending."""
+    """Return True if enough ready pods have the newest template; older pods may still be ending."""
     status: dict[str, Any] = workload.get("status", {})
     if status.get("observedGeneration") != workload["metadata"]["generation"]:
         return False

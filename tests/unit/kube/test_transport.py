@@ -291,14 +291,14 @@ def test_path_cannot_end_the_line(serve, url):
     server, transport = serve([OK])
     with pytest.raises((ValueError, OSError)):
         get(transport, url)
-    with pytest.raises(ValueError, match="a line break in 'Authorization'"):
+    with pytest.raises(ValueError, match="the header 'Authorization' contains a line break"):
         get(transport, Authorization="Bearer a\r\nX: y")
     assert server.requests == []
 
 
 def test_a_header_that_cannot_be_sent_is_not_told(serve):
     _, transport = serve([OK])
-    with pytest.raises(ValueError, match="a character outside ASCII") as caught:
+    with pytest.raises(ValueError, match="contains a character outside ASCII") as caught:
         get(transport, Authorization="Bearer secret\u2014")
     assert caught.value.__cause__ is None
     assert "secret" not in repr(caught.value)
@@ -553,6 +553,6 @@ def test_silence_within_a_watch_ends_it(slow):
     slow.api.watches["/w"].append(Reply(lines=[b"{}"], stays_open=True))
     stream = slow.transport.open("/w?watch=1", [], silence_seconds=0.3)
     assert stream.read() == b"{}\n"
-    with pytest.raises(TimeoutError, match=r"nothing came for 0\.3 s"):
+    with pytest.raises(TimeoutError, match=r"no data arrived for 0\.3 s"):
         stream.read()
     stream.close()

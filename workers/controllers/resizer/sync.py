@@ -115,7 +115,7 @@ class Reconcile:
                 f'"{work.volume.name}": {error}'
             )
             trail.note("error", message)
-            _log.warning("annotation not removed", err=message)
+            _log.warning("could not remove an annotation of the volume", err=message)
             return retry("annotation not removed")
         expansion, modification = self._plans(work)
         if isinstance(modification, Cancel):

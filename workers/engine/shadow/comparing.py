@@ -105,7 +105,7 @@ def compare(
 
 
 def _created(wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]) -> tuple[str, ...]:
-    """Return the differences, in both directions, between our object and the sidecar's."""
+    """Return the differences, in both directions, between csi-fleet's object and the sidecar's."""
     ours, theirs = dict(leaves(wanted)), dict(leaves(live))
     others = re.compile("(" + ignored.pattern + _OTHERS + ")")
     names = [one for one in sorted(ours.keys() | theirs.keys()) if not others.fullmatch(one)]

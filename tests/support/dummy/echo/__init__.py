@@ -1,1 +1,1 @@
-"""Echoes: answers each claim of a driver with an event."""
+"""The echo controller, which answers each claim of a driver with an event."""

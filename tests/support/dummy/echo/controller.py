@@ -1,4 +1,4 @@
-"""The echo controller as the engine runs it."""
+"""Implements the echo controller for the engine."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 
 
 class EchoController:
-    """Says what it was told."""
+    """Sends an event for each claim."""
 
     spec = SPEC
 
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
-        """The claim."""
+        """Return a lock on the claim."""
         del driver
         return (Lock(f"echo#{key.object}"),)
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
-        """One echo."""
+        """Send one echo."""
         del context, lease
         return done(f"{key.object} {driver.name if driver is not None else 'nobody'}")
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """One each minute."""
+        """Return one periodic key per minute."""
         del context
         return (Due(Key("echoes", driver.queue_name, "a/b"), 60.0),) if driver is not None else ()
 
     def serves(self, driver: Driver) -> bool:
-        """All."""
+        """Return True for every driver."""
         del driver
         return True
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
-        """Two at once."""
+        """Allow two keys at once."""
         del driver
         return {"echoes": 2, "silences": 3}
 

@@ -1,4 +1,4 @@
-"""What events mean to the echo controller: each claim is a key of each driver."""
+"""Maps events to keys for the echo controller: each claim gives one key for each driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EchoRules:
-    """Remembers the claims that there are."""
+    """Remembers the existing claims."""
 
     def __init__(self) -> None:
         self._queues: list[str] = []
@@ -25,12 +25,12 @@ class EchoRules:
         self._listed: set[str] | None = None
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
-        """A new driver hears of every claim."""
+        """Return the keys of every claim, for a new set of drivers."""
         self._queues = [record["queue_name"] for record in drivers]
         return self.all_keys()
 
     def seen(self, resource: Resource, item: Claim, *, is_listed: bool) -> Iterable[Told]:
-        """Each event is an echo."""
+        """Remember the claim and return its keys."""
         del resource
         place = f"{item.metadata.namespace}/{item.metadata.name}"
         self._claims[place] = item
@@ -39,7 +39,7 @@ class EchoRules:
         return self._keys(place)
 
     def gone(self, resource: Resource, item: Claim) -> Iterable[Told]:
-        """Silence."""
+        """Forget a claim and the state of its keys."""
         del resource
         place = f"{item.metadata.namespace}/{item.metadata.name}"
         keys = self._keys(place)
@@ -47,18 +47,18 @@ class EchoRules:
         return [Forget(key) for key in keys]
 
     def begin_list(self, resource: Resource) -> None:
-        """Note what the list names."""
+        """Begin a list, in which no claim has been seen yet."""
         del resource
         self._listed = set()
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """What was not named is gone."""
+        """Forget the claims that the list did not contain."""
         lost = [self._claims[place] for place in set(self._claims) - (self._listed or set())]
         self._listed = None
         return [told for item in lost for told in self.gone(resource, item)]
 
     def all_keys(self) -> list[Key]:
-        """Of all claims."""
+        """Return the keys of all claims."""
         return [key for place in self._claims for key in self._keys(place)]
 
     def _keys(self, place: str) -> list[Key]:

@@ -17,11 +17,11 @@ FLAGS: Final = (Flag("loudness", Value.UINT, "7", "How loud.", bound=at_least(1)
 
 @dataclass(frozen=True, slots=True)
 class EchoSettings:
-    """What echoes follow."""
+    """The settings of the echo controller."""
 
     loudness: int = setting("loudness", FLAGS)
 
 
 def read_settings(values: Mapping[str, Any]) -> EchoSettings:
-    """Build them from the value of every flag by name."""
+    """Build the settings from the value of every flag by name."""
     return read(EchoSettings, values)

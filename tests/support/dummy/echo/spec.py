@@ -1,4 +1,4 @@
-"""The echo controller as data."""
+"""Describes the echo controller as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.spec import Kind, Permission, Spec
 
 
 def lease_name(driver: str) -> str:
-    """Its Lease."""
+    """Return the name of the controller's Lease."""
     return f"echo-{driver}"
 
 
