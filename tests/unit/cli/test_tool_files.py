@@ -107,7 +107,7 @@ REQUIRED = {"shortCut", "description", "scopes", "command"}
 def test_k9s_knows_every_field():
     assert yaml.safe_load((TOOLS / "k9s-plugins.yaml").read_text()).keys() == {"plugins"}
     for one in PLUGINS.values():
-        assert REQUIRED <= one.keys()
+        assert one.keys() >= REQUIRED
         assert {field: type(value) for field, value in one.items()}.items() <= FIELDS.items()
         assert {type(word) for word in (*one["scopes"], *one["args"])} == {str}
 
