@@ -241,7 +241,8 @@ class Mix(MovingFaults):
         for name, (claim, _, _) in list(self.wanted.items()):
             if claim not in cuts.claims:
                 self.detach(name)
-        if self.lost_volumes and self.are_bound(list(cuts.claims)):
+        has_lost = self.lost_volumes or self.lost_snapshots or self.lost_pairs
+        if has_lost and self.are_bound(list(cuts.claims)):
             self.operate()
         assert cuts.is_at_rest()
         stored, saved = set(self.system.driver.volumes()), self.system.handles()

@@ -8,10 +8,10 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import tarfile
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,50 +22,24 @@ from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import ROOT, Fleet
 from tests.support.kustomize import containers, render
 from tests.support.processes import free_port, start_process
+from tests.support.released import VERSION, committed, make_release, run
 from tests.support.waiting import wait_until
 
-VENV = Path(sys.executable).parents[1]
-VERSION = yaml.safe_load((ROOT / "k8s/chart/Chart.yaml").read_text())["version"]
 PYTHON = os.environ.get("RELEASE_PYTHON", sys.executable)  # runs the installed wheel
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
-IDENTITY = ("-c", "user.name=Releaser", "-c", "user.email=releaser@example.invalid")
 
 pytestmark = pytest.mark.timeout(600)
 
 
-def run(*command, **options):
-    return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A repository of one commit: the files that git knows, as they are now."""
-    folder = tmp_path_factory.mktemp("source")
-    for name in filter(None, run("git", "ls-files", "-z", cwd=ROOT).split("\0")):
-        if (ROOT / name).is_file() or (ROOT / name).is_symlink():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
-    run("git", "init", "-q", cwd=folder)
-    run("git", "add", "--all", "--force", cwd=folder)
-    run("git", *IDENTITY, "commit", "-qm", "as it is now", cwd=folder)
-    return folder
+    return committed(tmp_path_factory.mktemp("source") / "checkout")
 
 
 @pytest.fixture(scope="module")
-def make(source, tmp_path_factory):
-    """`make release` there, with our environment, of an image that was built elsewhere."""
-    key = tmp_path_factory.mktemp("key") / "release.pem"
-    curve = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
-    run("openssl", "genpkey", *curve, "-out", key)
-    env = {name: one for name, one in os.environ.items() if not name.startswith("MAKE")}
-
-    def make(out):
-        # -o: the environment is up to date, whatever the ages of the copied files.
-        run("make", "-o", f"{VENV}/.synced", f"VENV={VENV}", "release", f"VERSION={VERSION}",
-            f"OUT={out}", f"SIGN_KEY={key}", f"DIGEST={DIGEST}", cwd=source, env=env)  # fmt: skip
-        return out
-
-    return make
+def make(source):
+    """`make release` there, of an image that was built elsewhere."""
+    return partial(make_release, source, digest=DIGEST)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import closing
 from statistics import median
 
 import pytest
@@ -88,31 +87,9 @@ def test_a_driver_moves_over_and_back_while_claims_come(
     finally:
         claims.stop()
     wait_until(lambda: not claims.waiting(), moving.SECONDS, "all claims are Bound")
-    nothing_lost(node, claims)
+    moving.nothing_lost(node, claims)
     waited = sorted(claims.waited.values())
     print(f"claim to Bound: p50 {median(waited):.1f} s, max {waited[-1]:.1f} s")
-
-
-def nothing_lost(node: NodeCluster, claims: Claims) -> None:
-    """At the API server and at the driver."""
-    kept = {f"c{n}" for n in range(claims.made)} - {
-        name for name in claims.waited if int(name[1:]) % 2
-    }
-    is_done = lambda: set(moving.volumes(node.api).values()) == kept  # noqa: E731
-    wait_until(is_done, moving.SECONDS, "volumes of deleted claims are gone")
-    volumes = moving.volumes(node.api)
-    assert sorted(volumes.values()) == sorted(kept), "one volume for each claim"
-    with closing(moving.journal(node)) as driver:
-        stored = sorted(one["name"] for one in driver.volumes().values())
-        created, deleted = driver.calls("CreateVolume"), driver.calls("DeleteVolume")
-    assert stored == sorted(volumes), "the driver stores what the cluster knows"
-    assert moving.overlapping(created, "name") == []
-    assert moving.overlapping(deleted, "volume_id") == []
-    print(
-        f"{claims.made} claims, {claims.deleted} of them deleted; calls: {len(created)} creations, "
-        f"{len(deleted)} deletions; asked again: {moving.repeated(created, 'name')} and "
-        f"{moving.repeated(deleted, 'volume_id')}; at one time: none"
-    )
 
 
 def test_nothing_of_it_stays(node: NodeCluster, reader: Walkthrough) -> None:

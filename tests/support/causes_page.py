@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from workers.controllers.attacher.names import Reason
+from workers.explain.commands import COMMANDS
+from workers.explain.facts import Cause
 from workers.explain.moves import move_of
 
 ROOT = Path(__file__).parents[2]
@@ -60,8 +62,9 @@ _HEAD = """# Causes
 
 `csi-fleet explain` and `csi-fleet pending` name each cause by a stable word (`cause` in `-o json`;
 [cli.md](cli.md#explain)). For each of these words, this page shows whose move it is, what the
-commands report, and after `->` what to do. Words in capitals stand for names and numbers of your
-cluster.
+commands report, after `->` what to do, and the commands to run next. Words in capitals stand for
+names and numbers of your cluster, which `explain` fills in. OBJECT is a kind and a name for kubectl
+(with `-n NAMESPACE`), and RETRY is the same for `csi-fleet retry`.
 """
 
 
@@ -88,12 +91,23 @@ def render() -> str:
     """Return the whole page."""
     lines = [_HEAD]
     for code, pairs in sorted(causes().items()):
-        lines += [f"## {code}", "", f"Whose move: {move_of(code)}.", ""]
+        move = move_of(Cause(code, text=""))
+        lines += [f"## {code}", "", f"Whose move: {move}.", ""]
         lines += [
             f"- {_escaped(f'{text} -> {advice}' if advice else text)}" for text, advice in pairs
         ]
         lines.append("")
+        if commands := COMMANDS[code]:
+            lines += ["To run next:", "", "```text"]
+            lines += [_command(one) for one in commands]
+            lines += ["```", ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _command(template: str) -> str:
+    """Return a command with its names in capitals."""
+    parts = string.Formatter().parse(template)
+    return "".join(f"{text}{(name or '').replace('_', '-').upper()}" for text, name, *_ in parts)
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:

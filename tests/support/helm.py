@@ -113,6 +113,8 @@ def _parser() -> argparse.ArgumentParser:
             one.add_argument("--create-namespace", action="store_true")
         if action == "upgrade":
             one.add_argument("--reuse-values", action="store_true")
+            # The library has no such choice; with one version of the chart it is the same.
+            one.add_argument("--reset-then-reuse-values", action="store_true", dest="reuse_values")
     return parser
 
 

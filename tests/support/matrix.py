@@ -43,7 +43,6 @@ SELECTION: Final = {
     "The queue": "tests/integration/queue",
 }
 INSIDE: Final = "python3,python3-venv,ca-certificates,openssl,redis-server"
-MIRROR: Final = "http://deb.debian.org/debian"
 UV: Final = "uv==0.13.8"
 
 
@@ -88,14 +87,24 @@ def debian(suite: str) -> Path:
         servers = "" if suite == "bookworm" else ",valkey-server"
         # An older debootstrap has no script for a newer Debian; that of sid fits.
         known = Path("/usr/share/debootstrap/scripts", suite).exists()
+        script = () if known else (mirror(), "sid")
         with tempfile.TemporaryDirectory(dir=root.parent) as draft:
             _run("debootstrap", "--variant=minbase", f"--include={INSIDE}{servers}", suite,
-                 f"{draft}/root", *(() if known else (MIRROR, "sid")))  # fmt: skip
+                 f"{draft}/root", *script)  # fmt: skip
             Path(draft, "root").rename(root)
     # Packages come through whatever this machine trusts.
     for path in (AUTHORITIES, Path("etc/hosts"), Path("etc/resolv.conf")):
         shutil.copyfile(Path("/") / path, root / path)
     return root
+
+
+def mirror() -> str:
+    """Where this machine's apt finds Debian."""
+    wanted = ("Created-By: Packages", "Origin: Debian", "Label: Debian")
+    found = _run("apt-get", "indextargets", "--format", "$(REPO_URI)", *wanted).split()
+    if not found:
+        raise UnavailableError("apt knows no mirror of Debian: run apt-get update")
+    return found[0]
 
 
 def inside(root: Path, script: str, env: Mapping[str, str], also: Sequence[Path] = ()) -> str:

@@ -222,9 +222,9 @@ def make(asked: Release) -> None:
         _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist",
              "-d", str(out), cwd=source, SOURCE_DATE_EPOCH=str(epoch))  # fmt: skip
         digests = images(asked, source, Path(scratch, "images"), epoch)
-        packed = out / f"csi-fleet-{chart_version(version)}.tgz"
-        pack(packed, chart(source, digests), epoch)
-        (out / f"csi-fleet-{version}-chart.tar").write_bytes(chart_archive(packed, epoch))
+        helm = out / f"csi-fleet-{chart_version(version)}.tgz"
+        pack(helm, chart(source, digests), epoch)
+        (out / f"csi-fleet-{version}-chart.tar").write_bytes(chart_archive(helm, epoch))
         pack(
             out / f"csi-fleet-{version}-manifests.tar.gz", manifests(asked, source, digests), epoch
         )

@@ -77,30 +77,34 @@ def commands(block: str) -> list[str]:
 
 
 class Walkthrough:
-    """One reader at one terminal, in a folder that contains the checkout.
+    """One reader at one terminal, in a folder that holds the checkout or a release.
 
     Args:
         folder: a new one; also the reader's home.
         kubeconfig: of the cluster.
         programs: scripts (`sh`) by the name under which the page calls them.
+        content: what the reader has. Who has the checkout has its programs as well.
     """
 
-    def __init__(self, folder: Path, kubeconfig: Path, programs: Mapping[str, str]) -> None:
-        self.folder = folder / "checkout"
+    def __init__(
+        self, folder: Path, kubeconfig: Path, programs: Mapping[str, str], content: Path = ROOT
+    ) -> None:
+        self.folder = folder / content.name
         self.steps: list[Step] = []
         self._exported = folder / "environment"
         tools = folder / "tools"
         for one in (self.folder, tools, folder / "home/.local/bin"):
             one.mkdir(parents=True)
-        for path in ROOT.iterdir():
+        for path in content.iterdir():
             (self.folder / path.name).symlink_to(path)
         (tools / "kubectl").symlink_to(kubectl())
-        helm = f'exec {sys.executable} -m tests.support.helm "$@"'
+        helm = f'PYTHONPATH={ROOT} exec {sys.executable} -m tests.support.helm "$@"'
         for name, script in {"helm": helm, **programs}.items():
             (tools / name).write_text(f"#!/bin/sh\n{script}\n")
             (tools / name).chmod(0o755)
         self._exported.touch()
-        places = [folder / "home/.local/bin", tools, Path(sys.executable).parent]
+        own = [Path(sys.executable).parent] if content == ROOT else []
+        places = [folder / "home/.local/bin", tools, *own]
         self._environment = os.environ | {
             "HOME": str(folder / "home"),
             "XDG_CACHE_HOME": str(cache_root().parent),
@@ -117,7 +121,7 @@ class Walkthrough:
         program: str = "",
     ) -> None:
         """Run the commands of a section of the page, or those that call a program."""
-        text = section((ROOT / page).read_text(), heading)
+        text = section((self.folder / page).read_text(), heading)
         for old, new in (replaced or {}).items():
             text = text.replace(old, new)
         for language, content in blocks(text):

@@ -8,12 +8,17 @@ from pathlib import Path
 
 from tests.support.fleet import ROOT
 
+RELEASED = "tests/node/test_adoption_from_release.py"
 # Page and heading: the test that types the section's blocks as they stand.
 TYPED = {
     ("README.md", "First volume, with Helm"): "tests/node/test_adoption.py",
     ("README.md", "And away again"): "tests/node/test_adoption.py",
     ("docs/migration.md", "Container by container"): "tests/node/test_adoption.py",
     ("docs/migration.md", "One container back"): "tests/node/test_adoption.py",
+    ("docs/migration.md", "One driver to csi-fleet, step by step"): RELEASED,
+    ("docs/migration.md", "And back"): RELEASED,
+    ("docs/how-to/install-from-a-release.md", "Verify"): RELEASED,
+    ("docs/how-to/install-from-a-release.md", "Tools for people"): RELEASED,
     ("docs/tutorials/break-it.md", ""): "tests/e2e/test_break_it.py",
     ("docs/custom-provisioners.md", ""): "tests/e2e/test_custom_provisioners_doc.py",
 }

@@ -233,6 +233,28 @@ def _by_name(
         yield name, [(c.started_at, c.ended_at) for c in calls if c.request[key] == name]
 
 
+def nothing_lost(node: NodeCluster, claims: Claims) -> None:
+    """Checks at the API server and at the driver that each claim has one volume, and no other."""
+    kept = {f"c{n}" for n in range(claims.made)} - {
+        name for name in claims.waited if int(name[1:]) % 2
+    }
+    is_done = lambda: set(volumes(node.api).values()) == kept  # noqa: E731
+    wait_until(is_done, SECONDS, "volumes of deleted claims are gone")
+    found = volumes(node.api)
+    assert sorted(found.values()) == sorted(kept), "one volume for each claim"
+    with closing(journal(node)) as driver:
+        stored = sorted(one["name"] for one in driver.volumes().values())
+        created, deleted = driver.calls("CreateVolume"), driver.calls("DeleteVolume")
+    assert stored == sorted(found), "the driver stores what the cluster knows"
+    assert overlapping(created, "name") == []
+    assert overlapping(deleted, "volume_id") == []
+    print(
+        f"{claims.made} claims, {claims.deleted} of them deleted; calls: {len(created)} creations, "
+        f"{len(deleted)} deletions; asked again: {repeated(created, 'name')} and "
+        f"{repeated(deleted, 'volume_id')}; at one time: none"
+    )
+
+
 def remove(cluster: NodeCluster) -> None:
     """Remove the vendor's objects, its volumes first; the driver need not be slow any more."""
     with closing(journal(cluster)) as driver:

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from tests.unit.explain.test_page import known_causes
+from tests.support import causes_page
 from workers.cli.kubectl import SELECTOR
 from workers.cli.tools import named_object
 from workers.cli.wholes import WHOLES
@@ -45,7 +45,7 @@ def every_command(word="pvc", namespace="shop"):
 
 
 def test_every_cause_has_an_entry_and_a_move():
-    assert set(COMMANDS) == known_causes()
+    assert set(COMMANDS) == set(causes_page.causes())
     assert [code for code in COMMANDS if not is_known(code)] == []
 
 

@@ -34,7 +34,7 @@ _KINDS: Final[dict[str, tuple[str, Resource, str]]] = {
 
 
 def cause(kube: KubeResources, word: str, snapshot: Json) -> Cause | None:
-    """Return the first cause that lies in the source or the class; None if there is none.
+    """Return the first cause that the source or the class has; None if there is none.
 
     Args:
         kube: the client.
