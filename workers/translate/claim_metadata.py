@@ -95,13 +95,22 @@ def patch(
 
 
 def with_labels(volume: Json, claim: Json, keys: Collection[str]) -> dict[str, Any]:
-    """Return a new PV with the claim's chosen labels."""
-    wanted = chosen(text_map(claim, "metadata", "labels"), keys)
-    if not wanted:
+    """Return a new PV with the claim's chosen labels.
+
+    Raises:
+        AttemptError: InBackground, because the volume exists; labels or annotations are malformed.
+    """
+    if not keys:
         return dict(volume)
-    metadata = {
-        **volume["metadata"],
-        "labels": text_map(volume, "metadata", "labels") | wanted,
-        "annotations": annotations_of(volume) | {ANN_CLAIM_LABELS: ",".join(wanted)},
+    try:
+        wanted = chosen(text_map(claim, "metadata", "labels"), keys)
+        labels, annotations = text_map(volume, "metadata", "labels"), annotations_of(volume)
+    except AttemptError as error:
+        raise AttemptError(error.message, State.BACKGROUND) from error
+    if wanted:
+        labels |= wanted
+        annotations[ANN_CLAIM_LABELS] = ",".join(wanted)
+    return {
+        **volume,
+        "metadata": {**volume["metadata"], "labels": labels, "annotations": annotations},
     }
-    return {**volume, "metadata": metadata}

@@ -117,3 +117,10 @@ def test_a_new_volume_has_the_chosen_labels(keys, labels, record):
     assert metadata["labels"] == labels
     assert metadata["annotations"] == {"a": "b"} | ({RECORD: record} if record else {})
     assert volume["metadata"]["labels"] == {"own": "x"}
+
+
+def test_malformed_labels_of_a_plug_ins_volume_leave_the_attempt_open():
+    """The volume exists already."""
+    with pytest.raises(AttemptError, match="labels is a list") as it:
+        with_labels({"metadata": {"labels": ["team"]}}, CLAIM, ("team",))
+    assert it.value.state is State.BACKGROUND
