@@ -3,8 +3,8 @@
     python -m tests.support.recipes FOLDER [--record]
 
 FOLDER contains a work tree of each repository under its own name (`aws-ebs-csi-driver`, ...); a
-missing one is reported and skipped. Of those charts, only each sidecar's arguments are kept here, in
-`sidecar_arguments.yaml` (`--record` writes it), which the unit tests parse. For each chart:
+missing one is reported and skipped. Of those charts, only each sidecar's arguments are kept here,
+in `sidecar_arguments.yaml` (`--record` writes it), which the unit tests parse. For each chart:
 
 - csi-fleet must accept the arguments of every sidecar that it replaces unchanged;
 - with the recipe, every such container must run csi-fleet's image of its program, with the same
