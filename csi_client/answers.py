@@ -120,7 +120,7 @@ def _made(answer: Message) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-# The fields.
+# Checks of single fields.
 
 
 def _id(value: str, field: str) -> None:
@@ -192,7 +192,7 @@ def _ignored(snapshot: csi.Snapshot, field: str) -> Iterable[str]:
         yield f"{field}.group_snapshot_id"
 
 
-# The calls.
+# Checks of whole answers, one per call.
 
 
 def _plugin_info(_: Any, answer: csi.GetPluginInfoResponse) -> Iterable[str]:

@@ -264,10 +264,10 @@ class Cause:
     """One cause of alerts.
 
     Attributes:
-        begin, mend: actions.
-        fires: alerts with the role they name, "" for none.
-        also: what may be true as well meanwhile.
-        goes_on: what happens again and again until its alerts fire.
+        begin, mend: the actions that cause the problem and repair it.
+        fires: the alerts that fire, each with the role that it names ("" for none).
+        also: further alerts that may fire during that time.
+        goes_on: an action that is repeated until the alerts fire.
     """
 
     begin: Callable[[Actions], object]

@@ -1,4 +1,4 @@
-"""Runs the example directory driver as a process that tests can start, kill, watch and misuse.
+"""Runs the example directory driver as a process that a test can start, kill, watch and disturb.
 
 ```
 with DirectoryDriver() as driver:            # started and ready

@@ -29,13 +29,13 @@ ENOUGH: Final = 8
 
 @dataclass
 class Seen:
-    """What was true, between two times and at the second.
+    """The true state between two times, and at the second time.
 
     Attributes:
-        figures: the drivers' counts at both times.
-        states: keys by state, read several times about the second.
-        waits: by role the longest time a claim took, from asking to seeing it Bound.
-        made, deleted: volumes between the two times by role.
+        figures: the drivers' own counts at both times.
+        states: the number of keys by state, read several times around the second time.
+        waits: the longest time from the creation of a claim until it was seen as Bound, by role.
+        made, deleted: the volumes that were created and deleted between the two times, by role.
         delays: seconds that a driver needs for a volume, by role.
         oldest: when the first key that still waits was added, by role.
         paused: pauses by role.

@@ -69,7 +69,8 @@ class Faults:
         ways[self.any_worker()].swallow(seconds)
 
     def late_commands(self) -> None:
-        """Delay what one worker sends to Redis until its lease has ended, or until just before."""
+        """Delay what one worker sends to Redis until just before or just after the end of its
+        lease."""
         self.system.redis_ways[self.any_worker()].hold(self.random.uniform(1, 6))
 
     def late_watcher(self) -> None:

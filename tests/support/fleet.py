@@ -301,7 +301,7 @@ class Scene:
         """Remove everything, even if no controller is left to remove the finalizers.
 
         Args:
-            is_served: whether somebody is to be asked; else there is nobody to wait for.
+            is_served: True if a running csi-fleet should remove the finalizers.
         """
         for name in self.claims():
             self.delete(name)

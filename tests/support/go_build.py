@@ -50,8 +50,8 @@ def build_with_go(
         name: a key of one of the two.
         output: a scratch folder that the caller removes.
         kubernetes_version: for example `v1.36.1`; stamped into the binary.
-        cache: where a toolchain is installed if need be; stays.
-        say: told a line about every 10 s.
+        cache: the folder in which a toolchain is installed if necessary; it is kept.
+        say: called with a progress line about every 10 s.
 
     Raises:
         GoBuildError: no toolchain, no sources, or a compile error.

@@ -44,7 +44,7 @@ class GoElector:
     _lease: dict[str, Any] | None = None
 
     def is_leader(self) -> bool:
-        """IsLeader: by what was observed last."""
+        """IsLeader: decided by the last observation."""
         return self.observed.get("holderIdentity") == self.identity
 
     def try_acquire_or_renew(self) -> bool:
@@ -117,7 +117,7 @@ class GoElector:
         return True
 
     def _update(self, record: dict[str, Any]) -> bool:
-        """LeaseLock.Update: the spec anew, metadata as it was read or written last."""
+        """LeaseLock.Update: writes a new spec, with the metadata as last read or written."""
         if self._lease is None:
             return False
         body = {**deepcopy(self._lease), "spec": record}

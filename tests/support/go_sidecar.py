@@ -3,9 +3,9 @@ leader.
 
     python -m tests.support.go_sidecar --kubeconfig=K --csi-address=S --lease=NAME ...
 
-As csi-lib-utils does: losing the Lease ends the process at once, calls and all; SIGTERM lets the
-running calls end and gives the Lease back. Volumes are called `go-...`, so that the driver's
-journal tells the two sides apart.
+As in csi-lib-utils, losing the Lease ends the process and its calls at once, while SIGTERM lets the
+running calls finish and then releases the Lease. Volumes are named `go-...`, so that the driver's
+journal shows which side created them.
 """
 
 from __future__ import annotations

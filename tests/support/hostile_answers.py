@@ -74,8 +74,8 @@ def worst(message: Message, *, many: int = MANY, **words: str) -> Iterator[tuple
 
     Args:
         message: a good answer.
-        many: entries of what is endless.
-        words: further texts by name, such as the id of another driver's volume.
+        many: the number of entries in fields that are made very long.
+        words: further texts to try, by name, such as the id of another driver's volume.
     """
     for path in _places(message, ()):
         for name, change in _changes(_at(message, path[:-1]), path[-1], WORDS | words, many):

@@ -1,5 +1,4 @@
-"""Runs commands and the watcher against a hostile Redis: tests what people and rules read from
-records."""
+"""Runs commands and the watcher against a hostile Redis, to test how they handle its records."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ class IdentityDriver(csi_pb2_grpc.IdentityServicer):
     """Answers GetPluginInfo and Probe.
 
     Attributes:
-        name: what GetPluginInfo says.
-        ready: what Probe says; None leaves the field out.
-        name_errors: so many GetPluginInfo calls fail with UNAVAILABLE first.
-        code: a status every Probe ends with; None for an answer.
-        delay_seconds: time each Probe takes, or until the caller goes.
-        probes, cancelled: counted.
+        name: the name that GetPluginInfo returns.
+        ready: the value that Probe returns; None leaves the field out.
+        name_errors: the number of first GetPluginInfo calls that fail with UNAVAILABLE.
+        code: the error status of every Probe; None for an answer.
+        delay_seconds: how long each Probe takes, unless the caller cancels it.
+        probes, cancelled: the numbers of all and of cancelled Probe calls.
     """
 
     def __init__(self, socket: Path, name: str = "d.test") -> None:

@@ -106,7 +106,7 @@ class KubeApi:
         """Return True if `/readyz` reports ok now.
 
         Raises:
-            requests.exceptions.SSLError: it is another server, or our authority is wrong.
+            requests.exceptions.SSLError: another server answered, or the CA is wrong.
         """
         try:
             self.request("GET", "/readyz", timeout_seconds=2)

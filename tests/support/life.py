@@ -33,10 +33,10 @@ class Operation:
     """One operation of a driver.
 
     Attributes:
-        method: the call.
-        begin: makes the object or the change that asks for it.
-        is_done: whether its result stands at the API server.
-        explained: kind and name of what `explain` is asked for while it waits.
+        method: the name of the call.
+        begin: creates the object, or makes the change, that causes the call.
+        is_done: returns True if the API server shows the result.
+        explained: the kind and the name to pass to `explain` while the operation waits.
     """
 
     method: str

@@ -64,11 +64,11 @@ class Monitored(Running):
     """All processes except the control plane, which must write an audit log.
 
     Args:
-        directory: made if missing.
-        plane: where claims are made.
-        redis_binary: which Redis.
-        roles: short names of drivers.
-        limits: creations at once by role, for those that have a limit of their own.
+        directory: the folder for all files; created if it does not exist.
+        plane: the control plane in which claims are created.
+        redis_binary: the path of the Redis server.
+        roles: the short names of the drivers.
+        limits: the number of concurrent creations by role, for drivers with their own limit.
     """
 
     def __init__(

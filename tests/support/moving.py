@@ -33,13 +33,13 @@ class MovingFaults(Faults):
 
     Args:
         system: the system.
-        scene: where the users' claims are.
-        seed: of everything that is drawn.
-        rules: of the driver, beside what a fault adds for a while.
-        away_seconds: how old a backup of etcd is.
+        scene: the scene that contains the users' claims.
+        seed: the seed of all random choices.
+        rules: the driver's usual rules; a fault adds others for a while.
+        away_seconds: the age of the etcd backups.
 
     Attributes:
-        share: how many claims users ask for at a time.
+        share: how many claims users create at a time.
     """
 
     share = 2

@@ -2,11 +2,11 @@
 
 ```
 with Proxy("127.0.0.1", 6379) as proxy:      # connect to 127.0.0.1:proxy.port
-    proxy.swallow(10)    # half-open: nothing arrives and no error is reported; then such connections break
+    proxy.swallow(10)    # half-open: data is lost without an error; later these connections break
     proxy.hold(3)        # what clients send meanwhile arrives late, in order
     proxy.hold(3, answers=True)              # what the server sends, too
     proxy.cut()          # every connection is closed
-    proxy.fall_silent()  # connections of now stay open and bring nothing any more
+    proxy.fall_silent()  # current connections stay open but deliver nothing
 ```
 """
 

@@ -1,18 +1,18 @@
-"""Do the recipes of docs/recipes fit the real charts of real drivers? Asked of a copy of them.
+"""Checks whether the recipes of docs/recipes fit the charts of real drivers, in a copy of them.
 
     python -m tests.support.recipes FOLDER [--record]
 
-FOLDER has a work tree of each repository under its own name (`aws-ebs-csi-driver`, ...); what is
-not there is left out and said. Nothing of those charts is kept here but each sidecar's arguments,
+FOLDER contains a work tree of each repository under its own name (`aws-ebs-csi-driver`, ...); a
+missing one is reported and skipped. Of those charts, only each sidecar's arguments are kept here,
 in `sidecar_arguments.yaml` (`--record` writes it), which the unit tests parse. For each chart:
 
-- every sidecar that we replace has arguments that our program takes unchanged;
-- with the recipe every such container runs our image of its program, with the same arguments, and
-  no other container or workload runs a Go one of those;
-- what the chart's account may not do of what our controllers may need: said. Our own roles, which
-  docs/migration.md has bound, add it.
+- csi-fleet must accept the arguments of every sidecar that it replaces unchanged;
+- with the recipe, every such container must run csi-fleet's image of its program, with the same
+  arguments, and no other container or workload may run one of those Go programs;
+- permissions that csi-fleet's controllers may need and the chart's account lacks are reported;
+  csi-fleet's own roles (docs/migration.md) grant them.
 
-The exit code is 1 when something does not hold.
+The exit code is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Source:
     Attributes:
         path: a chart, or a file of objects, below FOLDER.
         recipe: file of docs/recipes: values of a chart, else a kustomization with images.
-        values: what a user of all sidecars sets anyway.
-        image_set: the ConfigMap that an operator takes the sidecars' images from.
+        values: the values that a user of all sidecars sets in any case.
+        image_set: the ConfigMap from which an operator reads the sidecars' images.
     """
 
     path: str

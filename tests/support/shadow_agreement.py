@@ -26,11 +26,11 @@ class Agreement:
     """One case.
 
     Attributes:
-        compared: requests and objects that are the same.
-        differences: what is not, for people.
-        drivers: what only the driver's answer decides, so that nothing can be compared.
-        broken: what a shadow must never do, or what it changed for the sidecar.
-        refused: why there was no shadow at all.
+        compared: the number of requests and objects that are equal.
+        differences: the differences, as text.
+        drivers: what depends on the driver's answer, so that it cannot be compared.
+        broken: forbidden actions of the shadow, and effects that it had on the sidecar.
+        refused: why no shadow could run.
     """
 
     case: str

@@ -1,13 +1,14 @@
-"""Runs a shadow beside the Go sidecars over the recorded cases: `make shadow PEER=...`.
+"""Runs a shadow next to the Go sidecars for the recorded cases: `make shadow PEER=...`.
 
     make shadow PEER=/path/to/csi-provisioner              all cases of the provisioner
-    make shadow PEER=... ONLY='topo-.*' OUT=/tmp/shadow    some, into a folder of results
+    make shadow PEER=... ONLY='topo-.*' OUT=/tmp/shadow    some cases; results in a folder
     make shadow OUT=/tmp/shadow TABLE=1                    write the table into docs/shadow.md
 
-The sidecar does the work of each case, the shadow looks on: as a user who may only read, with a
-twin of the driver. Each case then has a verdict: what the sidecar asked and wrote, and what the
-shadow would have. A difference must be one of docs/differences.md; which, `named` says. The audit
-log tells of every request of the shadow that is none of reading.
+The sidecar does the work of each case. The shadow runs as a user with permission to read only, and
+with its own copy of the driver. Each case then gets a verdict: a comparison of the sidecar's calls
+and writes with those that the shadow would have made. Each difference must be listed in
+docs/differences.md; `named` returns its id. The audit log shows every request of the shadow that is
+not a read.
 """
 
 from __future__ import annotations
@@ -63,18 +64,18 @@ NAMED: tuple[tuple[str, str, str], ...] = ()
 
 
 class ShadowRunners(Runners):
-    """The runner with a shadow beside each case."""
+    """The runner with a shadow next to the sidecars of each case."""
 
     def __init__(self, options: argparse.Namespace, shadow: Path) -> None:
         super().__init__(options)
         self._shadow = shadow
 
     def command(self, kubeconfig: Path, cases: list[Path], jobs: int) -> list[str]:
-        """As the base's, with the Go sidecars under test."""
+        """Like the base class's command, but with the Go sidecars under test."""
         base = super().command(kubeconfig, cases, jobs)
         at = base.index("--command")
         base[at : at + 2] = []
-        base.remove("--skip-defects")  # here the Go sidecar is compared with its own record
+        base.remove("--skip-defects")  # here the Go sidecar is compared with its own recording
         program = Path(sys.executable).with_name("csi-fleet")
         for component, name in SIDECARS.items():
             if path := self.options.peers.get(name):
@@ -97,7 +98,7 @@ class ShadowRunners(Runners):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the cases, judge all results of the folder; returns the exit code."""
+    """Run the cases and judge all results in the folder; return the exit code."""
     options = parsed(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     forbidden: list[str] = []
@@ -130,7 +131,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line; peers also from the environment, as `make bench` has it."""
+    """Parse the command line; sidecars can also be named in the environment, as for `make
+    bench`."""
     parser = argparse.ArgumentParser(prog="shadow", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--peer", action="append", default=[], type=Path, help="a Go sidecar (repeatable)")
@@ -150,7 +152,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace) -> list[Path]:
-    """The cases whose sidecars are all given."""
+    """Return the cases for which all sidecars are given."""
     folders = [PARITY / name for name in CASE_FOLDERS if re.search(options.folder, name)]
     cases = sorted(case for folder in folders for case in folder.glob("*.json"))
     return [
@@ -161,7 +163,7 @@ def chosen(options: argparse.Namespace) -> list[Path]:
 
 
 def run(cases: list[Path], options: argparse.Namespace) -> list[str]:
-    """Run them in a cluster of their own; returns what the shadow asked that is not reading."""
+    """Run the cases in their own cluster; return the shadow's requests that were not reads."""
     with tempfile.TemporaryDirectory(prefix="csi-fleet-shadow-") as folder:
         plane = ControlPlane(Path(folder), users={USER: ()}, audit_log=True)
         try:
@@ -177,7 +179,7 @@ def run(cases: list[Path], options: argparse.Namespace) -> list[str]:
 
 
 def written(audit: Iterable[str]) -> list[str]:
-    """What the shadow asked of the API server beside reading and questions about rights."""
+    """Return the shadow's requests to the API server other than reads and permission checks."""
     found = []
     for line in audit:
         entry = json.loads(line)
@@ -190,7 +192,8 @@ def written(audit: Iterable[str]) -> list[str]:
 
 
 def named(case: Agreement, difference: str) -> str:
-    """The id in docs/differences.md of one difference; empty for one that must not be."""
+    """Return the id in docs/differences.md of one difference; "" if the difference is not
+    allowed."""
     for cases, text, name in NAMED:
         if re.fullmatch(cases, case.case) and re.search(text, difference):
             return name
@@ -198,7 +201,7 @@ def named(case: Agreement, difference: str) -> str:
 
 
 def unnamed(case: Agreement) -> list[str]:
-    """Differences without an id that docs/differences.md has."""
+    """Return the differences without an id in docs/differences.md."""
     page = DIFFERENCES.read_text()
     return [
         one
@@ -208,7 +211,7 @@ def unnamed(case: Agreement) -> list[str]:
 
 
 def show(cases: Iterable[Agreement]) -> None:
-    """For people: what is not plain agreement, and the sums."""
+    """Return a text for people: everything that does not simply agree, and the totals."""
     counts: Counter[str] = Counter()
     for one in cases:
         counts[one.verdict] += 1
@@ -223,7 +226,8 @@ def show(cases: Iterable[Agreement]) -> None:
 
 
 def write_table(cases: list[Agreement]) -> None:
-    """The counts by group of cases and the listed differences, between the page's marks."""
+    """Return the counts by group of cases and the listed differences, for the marked part of the
+    page."""
     groups: dict[str, list[Agreement]] = {}
     for one in cases:
         groups.setdefault(one.case.partition("-")[0], []).append(one)

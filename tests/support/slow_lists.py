@@ -30,9 +30,9 @@ class SlowLists(Running):
     """One listener in front of one API server, for HTTP/1.1 only.
 
     Args:
-        plane: folder of the control plane, with its certificate.
-        target: port of loopback where the API server is found.
-        kubeconfig: a file that leads to the server; written anew to lead here.
+        plane: the control plane's folder, which contains its certificate.
+        target: the port of the API server on loopback.
+        kubeconfig: a kubeconfig for the API server, which is rewritten to name the proxy.
     """
 
     def __init__(self, plane: Path, target: int, kubeconfig: Path) -> None:

@@ -5,8 +5,8 @@ walk = Walkthrough(folder, kubeconfig, programs={"docker": "..."})
 walk.follow("README.md", "First volume")        # the ```sh blocks of that section, in order
 print(walk.timeline())
 ```
-A block of YAML that begins with `# NAME.yaml` is saved under that name first. What a reader would
-write otherwise is said by `replaced`, text by text; nothing else differs from the page.
+A block of YAML that begins with `# NAME.yaml` is saved under that name first. `replaced`
+lists the texts that a reader would replace; everything else is run as on the page.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python -m tests.support.node.conformance [--driver hostpath --program PATH] [--only REGEX]
 
-Built from the pinned modules in `storage_suite/` at first use (about 7 minutes), run against the
-cluster of `cluster.py` with csi-fleet in the place of every sidecar, beside the example driver or a
-host-path driver that somebody has built. Prints what failed; `--write` renews docs/conformance.md.
+The suite is built from the pinned modules in `storage_suite/` at first use (about 7 minutes). It
+runs on the cluster of `cluster.py`, with csi-fleet in place of every sidecar, and with the example
+driver or a host-path driver whose program is given. The command prints the failed tests; `--write`
+updates docs/conformance.md.
 """
 
 from __future__ import annotations

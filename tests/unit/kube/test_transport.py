@@ -536,7 +536,7 @@ def test_a_refused_watch_is_a_complete_answer(serve):
 
 
 def test_a_watch_without_a_head_ends(slow):
-    with pytest.raises(TimeoutError, match="nothing came"):
+    with pytest.raises(TimeoutError, match="no data arrived"):
         slow.transport.open("/w", [], silence_seconds=0.2)
 
 
