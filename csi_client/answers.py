@@ -259,7 +259,7 @@ def _list_health(_: Any, answer: csi.ControllerListVolumeHealthResponse) -> Iter
 def _get_health(
     request: csi.ControllerGetVolumeHealthRequest, answer: csi.ControllerGetVolumeHealthResponse
 ) -> Iterable[str]:
-    """Accept an answer without a health, which means that no condition is known (H-022)."""
+    """Accept an answer without a health, which means that no condition is known (VH-022)."""
     if answer.volume_health.volume_id:
         _same_id(answer.volume_health.volume_id, request.volume_id, "volume_health.volume_id")
     return ()
