@@ -244,6 +244,7 @@ VALUES = {
             "snapshotter",
             "snapshot-controller",
             "data-source-validator",
+            "health",
         ]
     },
     "no feature": {"features": []},

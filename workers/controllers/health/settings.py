@@ -30,9 +30,9 @@ FLAGS: Final = (
     Flag("resync", Value.DURATION, "10m", "Resync interval of the Go program.", _RUN_WORKER,
          ignored=_POLLED),
     Flag("volume-list-add-interval", Value.DURATION, "5m", "Time between two lists of the volumes.",
-         _RUN_WORKER, ignored=_POLLED),
+         _RUN_WORKER, ignored=_POLLED, bound=POSITIVE),
     Flag("node-list-add-interval", Value.DURATION, "5m", "Time between two lists of the nodes.",
-         _RUN_WORKER, ignored=_REMOVED),
+         _RUN_WORKER, ignored=_REMOVED, bound=POSITIVE),
     Flag("enable-node-watcher", Value.BOOL, "false", "Watch for failed nodes.", _RUN_WORKER,
          ignored=_REMOVED),
     Flag("volume-condition", Value.BOOL, "false", "Also poll drivers for CSI 1.12 and older: write "
