@@ -64,7 +64,7 @@ RUN command -v haproxy > /dev/null || { apt-get update -qq \
 COPY --from=build /opt/csi-fleet /opt/csi-fleet
 # Manifests that name a sidecar's program find it.
 RUN for program in csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller \
-      volume-data-source-validator livenessprobe csi-node-driver-registrar; do \
+      volume-data-source-validator csi-external-health-monitor-controller livenessprobe csi-node-driver-registrar; do \
       ln -s /opt/csi-fleet/bin/csi-fleet "/$program"; done
 ENV PATH=/opt/csi-fleet/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -94,6 +94,8 @@ FROM product AS snapshot-controller
 ENTRYPOINT ["csi-fleet", "snapshot-controller"]
 FROM product AS volume-data-source-validator
 ENTRYPOINT ["csi-fleet", "volume-data-source-validator"]
+FROM product AS csi-external-health-monitor-controller
+ENTRYPOINT ["csi-fleet", "csi-external-health-monitor-controller"]
 FROM product AS livenessprobe
 ENTRYPOINT ["csi-fleet", "livenessprobe"]
 FROM product AS csi-node-driver-registrar

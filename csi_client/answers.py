@@ -13,7 +13,7 @@ mistakes:
 
 Callers themselves compare the answer with the request (size, source).
 
-Source: container-storage-interface/spec v1.12, the comments of each message.
+Source: container-storage-interface/spec v1.13, the comments of each message.
 """
 
 from __future__ import annotations
@@ -248,6 +248,23 @@ def _get_volume(
     return ()
 
 
+def _list_health(_: Any, answer: csi.ControllerListVolumeHealthResponse) -> Iterable[str]:
+    """Drop the entries without a usable volume id; the other entries can be used."""
+    for index, entry in reversed([*enumerate(answer.entries)]):
+        if not _is_id(entry.volume_id):
+            del answer.entries[index]
+            yield f"entries[{index}].volume_id"
+
+
+def _get_health(
+    request: csi.ControllerGetVolumeHealthRequest, answer: csi.ControllerGetVolumeHealthResponse
+) -> Iterable[str]:
+    """Accept an answer without a health, which means that no condition is known (VH-022)."""
+    if answer.volume_health.volume_id:
+        _same_id(answer.volume_health.volume_id, request.volume_id, "volume_health.volume_id")
+    return ()
+
+
 def _create_snapshot(_: Any, answer: csi.CreateSnapshotResponse) -> Iterable[str]:
     _present(answer, "snapshot")
     _id(answer.snapshot.snapshot_id, "snapshot.snapshot_id")
@@ -324,6 +341,8 @@ _CHECKS: Final[Mapping[type[Message], Callable[[Any, Any], Iterable[str]]]] = {
     csi.ControllerGetVolumeResponse: _get_volume,
     csi.GetCapacityResponse: _capacity,
     csi.ListVolumesResponse: _list_volumes,
+    csi.ControllerListVolumeHealthResponse: _list_health,
+    csi.ControllerGetVolumeHealthResponse: _get_health,
     csi.CreateSnapshotResponse: _create_snapshot,
     csi.GetSnapshotResponse: _get_snapshot,
     csi.ListSnapshotsResponse: _list_snapshots,

@@ -22,6 +22,7 @@ SIDECARS = frozenset(
     {
         *("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"),
         *("snapshot-controller", "volume-data-source-validator"),
+        "csi-external-health-monitor-controller",
         *("livenessprobe", "csi-node-driver-registrar"),
     }
 )

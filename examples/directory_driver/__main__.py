@@ -55,6 +55,7 @@ def main() -> None:
         needs_node_expansion=options.node_expansion_required,
         mounts=options.mount,
         is_strict=options.strict,
+        health=options.health or root / "health.json",
     )
     journal = Journal(root / "calls.jsonl", with_digests=options.record_secret_digests)
     # A signal does not always interrupt a wait for a lock; it does end this read of a socket.
@@ -85,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--capabilities", default="", help="comma separated enum names; replaces the default set")
     add("--topology", action="append", default=[], type=_pair, metavar="KEY=VALUE")
     add("--control", type=Path, help="control file, default ROOT/control.json")
+    add("--health", type=Path, help="file with the volumes' health, default ROOT/health.json")
     add("--grace", type=float, default=1, help="seconds for calls under way at the end")
     add("--record-secret-digests", action="store_true", help="SHA-256 of secrets in the journal")
     add("--tls-certificate", type=Path)

@@ -15,6 +15,7 @@ from google.protobuf import json_format
 from csi_client import messages as csi
 from examples.directory_driver.attaching import Attaching, Published
 from examples.directory_driver.changing import Changing, snapshot_message
+from examples.directory_driver.health import Reporting
 from examples.directory_driver.mounting import Mounting
 from examples.directory_driver.storage import (
     DirectoryStore,
@@ -24,6 +25,7 @@ from examples.directory_driver.storage import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from examples.directory_driver.behaviour import Control
 
@@ -34,7 +36,7 @@ GROUP_TYPES = csi.GroupControllerServiceCapability.RPC.Type
 CONTROLLER_TYPES = csi.ControllerServiceCapability.RPC.Type
 
 
-class DirectoryDriver(Attaching, Changing, Mounting):
+class DirectoryDriver(Attaching, Changing, Mounting, Reporting):
     """The services of one driver.
 
     Args:
@@ -48,6 +50,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         mounts: True if the Node service mounts volumes.
         is_strict: answer ALREADY_EXISTS to every different request with a known name, as CSI
             allows; else only to a request that the existing volume or snapshot cannot satisfy.
+        health: the file with the conditions of volumes (see `health`); None for no conditions.
     """
 
     def __init__(
@@ -63,9 +66,11 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         needs_node_expansion: bool = False,
         mounts: bool = False,
         is_strict: bool = False,
+        health: Path | None = None,
     ) -> None:
         self._name = name
         self._is_strict = is_strict
+        self._health = health
         self._store = store
         self._control = control
         self._capabilities = list(dict.fromkeys(capabilities))
@@ -191,7 +196,8 @@ class DirectoryDriver(Attaching, Changing, Mounting):
                 csi.ListVolumesResponse.Entry(
                     volume=self._volume_message(volume),
                     status=csi.ListVolumesResponse.VolumeStatus(
-                        published_node_ids=self._published.nodes(volume.volume_id)
+                        published_node_ids=self._published.nodes(volume.volume_id),
+                        volume_condition=self._condition(volume.volume_id),
                     ),
                 )
                 for volume in volumes[start:end]
@@ -207,7 +213,8 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         return csi.ControllerGetVolumeResponse(
             volume=self._volume_message(self._store.volume(request.volume_id)),
             status=csi.ControllerGetVolumeResponse.VolumeStatus(
-                published_node_ids=self._published.nodes(request.volume_id)
+                published_node_ids=self._published.nodes(request.volume_id),
+                volume_condition=self._condition(request.volume_id),
             ),
         )
 

@@ -220,6 +220,7 @@ VALUES = {
             "snapshotter",
             "snapshot-controller",
             "data-source-validator",
+            "health",
         ]
     },
     "no feature": {"features": []},

@@ -1,9 +1,11 @@
 """Writes those parts of a compiled CSI definition that matter on the wire as lines of plain text.
 
-The committed table `tests/unit/csi_client/csi_v1_12_fields.txt` was written with `main` from the
-published definition (container-storage-interface/spec, tag v1.12.0): `protoc -I.
---descriptor_set_out=csi.bin csi.proto`, then `python -m tests.support.csi_field_table csi.bin >
-csi_v1_12_fields.txt`. The lines made from this repository's descriptor must be equal to that table.
+The committed tables `tests/unit/csi_client/csi_v1_12_fields.txt` and `csi_v1_13_fields.txt` were
+written with `main` from the published definitions (container-storage-interface/spec, tags v1.12.0
+and v1.13.0):
+`protoc -I. --descriptor_set_out=csi.bin csi.proto`, then
+`python -m tests.support.csi_field_table csi.bin > csi_v1_12_fields.txt`.
+The same lines made from our own descriptor must equal both together.
 """
 
 from __future__ import annotations

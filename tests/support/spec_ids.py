@@ -20,6 +20,7 @@ RULE_PREFIXES = (
     *("SNA", "SNC", "SNS", "SNG", "SND", "SNQ"),
     *("LP", "LPD", "NR", "NRD"),
     *("DV", "DVD"),
+    *("VH", "VHD"),
 )
 CASE_PREFIXES = ("T", "C", "TA", "TR", "SNT", "LPT", "NRT", "DVT")
 CASE_FOLDERS = (

@@ -17,11 +17,28 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?")
 MAX_NAME: Final = 63
+_HEALTH: Final = "Controller/ControllerGetVolumeHealth"
+_GET_HEALTH: Final = csi.ControllerGetVolumeHealthResponse
 
 # Maps each capability to a harmless call that a driver with the capability must implement.
 CALLS: Final[dict[str, tuple[str, type[Message], type[Message]]]] = {
     "LIST_VOLUMES": (
         "Controller/ListVolumes", csi.ListVolumesRequest, csi.ListVolumesResponse),
+    "GET_VOLUME": (
+        "Controller/ControllerGetVolume",
+        csi.ControllerGetVolumeRequest,
+        csi.ControllerGetVolumeResponse,
+    ),
+    "LIST_VOLUME_HEALTH": (
+        "Controller/ControllerListVolumeHealth",
+        csi.ControllerListVolumeHealthRequest,
+        csi.ControllerListVolumeHealthResponse,
+    ),
+    "GET_VOLUME_HEALTH": (
+        "Controller/ControllerGetVolumeHealth",
+        csi.ControllerGetVolumeHealthRequest,
+        csi.ControllerGetVolumeHealthResponse,
+    ),
     "GET_CAPACITY": (
         "Controller/GetCapacity", csi.GetCapacityRequest, csi.GetCapacityResponse),
     "LIST_SNAPSHOTS": (
@@ -75,6 +92,31 @@ def honest(subject: Subject) -> None:
     ]
     if missing:
         raise Broken(f"{', '.join(missing)} is reported, but its call returns Unimplemented")
+
+
+def health(subject: Subject) -> None:
+    """The health of a new volume can be read, and a missing volume is reported as missing."""
+    names = {"LIST_VOLUME_HEALTH", "GET_VOLUME_HEALTH"} & subject.capabilities
+    if names == {"LIST_VOLUME_HEALTH"}:
+        raise Broken("LIST_VOLUME_HEALTH is reported without GET_VOLUME_HEALTH")
+    subject.need("GET_VOLUME_HEALTH")
+    volume_id = subject.create(subject.name()).volume_id
+    request = csi.ControllerGetVolumeHealthRequest(volume_id=volume_id)
+    answer = subject.client.call(_HEALTH, request, _GET_HEALTH)
+    found = [(one.status, one.reason) for one in answer.volume_health.health_statuses]
+    if len(found) != len(set(found)):
+        raise Broken("a volume's health has two entries with the same status and reason")
+    if any(not reason for _, reason in found):
+        raise Broken("an entry of a volume's health has no reason")
+    subject.refused(
+        "ControllerGetVolumeHealth of a volume that does not exist",
+        lambda: subject.client.call(
+            _HEALTH,
+            csi.ControllerGetVolumeHealthRequest(volume_id="no-such-volume"),
+            _GET_HEALTH,
+        ),
+        errors.NOT_FOUND,
+    )
 
 
 def capacity(subject: Subject) -> None:
@@ -132,6 +174,7 @@ CHECKS: Final = (
         "capabilities", "The provisioner rejects a driver without these capabilities", capabilities
     ),
     Check("capability-honesty", "csi-fleet relies on the reported capabilities", honest),
+    Check("health", "The controller `health` would report wrong conditions", health),
     Check("capacity", "The scheduler bases its decisions on this number", capacity),
     Check(
         "list-paging",

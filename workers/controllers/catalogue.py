@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from workers.controllers.attacher.spec import SPEC as ATTACHER
 from workers.controllers.capacity.spec import SPEC as CAPACITY
 from workers.controllers.data_source_validator.spec import SPEC as DATA_SOURCE_VALIDATOR
+from workers.controllers.health.spec import SPEC as HEALTH
 from workers.controllers.provisioner.spec import SPEC as PROVISIONER
 from workers.controllers.resizer.spec import SPEC as RESIZER
 from workers.controllers.snapshot_controller.spec import SPEC as SNAPSHOT_CONTROLLER
@@ -33,6 +34,7 @@ SPECS: Final[tuple[Spec, ...]] = (
     SNAPSHOT_CONTROLLER,
     ATTACHER,
     DATA_SOURCE_VALIDATOR,
+    HEALTH,
 )
 
 ALL: Final = "all"

@@ -23,6 +23,8 @@ RPCS: Final = {
     "list-volumes": "Controller/ListVolumes",
     "list-snapshots": "Controller/ListSnapshots",
     "get-volume": "Controller/ControllerGetVolume",
+    "list-volume-health": "Controller/ControllerListVolumeHealth",
+    "get-volume-health": "Controller/ControllerGetVolumeHealth",
     "get-snapshot": "Controller/GetSnapshot",
     "get-group-snapshot": "GroupController/GetVolumeGroupSnapshot",
 }
@@ -41,6 +43,8 @@ READING: Final = frozenset(
         "list-volumes",
         "list-snapshots",
         "get-volume",
+        "list-volume-health",
+        "get-volume-health",
         "get-snapshot",
         "get-group-snapshot",
     }

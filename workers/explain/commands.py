@@ -103,6 +103,7 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace-terminating": ("kubectl get pods,pvc,volumesnapshots -n {name}",),
     # The driver's operator acts.
     "driver-error": (DESCRIBE, DRIVER, PODS),
+    "volume-unhealthy": (DESCRIBE, "kubectl describe pv {volume}", DRIVER),
     "driver-slow": (DRIVER, PODS),
     "driver-lost": (DRIVER, PODS),
     "storage-full": ("kubectl get csistoragecapacities -A", DESCRIBE, RETRY),

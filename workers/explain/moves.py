@@ -33,7 +33,7 @@ _MOVES: Final = {
         *("driver-error", "driver-slow", "driver-lost", "storage-full", "driver-not-registered"),
         *("node-lacks-driver", "node-lacks-label", "no-topology", "driver-not-on-node"),
         *("attach-failed", "detach-failed", "change-failed", "delete-failed", "failed"),
-        *("node-failed", "last-error"),
+        *("node-failed", "last-error", "volume-unhealthy"),
     ),
     FLEET: (
         *("no-worker", "no-watcher", "not-served", "no-controller", "paused", "class-paused"),

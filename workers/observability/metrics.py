@@ -40,6 +40,7 @@ _CSI_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 _WORKQUEUE_BUCKETS: Final = tuple(float(f"1e{power}") for power in range(-8, 2))
 # The buckets range from one API request to the slow retry of an infeasible claim.
 _SNAPSHOT_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600)
+_HEALTH_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30)
 _CLAIM_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 
 
@@ -78,6 +79,7 @@ class Metrics:
         self._declare_own()
         self._declare_shadow()
         self._declare_attachments()
+        self._declare_health()
 
     def provisioned(self, claim: Mapping[str, Any], seconds: float) -> None:
         """Count a claim whose volume took `seconds` to be created and saved (L-095)."""
@@ -375,6 +377,41 @@ class Metrics:
             "including all pages.",
             _CSI_BUCKETS,
             "driver_name",
+        )
+
+    def _declare_health(self) -> None:
+        self.health_probes = self._counter(
+            "csi_volume_health_probe_total",
+            "Number of controller-side volume health probes, by CSI method and result.",
+            "driver_name",
+            "method",
+            "result",
+        )
+        self.health_probe_seconds = self._histogram(
+            "csi_volume_health_probe_duration_seconds",
+            "Duration in seconds of controller-side volume health probes, by CSI method.",
+            _HEALTH_BUCKETS,
+            "driver_name",
+            "method",
+        )
+        self.health_volumes = self._gauge(
+            "csi_controller_volume_health_status",
+            "Number of volumes for which the driver reports a condition, by status.",
+            "livemostrecent",
+            "driver_name",
+            "status",
+        )
+        self.health_dropped = self._counter(
+            "csi_volume_health_status_writes_dropped_total",
+            "Number of claims whose healthStatus was dropped by the API server, because its "
+            "feature gate CSIVolumeHealth is off.",
+            "driver_name",
+        )
+        self.health_unknown = self._counter(
+            "csi_volume_health_unknown_condition_total",
+            "Number of reported conditions of an unknown type, by the number of the type.",
+            "driver_name",
+            "status",
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

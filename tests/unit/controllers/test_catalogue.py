@@ -95,6 +95,7 @@ def test_a_part_explains_nothing_by_itself(spec):
         ("snapshot-controller", "snapshot-controller"),
         ("csi-attacher", "attacher"),
         ("volume-data-source-validator", "data-source-validator"),
+        ("csi-external-health-monitor-controller", "health"),
         ("livenessprobe", None),
         ("", None),
     ],
@@ -168,6 +169,8 @@ def test_the_lane_of_each_driver_call():
         "group-snapshot": "group-contents",
         "attach": "attachments",
         "detach": "detachments",
+        "list-volume-health": "health",
+        "get-volume-health": "health",
     }
 
 

@@ -9,11 +9,12 @@ import yaml
 
 from workers.controllers import catalogue
 from workers.controllers.data_source_validator.spec import SPEC as DATA_SOURCE_VALIDATOR
+from workers.controllers.health.spec import SPEC as HEALTH
 from workers.controllers.snapshot_controller.spec import SPEC as SNAPSHOT_CONTROLLER
 from workers.controllers.snapshotter.spec import SPEC as SNAPSHOTTER
 
 COMPONENTS = Path(__file__).parents[3] / "k8s" / "components"
-SPECS = [SNAPSHOTTER, SNAPSHOT_CONTROLLER, DATA_SOURCE_VALIDATOR]
+SPECS = [SNAPSHOTTER, SNAPSHOT_CONTROLLER, DATA_SOURCE_VALIDATOR, HEALTH]
 
 
 def given(name: str) -> set[tuple[str, str, str]]:

@@ -20,7 +20,10 @@ SIZE = re.compile(r"(?:_bytes|available_capacity)$")
 # Compared with the request; only counted.
 UNREAD = re.compile(r"content_source|entries\.volume\.capacity_bytes")
 # Calls that csi-fleet does not make.
-UNCALLED = ("/csi.v1.Node/NodeExpandVolume", "/csi.v1.SnapshotMetadata/")
+UNCALLED = (
+    *("/csi.v1.Node/NodeExpandVolume", "/csi.v1.SnapshotMetadata/"),
+    "/csi.v1.Node/NodeGetVolumeHealth",
+)
 MOST_TEXT = 6000
 
 

@@ -1,4 +1,4 @@
-"""The wire format: equal to the published CSI 1.12 definition, and to bytes made by hand."""
+"""The wire format: equal to the published CSI definitions, and to bytes made by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from csi_client import messages as csi
 from tests.support import generate_stubs
 from tests.support.csi_field_table import table
 
-PUBLISHED = (Path(__file__).parent / "csi_v1_12_fields.txt").read_text().splitlines()
+HERE = Path(__file__).parent
+CSI_12, CSI_13 = (
+    set((HERE / f"csi_v1_{minor}_fields.txt").read_text().splitlines()) for minor in (12, 13)
+)
+# CSI 1.13 reserves the numbers of what it removed; drivers for 1.12 still use them.
+REUSED = {line for line in CSI_13 - CSI_12 if line.startswith("reserved ")}
+PUBLISHED = sorted((CSI_12 | CSI_13) - REUSED)
 
 
 def our_file() -> descriptor_pb2.FileDescriptorProto:
@@ -33,8 +39,16 @@ def test_definition_equals_the_published_one() -> None:
 def test_published_table_has_the_whole_standard() -> None:
     """Guards the table itself against being cut short together with our file."""
     kinds = [line.split()[0] for line in PUBLISHED]
-    assert (kinds.count("service"), kinds.count("method"), kinds.count("option")) == (5, 32, 7)
-    assert sum(line.endswith("secret") or " secret " in line for line in PUBLISHED) == 19
+    assert (kinds.count("service"), kinds.count("method"), kinds.count("option")) == (5, 36, 7)
+    assert sum(line.endswith("secret") or " secret " in line for line in PUBLISHED) == 22
+
+
+def test_only_what_1_13_removed_is_in_1_12_alone() -> None:
+    """VolumeCondition and its capabilities; their numbers mean nothing else in 1.13."""
+    removed = {line.split()[1] for line in CSI_12 - CSI_13}
+    assert removed
+    assert all("volume_condition" in one.lower() or "VolumeCondition" in one for one in removed)
+    assert len(REUSED) == 3
 
 
 def _renumber(file: descriptor_pb2.FileDescriptorProto) -> None:

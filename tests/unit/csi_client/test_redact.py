@@ -19,8 +19,8 @@ SECRET_MESSAGES = [
 ]
 
 
-def test_the_standard_has_19_messages_with_secrets() -> None:
-    assert len(SECRET_MESSAGES) == 19
+def test_the_standard_has_22_messages_with_secrets() -> None:
+    assert len(SECRET_MESSAGES) == 22
 
 
 @pytest.mark.parametrize("name", SECRET_MESSAGES)

@@ -39,6 +39,7 @@ TABLE = {
     ("attach-finalizers", False, False, "#attacher"),
     ("reconcile-attachments", False, False, "#attacher"),
     ("data-sources", False, True, "#data-source-validator"),
+    ("health", True, True, "#health"),
 }
 SYSTEM = {"snapshots", "bindings", "group-snapshots", "group-bindings", "snapshot-sources"}
 SYSTEM |= {"data-sources"}

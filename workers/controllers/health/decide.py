@@ -1,0 +1,163 @@
+"""Turns a driver's report into what a claim's status holds, without I/O.
+
+Source: external-health-monitor, pkg/csi-handler/pv_checker.go and health_status.go; KEP-1432.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from csi_client import messages as csi
+from workers.translate.fields import Json, is_deleting, optional_mapping, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from workers.kube.objects import JsonObject
+
+ABNORMAL: Final = "VolumeConditionAbnormal"
+NORMAL: Final = "VolumeConditionNormal"
+NORMAL_TEXT: Final = "The Volume returns to the healthy state"
+UNKNOWN: Final = "UnknownVolumeHealthCondition"
+UNKNOWN_TEXT: Final = (
+    "The CSI driver reported volume health conditions of a type unknown to this monitor: "
+)
+NO_REASON: Final = "Unspecified"
+"""The reason of an entry that has none; the API server refuses an empty one (VHD-003)."""
+
+MOST_CONDITIONS: Final = 16
+"""The API server accepts no more conditions per claim."""
+_MOST_TEXT: Final = 1024
+
+_TYPES: Final = csi.VolumeHealthErrorType
+_STATUSES: Final = {
+    _TYPES.DATA_LOSS: "DataLoss",
+    _TYPES.INACCESSIBLE: "Inaccessible",
+    _TYPES.DEGRADED: "Degraded",
+}
+
+
+class Condition(NamedTuple):
+    """One condition as the claim's status holds it."""
+
+    status: str
+    reason: str
+    message: str
+
+    def as_object(self) -> JsonObject:
+        """Return the condition as the API has it."""
+        found = {"status": self.status, "reason": self.reason}
+        return {**found, "message": self.message} if self.message else found
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a driver says about one volume.
+
+    Attributes:
+        conditions: the conditions, sorted; empty for a healthy volume.
+        unknown: descriptions of entries whose type csi-fleet does not know, sorted.
+        unknown_types: the numbers of their types.
+    """
+
+    conditions: tuple[Condition, ...] = ()
+    unknown: tuple[str, ...] = ()
+    unknown_types: tuple[str, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is reported."""
+        return not self.conditions and not self.unknown
+
+    @property
+    def digest(self) -> str:
+        """Return a short hash by which a later poll recognizes the same report."""
+        content = repr((self.conditions, self.unknown)).encode()
+        return hashlib.sha256(content).hexdigest()[:8]
+
+    @property
+    def summary(self) -> str:
+        """Return the conditions as text for an event."""
+        return "; ".join(
+            one.message or f"{one.status} ({one.reason})" for one in self.conditions
+        )  # a message alone is what the Go program wrote
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A bound volume of the driver, with its claim."""
+
+    handle: str
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def full_name(self) -> str:
+        """The claim's namespace and name."""
+        return f"{self.namespace}/{self.name}"
+
+
+def report_of(health: csi.VolumeHealth) -> Report:
+    """Read the health of CSI 1.13 (VH-020..024)."""
+    found: dict[tuple[str, str], Condition] = {}
+    unknown: list[str] = []
+    types: list[str] = []
+    for entry in health.health_statuses:
+        status = _STATUSES.get(entry.status)
+        if status is None:
+            where = f" (reason: {entry.reason})" if entry.reason else ""
+            what = f": {entry.message}" if entry.message else ""
+            unknown.append(f"{entry.status}{where}{what}"[:_MOST_TEXT])
+            types.append(str(entry.status))
+            continue
+        one = Condition(status, entry.reason or NO_REASON, entry.message[:_MOST_TEXT])
+        found.setdefault(one[:2], one)
+    worst = sorted(found.values(), key=lambda one: [*_STATUSES.values()].index(one.status))
+    return Report(_sorted(worst[:MOST_CONDITIONS]), tuple(sorted(unknown)), tuple(types))
+
+
+def report_of_condition(condition: csi.VolumeCondition) -> Report:
+    """Read the VolumeCondition of CSI 1.12 (VHD-010)."""
+    if not condition.abnormal:
+        return Report()
+    return Report((Condition("Degraded", ABNORMAL, condition.message[:_MOST_TEXT]),))
+
+
+def stored(claim: Json) -> tuple[Condition, ...]:
+    """Return the conditions in the claim's status, sorted."""
+    health = optional_mapping(claim, "status", "healthStatus") or {}
+    return _sorted(
+        Condition(text(one, "status"), text(one, "reason"), text(one, "message"))
+        for one in health.get("healthConditions") or ()
+    )
+
+
+def patch_of(conditions: Sequence[Condition], now: str) -> JsonObject:
+    """Return the merge patch of the claim's status; no conditions remove the field (VH-030)."""
+    health = {
+        "healthConditions": [one.as_object() for one in conditions],
+        "lastTransitionTime": now,
+    }
+    return {"status": {"healthStatus": health if conditions else None}}
+
+
+def owned(volumes: Iterable[Json], driver: str) -> list[Owned]:
+    """Return the driver's volumes that are bound to a claim and stay (VH-010)."""
+    found = []
+    for one in volumes:
+        source = optional_mapping(one, "spec", "csi")
+        claim = optional_mapping(one, "spec", "claimRef")
+        if source is None or claim is None or source.get("driver") != driver:
+            continue
+        handle = text(one, "spec", "csi", "volumeHandle")
+        if not handle or is_deleting(one) or text(one, "status", "phase") != "Bound":
+            continue
+        found.append(Owned(handle, *(text(claim, part) for part in ("namespace", "name", "uid"))))
+    return found
+
+
+def _sorted(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    return tuple(sorted(conditions))
