@@ -29,7 +29,6 @@ from workers.controllers.attacher.names import (
     finalizer,
     keys_of,
 )
-from workers.controllers.attacher.spec import settings_of
 from workers.controllers.attacher.volume import AttachError, Memory, Record, ReplacedVolumeError
 from workers.engine.live import DriverPass, Gone, OpenCalls
 from workers.engine.outcome import ABORTED_TRIES, Ended, done, retry, wait
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
     from workers.controllers.attacher.spec import AttacherSettings
     from workers.controllers.attacher.volume import Source
+    from workers.drivers.driver import Driver
     from workers.engine.outcome import Outcome
     from workers.kube.objects import JsonObject
     from workers.translate.secrets import SecretRef
@@ -82,6 +82,12 @@ _METHODS: Final = {
     "attach": "Controller/ControllerPublishVolume",
     "detach": "Controller/ControllerUnpublishVolume",
 }
+
+
+def settings_of(driver: Driver) -> AttacherSettings:
+    """Return the attacher's settings for one driver."""
+    found: AttacherSettings = driver.settings.controllers["attacher"]
+    return found
 
 
 @dataclass

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
+from workers.controllers.attacher.attach import settings_of
 from workers.controllers.attacher.names import FORCED, attachment_key
-from workers.controllers.attacher.spec import settings_of
 from workers.controllers.attacher.volume import (
     AttachError,
     annotated_id,

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from workers.controllers.attacher import names
-from workers.controllers.attacher.attach import AttachmentPass, attach
+from workers.controllers.attacher.attach import AttachmentPass, attach, settings_of
 from workers.controllers.attacher.compare import can_compare, compare
 from workers.controllers.attacher.detach import abandon, detach, pretend, release_volume, take_back
-from workers.controllers.attacher.spec import SPEC, settings_of
+from workers.controllers.attacher.spec import SPEC
 from workers.engine.controller import Due
 from workers.engine.live import DriverPass
 from workers.engine.outcome import Ended, done

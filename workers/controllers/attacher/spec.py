@@ -23,8 +23,6 @@ from workers.spec import Kind, Permission, Spec, Watch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from workers.drivers.driver import Driver
-
 ALLOCATABLE_COUNT: Final = "MutableCSINodeAllocatableCount"
 
 GATES: Final = (
@@ -102,12 +100,6 @@ class AttacherSettings:
     is_strict_single_node: bool = setting("strict-single-node", FLAGS)
     max_ops_per_node: int = setting("max-ops-per-node", FLAGS)
     record_annotation: str = setting("attach-record-annotation", FLAGS)
-
-
-def settings_of(driver: Driver) -> AttacherSettings:
-    """Return the attacher's settings for one driver."""
-    found: AttacherSettings = driver.settings.controllers["attacher"]
-    return found
 
 
 def read_settings(values: Mapping[str, Any]) -> AttacherSettings:
