@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WALL = re.compile(r"\btime\.time(_ns)?\b|\bdatetime\.(now|utcnow)\(")
 ALLOWED = {
     # Stamps on objects, answers, logs, traces and names.
+    "workers/controllers/health/controller.py",
     "workers/controllers/provisioner/intent.py",
     "workers/controllers/resizer/writing.py",
     "workers/controllers/snapshot_controller/work.py",

@@ -60,7 +60,7 @@ def test_the_command_checks_a_live_driver():
         command = [*program(), "conformance", "--endpoint", driver.endpoint]
         good = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert good.returncode == 0, good.stdout + good.stderr
-        assert "29 ok, 0 BROKEN, 0 skipped" in good.stdout
+        assert "29 ok, 0 BROKEN, 1 skipped" in good.stdout
         driver.set_rules({"method": "DeleteVolume", "code": "NOT_FOUND", "message": "who?"})
         bad = subprocess.run(
             [*command, "--output", "json"], capture_output=True, text=True, timeout=120, check=False

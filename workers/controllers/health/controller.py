@@ -2,12 +2,11 @@
 
 A poll is one reconcile of a driver's only key. The claim's status is the durable state. The key's
 mark holds what the status cannot: which claims were unhealthy at the last poll, which volumes were
-missing from its list, and when the API server last dropped the field.
+missing from its list, and when to try a field again that the API server dropped.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from workers.controllers.health import decide
 from workers.controllers.health.reading import Reader, Way, way_of
 from workers.controllers.health.rules import KIND, poll_key
 from workers.controllers.health.spec import SPEC
+from workers.deadlines import NONE, Deadline
 from workers.engine.controller import Due
 from workers.engine.live import DriverPass, Gone
 from workers.engine.outcome import Outcome, done
@@ -105,7 +105,8 @@ class Poll:
         known: the report digest of each claim that was unhealthy at the last poll; None if that
             is unknown, so that every claim is read.
         missing: the claims whose volume was missing from the last list.
-        dropped_at: when the API server last dropped the field; 0 if it stores the field.
+        retry_at: when a write is tried again, because the API server drops the field; empty if it
+            stores the field.
     """
 
     work: DriverPass
@@ -113,7 +114,7 @@ class Poll:
     way: Way
     known: dict[str, str] | None = None
     missing: frozenset[str] = frozenset()
-    dropped_at: float = 0.0
+    retry_at: Deadline = NONE
     now_known: dict[str, str] = field(default_factory=dict)
     now_missing: list[str] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -122,9 +123,9 @@ class Poll:
         mark = self.work.lease.mark
         self.known = dict(mark["known"]) if "known" in mark else None
         self.missing = frozenset(mark.get("missing", ()))
-        self.dropped_at = float(mark.get("dropped", 0.0))
+        self.retry_at = Deadline.read(mark.get("retry", ()))
         self.reader = Reader(self.work, self.settings, self.way)
-        self.writes_left = 1 if self._is_write_due() else 0
+        self.writes_left = 0 if self.work.lease.session.seconds_left(self.retry_at) else 1
 
     def run(self) -> Outcome:
         """Ask the driver, compare with the claims, write what differs."""
@@ -215,7 +216,7 @@ class Poll:
         """Write the conditions if they differ, and notice whether the API server stored them."""
         if decide.stored(claim) == report.conditions:
             return
-        if self.dropped_at and report.conditions:
+        if self.retry_at and report.conditions:
             if not self.writes_left:
                 return
             self.writes_left -= 1
@@ -234,22 +235,20 @@ class Poll:
 
     def _stored(self, claim: JsonObject, *, is_stored: bool) -> None:
         if is_stored:
-            if self.dropped_at:
+            if self.retry_at:
                 _log.info("the API server stores the healthStatus field again")
-            self.dropped_at = 0.0
+            self.retry_at = NONE
             return
         self.work.context.metrics.health_dropped.labels(self.work.driver.name).inc()
-        if not self.dropped_at:
+        if not self.retry_at:
             _log.warning(
                 "The API server dropped the field healthStatus of a claim: its feature gate "
                 "CSIVolumeHealth is off, or it is older than Kubernetes 1.37. The health is shown "
                 "by events and metrics only. Turn on the feature gate to store it",
                 pvc=f"{claim['metadata']['namespace']}/{claim['metadata']['name']}",
             )
-        self.dropped_at, self.writes_left = time.time(), 0
-
-    def _is_write_due(self) -> bool:
-        return time.time() - self.dropped_at >= self.settings.dropped_seconds
+        self.retry_at = self.work.lease.session.later(self.settings.dropped_seconds)
+        self.writes_left = 0
 
     def _tell(self, one: Owned, claim: JsonObject, report: Report, *, was_bad: bool) -> None:
         """Emit the events about a change since the last poll (VH-023, VHD-011, VHD-012)."""
@@ -265,7 +264,7 @@ class Poll:
                 self.work.context.metrics.health_unknown.labels(self.work.driver.name, number).inc()
             text = decide.UNKNOWN_TEXT + "; ".join(report.unknown)
             self.work.event("Warning", decide.UNKNOWN, text, claim)
-        if not self.way.is_old and not self.dropped_at:
+        if not self.way.is_old and not self.retry_at:
             return  # the status shows it
         if report.conditions:
             self.work.event("Warning", decide.ABNORMAL, report.summary, claim)
@@ -278,8 +277,8 @@ class Poll:
             mark["known"] = self.now_known
         if self.now_missing:
             mark["missing"] = self.now_missing[:MOST_KNOWN]
-        if self.dropped_at:
-            mark["dropped"] = self.dropped_at
+        if self.retry_at:
+            mark["retry"] = self.retry_at.data()
         self.work.keep("remember-health", mark)
 
     def _count(self) -> None:

@@ -1,4 +1,8 @@
-"""Adds no keys: `HealthController.periodic` schedules the polls, and a poll reads what it needs."""
+"""Adds no keys: `HealthController.periodic` schedules the polls, and a poll reads what it needs.
+
+The PVs are followed because a watcher is ready only after it has listed something, and notices a
+restored API server by what it follows.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ def poll_key(queue_name: str) -> Key:
 
 
 class HealthRules:
-    """Ignores every event, because health is known only to the driver."""
+    """Ignores every event, because only the driver knows the health."""
 
     def set_drivers(self, drivers: Records) -> Iterable[Told]:
         """Ignore the drivers; their workers poll."""
@@ -29,23 +33,23 @@ class HealthRules:
         return ()
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
-        """Never called, because nothing is watched."""
+        """Do nothing; the next poll reads the PVs itself."""
         del resource, item, is_listed
         return ()
 
     def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
-        """Never called, because nothing is watched."""
+        """Do nothing; the next poll reads the PVs itself."""
         del resource, item
         return ()
 
     def begin_list(self, resource: Resource) -> None:
-        """Never called, because nothing is watched."""
+        """Do nothing; the next poll reads the PVs itself."""
 
     def end_list(self, resource: Resource) -> Iterable[Told]:
-        """Never called, because nothing is watched."""
+        """Do nothing; the next poll reads the PVs itself."""
         del resource
         return ()
 
     def all_keys(self) -> Iterable[Key]:
-        """Return nothing; the next poll comes by itself."""
+        """Return nothing, because `periodic` adds the key."""
         return ()

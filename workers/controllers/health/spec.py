@@ -8,10 +8,11 @@ from workers.controllers.health.rules import KIND, HealthRules
 from workers.controllers.health.settings import FLAGS, read_settings
 from workers.engine.leasename import sanitize_name
 from workers.kube import paths
-from workers.spec import Kind, Permission, Spec
+from workers.kube.objects import Volume
+from workers.spec import Kind, Permission, Spec, Watch
 
 PERMISSIONS: Final = (
-    Permission("", ("persistentvolumes",), ("list",), "handle and claim of each volume"),
+    Permission("", ("persistentvolumes",), ("list", "watch"), "handle and claim of each volume"),
     Permission("", ("persistentvolumeclaims",), ("get", "list"), "the health as it is stored"),
     Permission("", ("persistentvolumeclaims/status",), ("patch",), "healthStatus"),
     Permission("", ("events",), ("create", "patch"), "conditions that healthStatus cannot hold"),
@@ -36,7 +37,7 @@ SPEC: Final = Spec(
             noun="pvc",
         ),
     ),
-    watches=(),
+    watches=(Watch(paths.VOLUMES, Volume, relists=lambda _before, _now: False),),
     make_rules=HealthRules,
     lease_name=lease_name,
     flags=FLAGS,

@@ -1,4 +1,4 @@
-"""The Go program's name and arguments, and the rules of a controller that watches nothing."""
+"""The Go program's name and arguments, and rules that add nothing."""
 
 from __future__ import annotations
 
