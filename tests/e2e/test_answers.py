@@ -19,6 +19,7 @@ from workers.config.load import parse
 from workers.explain.moves import ADMIN, CLUSTER, FLEET, ITSELF, NOBODY, STORAGE, USER
 from workers.kube import paths
 from workers.observability.trail import REFUSED
+from workers.queue.keys import volume_key
 from workers.queue.registry import DriverRegistry
 
 LATE = {"volumeBindingMode": "WaitForFirstConsumer"}
@@ -631,7 +632,7 @@ def released_but_attached(world):
 def deletion_refused(world):
     volume = world.volume(phase="Released")
     world.fail(
-        world.key("pv", volume, "volumes"),
+        volume_key(DRIVER, volume["metadata"]["name"]),
         "rpc DeleteVolume FailedPrecondition 0.1",
         RPC_ERROR.format("FailedPrecondition", "volume has snapshots"),
     )
@@ -934,7 +935,7 @@ def content_deleted_by_hand(world):
 )
 def deleted_while_restored(world):
     held = ["snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection"]
-    restoring = "snapshot.storage.kubernetes.io/volumesnapshot-restore-protection"
+    restoring = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
     world.snapshot(metadata={"finalizers": [*held, restoring]})
     world.delete(paths.SNAPSHOTS, "snap")
 
@@ -1053,7 +1054,7 @@ def failed_attach(
     *,
     reason: str = "driver-error",
     code: str = "",
-    node: str = "n1",
+    node: str = "",
 ) -> None:
     """Let an attach fail, in the driver if there is a code."""
     if node and not world.api.find(paths.NODES.path(node)):

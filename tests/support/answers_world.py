@@ -241,9 +241,9 @@ class AnswersWorld:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             pause.run(self.tools(Command.PAUSE, **flags))
 
-    def intent(self, volume: str, **record: Any) -> None:
+    def intent(self, domain: str, **record: Any) -> None:
         """The record of an open attempt."""
-        IntentStore(self.client, driver=DRIVER).begin(volume, record)
+        IntentStore(self.client, driver=DRIVER).begin(domain, record)
 
     # The command.
 

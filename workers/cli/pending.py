@@ -85,6 +85,11 @@ class Group:
         """The member whose text and advice are shown for the whole group."""
         return self.members[0]
 
+    def oldest_seconds(self, now: float) -> float | None:
+        """Return for how long the oldest member has waited; None if that is unknown."""
+        since = self.oldest.since
+        return round(max(0.0, now - since), 3) if since else None
+
     def examples(self, count: int) -> list[str]:
         """Return the nouns and names of the first `count` members."""
         return [f"{one.word} {one.name}" for one in self.members[:count]]
@@ -160,7 +165,7 @@ def run(tools: Tools) -> int:
         knowndrivers.served(tools, tool.driver)  # raises if the name is unknown
     groups = grouped(found)
     if tools.is_data:
-        tools.write("Pending", as_fields(groups, missed))
+        tools.write("Pending", as_fields(groups, missed, time.time()))
         return 0
     where = f" in namespace {tool.namespace}" if tool.namespace else ""
     of = f" for driver {tool.driver}" if tool.driver else ""
@@ -306,7 +311,8 @@ def show(groups: list[Group], where: str, examples: int) -> None:
     terminal.write(f"waiting{where}: {count}, for {causes}")
     for group in groups:
         first, cause = group.oldest, group.oldest.cause
-        age = f"oldest {duration(max(0.0, now - first.since))}" if first.since else ""
+        seconds = group.oldest_seconds(now)
+        age = f"oldest {duration(seconds)}" if seconds is not None else ""
         head = [f"{len(group.members)} x {cause.code}", first.about, age]
         terminal.write()
         style = "bold yellow" if cause.is_problem else "bold green"
@@ -328,8 +334,8 @@ def show_missed(missed: Mapping[str, str]) -> None:
         terminal.write(f"! {name} are not included: {why}")
 
 
-def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the groups as data, for programs."""
+def as_fields(groups: list[Group], missed: Mapping[str, str], now: float) -> dict[str, Any]:
+    """Return the groups as data, for programs; `now` is Unix time."""
     return {
         "waiting": sum(len(one.members) for one in groups),
         "groups": [
@@ -338,6 +344,7 @@ def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:
                 "problem": group.oldest.cause.is_problem,
                 "count": len(group.members),
                 "oldest": rfc3339(group.oldest.since),
+                "oldest_seconds": group.oldest_seconds(now),
                 "driver": group.oldest.driver,
                 "class": group.oldest.storage_class,
                 "text": group.oldest.cause.text,

@@ -442,7 +442,7 @@ def _failed(facts: ClaimFacts) -> Cause | None:
         return Cause(
             "back-off",
             f"The claim will be retried later{why} {again}",
-            "To retry now, run csi-fleet retry pvc NAMESPACE/NAME.",
+            f"To retry now, run csi-fleet retry pvc {facts.namespace}/{facts.name}.",
             state.due,
         )
     message, at = found
@@ -516,14 +516,14 @@ def _unseen(facts: ClaimFacts) -> Cause:
         return Cause(
             "last-error",
             f"The claim is not queued now. The last error, at {moment(found[1])}: {found[0]}",
-            "To queue the claim again, run csi-fleet retry pvc NAMESPACE/NAME.",
+            f"To queue the claim again, run csi-fleet retry pvc {facts.namespace}/{facts.name}.",
         )
     age = duration(max(0.0, facts.now - created)) if created else "a while"
     return Cause(
         "not-queued",
         f"The claim is not queued although a watcher is running; it is {age} old.",
-        "To queue the claim now, run csi-fleet retry pvc NAMESPACE/NAME. The next resync "
-        "(--resync-period) also queues it.",
+        f"To queue the claim now, run csi-fleet retry pvc {facts.namespace}/{facts.name}. The next "
+        "resync (--resync-period) also queues it.",
     )
 
 

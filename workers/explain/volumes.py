@@ -141,6 +141,6 @@ def _deletion(facts: VolumeFacts) -> Cause:
     return Cause(
         "not-queued",
         "The volume should be deleted, but it is not queued.",
-        "To queue the volume now, run csi-fleet retry pv NAME. The next resync (--resync-period) "
-        "also queues it.",
+        f"To queue the volume now, run csi-fleet retry pv {facts.name}. The next resync "
+        "(--resync-period) also queues it.",
     )
