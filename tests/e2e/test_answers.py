@@ -650,7 +650,66 @@ def finalizer_of_another(world):
     world.delete(paths.VOLUMES, world.named("pv"))
 
 
+@situation(
+    "pv {x}pv",
+    "secret-missing",
+    "The secret ops/key, which the driver needs to delete the volume",
+    move=ADMIN,
+    command="kubectl get secret key -n ops",
+)
+def deletion_without_the_secret(world):
+    volume = world.volume(phase="Released")
+    world.fail(
+        volume_key(DRIVER, volume["metadata"]["name"]),
+        'error error getting secret key in namespace ops: secrets "key" not found',
+    )
+
+
+@situation(
+    "pv {x}p",
+    "not-found",
+    "There is no volume {x}p.",
+    move=USER,
+    command="kubectl get pv",
+)
+def volume_misspelt(world):
+    world.volume()
+
+
 # Attachments.
+
+
+@situation(
+    "va {x}va",
+    "secret",
+    'secrets "key" not found',
+    move=ADMIN,
+    command="kubectl get secret key -n ops",
+)
+def attach_without_the_secret(world):
+    world.volume()
+    failed_attach(
+        world,
+        'error getting secret key in namespace ops: secrets "key" not found',
+        reason="secret",
+        node="n2",
+    )
+
+
+@situation(
+    "va {x}va",
+    "volume-missing",
+    "The last detach failed",
+    move=ADMIN,
+    command="kubectl describe volumeattachment {x}va",
+)
+def detach_of_a_volume_removed_by_force(world):
+    made = world.attachment(attached=True, deleted=True)
+    world.fail(
+        world.key("va", made, "detachments"),
+        'error persistentvolumes "pv" not found',
+        memo={"reason": "volume-missing"},
+    )
 
 
 @situation(

@@ -26,8 +26,6 @@ NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 _NO_TOPOLOGY: Final = "no available topology found"
 # This must match the text in workers.controllers.provisioner.saving.
 _NOT_SAVED: Final = "failed to save volume "
-# This must match the text in workers.translate.secrets.
-_NOT_READ: Final = "error getting secret "
 _READ_ADVICE: Final = (
     "Create the secret, or correct the class's csi.storage.k8s.io/provisioner-secret-* parameters."
 )
@@ -456,16 +454,16 @@ def _failed(facts: ClaimFacts) -> Cause | None:
             f"permission). {again}",
             state.due,
         )
-    if message.startswith(_NOT_READ):  # the caller cannot read Secrets, or the secret is back
-        place, _, problem = message.removeprefix(_NOT_READ).partition(": ")
-        name, _, namespace = place.partition(" in namespace ")
+    secret, problem = queueing.secret_names(message)
+    if secret:  # the caller cannot read Secrets, or the secret is back
+        where = f"{secret['secret_namespace']}/{secret['secret']}"
         return Cause(
             "secret-missing",
-            f'The provisioner secret {namespace}/{name} of class "{facts.class_name}" could not be '
+            f'The provisioner secret {where} of class "{facts.class_name}" could not be '
             f"used in the last attempt: {problem}.",
             f"{_READ_ADVICE} {again}".rstrip(),
             state.due,
-            names={"secret": name, "secret_namespace": namespace},
+            names=secret,
         )
     code = remedies.answer_of(state, message).code
     if code == "ResourceExhausted":
