@@ -165,7 +165,7 @@ def run(tools: Tools) -> int:
         knowndrivers.served(tools, tool.driver)  # raises if the name is unknown
     groups = grouped(found)
     if tools.is_data:
-        tools.write("Pending", as_fields(groups, missed, time.time()))
+        tools.write("Pending", as_fields(groups, missed))
         return 0
     where = f" in namespace {tool.namespace}" if tool.namespace else ""
     of = f" for driver {tool.driver}" if tool.driver else ""
@@ -334,8 +334,9 @@ def show_missed(missed: Mapping[str, str]) -> None:
         terminal.write(f"! {name} are not included: {why}")
 
 
-def as_fields(groups: list[Group], missed: Mapping[str, str], now: float) -> dict[str, Any]:
-    """Return the groups as data, for programs; `now` is Unix time."""
+def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:
+    """Return the groups as data, for programs."""
+    now = time.time()
     return {
         "waiting": sum(len(one.members) for one in groups),
         "groups": [

@@ -93,7 +93,7 @@ def gather(tools: Tools) -> dict[str, Any]:
     def waiting() -> Any:
         found, missed = pending.gather(tools)
         groups.extend(pending.grouped(found))
-        return pending.as_fields(groups, missed, time.time())
+        return pending.as_fields(groups, missed)
 
     parts: dict[str, Callable[[], Any]] = {
         "doctor": lambda: _checked(tools),

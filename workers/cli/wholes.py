@@ -7,7 +7,6 @@ objects wait. All waiting objects follow, grouped as in `pending`.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,7 +83,7 @@ def run(tools: Tools, word: str, name: str) -> int:
     groups = whole.groups
     if tools.is_data:
         fields = as_json(word, name, cause, None, [])
-        waits = pending.as_fields(groups, whole.missed, time.time())
+        waits = pending.as_fields(groups, whole.missed)
         tools.write("Explanation", {**fields, "facts": whole.facts, "pending": waits})
     else:
         lines = as_lines(f"{word} {name}: {cause.code}", cause, [], 0.0)

@@ -35,7 +35,7 @@ _KINDS: Final[dict[str, tuple[str, Resource, str]]] = {
 
 
 def cause(kube: KubeResources, word: str, snapshot: Json) -> Cause | None:
-    """Return the first cause that lies in the source or the class; None if there is none.
+    """Return the first problem with the source or the class; None if there is none.
 
     The caller may lack the permission to read the source or the class; then the cause is unknown.
 
