@@ -227,8 +227,8 @@ class AnswersWorld:
         with trail.collect():
             for note in notes:
                 trail.note(*note.split(" ", 1))
-            stored = {} if memo is None else {"memo": json.dumps(memo)}
-            self.queue.fail(lease, base_seconds=100, cap_seconds=100, **stored)
+            stored = "" if memo is None else json.dumps(memo)
+            self.queue.fail(lease, base_seconds=100, cap_seconds=100, memo=stored)
 
     def run_key(self, key: Key) -> None:
         """Let a worker work on a key."""
