@@ -318,7 +318,7 @@ def test_paused_driver_and_resume(tool, scene, plain, driver, fleet):
         text = tool.wait_cause("pvc", f"{scene.namespace}/data", "paused")
         assert f'An operator paused driver "{driver.name}" until ' in text
         assert ": array upgrade." in text
-        assert f"-> csi-fleet resume --driver={driver.name}" in text
+        assert f"Run next:\n    csi-fleet resume --driver={driver.name}\n" in text
         assert re.search("paused until .*Z: array upgrade", tool.run("status").stdout)
     finally:
         tool.ok("resume", f"--driver={driver.name}")

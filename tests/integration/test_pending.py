@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
+
 import pytest
 
 from tests.support.waiting_world import DRIVERS, World
@@ -42,6 +45,8 @@ def test_everything_is_in_the_group_of_its_cause(world, capsys):
     assert found["driver-error"]["command"] == "csi-fleet explain pvc shop/failing-0"
     assert found["class-missing"]["class"] == "missing9"
     assert found["class-missing"]["oldest"] == "2026-01-01T00:00:00.000Z"
+    age = time.time() - datetime.fromisoformat(found["class-missing"]["oldest"]).timestamp()
+    assert 0 <= age - found["class-missing"]["oldest_seconds"] < 60
     assert found["class-missing"]["examples"] == ["pvc shop/nowhere"]
 
 

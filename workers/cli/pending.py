@@ -85,6 +85,11 @@ class Group:
         """The member whose text and advice are shown for the whole group."""
         return self.members[0]
 
+    def oldest_seconds(self, now: float) -> float | None:
+        """Return for how long the oldest member has waited; None if that is unknown."""
+        since = self.oldest.since
+        return round(max(0.0, now - since), 3) if since else None
+
     def examples(self, count: int) -> list[str]:
         """Return the nouns and names of the first `count` members."""
         return [f"{one.word} {one.name}" for one in self.members[:count]]
@@ -306,7 +311,8 @@ def show(groups: list[Group], where: str, examples: int) -> None:
     terminal.write(f"waiting{where}: {count}, for {causes}")
     for group in groups:
         first, cause = group.oldest, group.oldest.cause
-        age = f"oldest {duration(max(0.0, now - first.since))}" if first.since else ""
+        seconds = group.oldest_seconds(now)
+        age = f"oldest {duration(seconds)}" if seconds is not None else ""
         head = [f"{len(group.members)} x {cause.code}", first.about, age]
         terminal.write()
         style = "bold yellow" if cause.is_problem else "bold green"
@@ -330,6 +336,7 @@ def show_missed(missed: Mapping[str, str]) -> None:
 
 def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:
     """Return the groups as data, for programs."""
+    now = time.time()
     return {
         "waiting": sum(len(one.members) for one in groups),
         "groups": [
@@ -338,6 +345,7 @@ def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:
                 "problem": group.oldest.cause.is_problem,
                 "count": len(group.members),
                 "oldest": rfc3339(group.oldest.since),
+                "oldest_seconds": group.oldest_seconds(now),
                 "driver": group.oldest.driver,
                 "class": group.oldest.storage_class,
                 "text": group.oldest.cause.text,

@@ -26,8 +26,6 @@ NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 _NO_TOPOLOGY: Final = "no available topology found"
 # This must match the text in workers.controllers.provisioner.saving.
 _NOT_SAVED: Final = "failed to save volume "
-# This must match the text in workers.translate.secrets.
-_NOT_READ: Final = "error getting secret "
 _READ_ADVICE: Final = (
     "Create the secret, or correct the class's csi.storage.k8s.io/provisioner-secret-* parameters."
 )
@@ -442,7 +440,7 @@ def _failed(facts: ClaimFacts) -> Cause | None:
         return Cause(
             "back-off",
             f"The claim will be retried later{why} {again}",
-            "To retry now, run csi-fleet retry pvc NAMESPACE/NAME.",
+            f"To retry now, run csi-fleet retry pvc {facts.namespace}/{facts.name}.",
             state.due,
         )
     message, at = found
@@ -456,16 +454,16 @@ def _failed(facts: ClaimFacts) -> Cause | None:
             f"permission). {again}",
             state.due,
         )
-    if message.startswith(_NOT_READ):  # the caller cannot read Secrets, or the secret is back
-        place, _, problem = message.removeprefix(_NOT_READ).partition(": ")
-        name, _, namespace = place.partition(" in namespace ")
+    secret, problem = queueing.secret_names(message)
+    if secret:  # the caller cannot read Secrets, or the secret is back
+        where = f"{secret['secret_namespace']}/{secret['secret']}"
         return Cause(
             "secret-missing",
-            f'The provisioner secret {namespace}/{name} of class "{facts.class_name}" could not be '
+            f'The provisioner secret {where} of class "{facts.class_name}" could not be '
             f"used in the last attempt: {problem}.",
             f"{_READ_ADVICE} {again}".rstrip(),
             state.due,
-            names={"secret": name, "secret_namespace": namespace},
+            names=secret,
         )
     code = remedies.answer_of(state, message).code
     if code == "ResourceExhausted":
@@ -516,14 +514,14 @@ def _unseen(facts: ClaimFacts) -> Cause:
         return Cause(
             "last-error",
             f"The claim is not queued now. The last error, at {moment(found[1])}: {found[0]}",
-            "To queue the claim again, run csi-fleet retry pvc NAMESPACE/NAME.",
+            f"To queue the claim again, run csi-fleet retry pvc {facts.namespace}/{facts.name}.",
         )
     age = duration(max(0.0, facts.now - created)) if created else "a while"
     return Cause(
         "not-queued",
         f"The claim is not queued although a watcher is running; it is {age} old.",
-        "To queue the claim now, run csi-fleet retry pvc NAMESPACE/NAME. The next resync "
-        "(--resync-period) also queues it.",
+        f"To queue the claim now, run csi-fleet retry pvc {facts.namespace}/{facts.name}. The next "
+        "resync (--resync-period) also queues it.",
     )
 
 

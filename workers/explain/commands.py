@@ -68,7 +68,7 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
         DESCRIBE,
         PATCH_SIZE,
     ),
-    "not-found": ("kubectl get {kind} -A", "kubectl get {kind}"),
+    "not-found": ("kubectl get {listing}",),
     "deleted-by-hand": ("kubectl delete {snapshot_kind} {snapshot} -n {namespace}", DESCRIBE),
     "content-missing": ("kubectl get {content_kind} {content}", "kubectl delete {object}"),
     "quota": (
@@ -211,6 +211,7 @@ def names_of(word: str, namespace: str, name: str) -> dict[str, str]:
         "name": name,
         "namespace": name if word == "namespace" else namespace,
         "object": f"{kind} {shlex.quote(name)}{place}",
+        "listing": f"{kind} -A" if namespace else kind,
         "class_kind": _CLASS_KINDS.get(word, "storageclass"),
     }
     if noun is not None:
@@ -256,7 +257,7 @@ class _Names(dict[str, str]):
 
 
 # Names that are already quoted, because they consist of several words.
-_PHRASES: Final = frozenset({"object", "retry", "source"})
+_PHRASES: Final = frozenset({"object", "retry", "source", "listing"})
 _KUBECTL: Final = {
     "pvc": "pvc",
     "pv": "pv",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 UNTAKEN_SECONDS: Final = 3.0
 # A call that has run longer than this is reported as slow.
 LONG_SECONDS: Final = 2.0
+# This must match the text in workers.translate.secrets.
+_NOT_READ: Final = "error getting secret "
 _FOLLOW_UP: Final = "Do nothing; ask again in a moment."
 
 
@@ -259,6 +261,18 @@ def defect(state: KeyState, message: str, again: str) -> Cause | None:
         f"{state.key.text}. {again}",
         state.due,
     )
+
+
+def secret_names(message: str) -> tuple[dict[str, str], str]:
+    """Return the names of the secret that could not be read, and the problem; ({}, "") for others.
+
+    An object stores no reference to its secret, so the names are read from the error's text.
+    """
+    if not message.startswith(_NOT_READ):
+        return {}, ""
+    place, _, problem = message.removeprefix(_NOT_READ).partition(": ")
+    name, _, namespace = place.partition(" in namespace ")
+    return {"secret": name, "secret_namespace": namespace}, problem
 
 
 def next_try(state: KeyState) -> str:

@@ -124,6 +124,16 @@ def _deletion(facts: VolumeFacts) -> Cause:
             if cause := queueing.defect(state, found[0], again):
                 return cause
             age = duration(max(0.0, facts.now - found[1]))
+            secret, problem = queueing.secret_names(found[0])
+            if secret:
+                return Cause(
+                    "secret-missing",
+                    f"The secret {secret['secret_namespace']}/{secret['secret']}, which the driver "
+                    f"needs to delete the volume, could not be read {age} ago: {problem}",
+                    f"Create the secret, or allow csi-fleet to read it. {again}",
+                    state.due,
+                    names=secret,
+                )
             return Cause(
                 "driver-error" if remedies.answer_of(state, found[0]).code else "attempt-failed",
                 f"The last deletion failed {age} ago: {found[0]}",
@@ -141,6 +151,6 @@ def _deletion(facts: VolumeFacts) -> Cause:
     return Cause(
         "not-queued",
         "The volume should be deleted, but it is not queued.",
-        "To queue the volume now, run csi-fleet retry pv NAME. The next resync (--resync-period) "
-        "also queues it.",
+        f"To queue the volume now, run csi-fleet retry pv {facts.name}. The next resync "
+        "(--resync-period) also queues it.",
     )

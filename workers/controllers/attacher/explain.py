@@ -11,8 +11,10 @@ from workers.controllers.attacher import names
 from workers.controllers.attacher.names import Reason
 from workers.errors import ApiError
 from workers.explain import queueing, remedies, serving
+from workers.explain.commands import DESCRIBE
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
+from workers.explain.moves import ADMIN
 from workers.explain.serving import Served
 from workers.explain.words import duration, stamp
 from workers.kube import paths
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 
 ATTACHER: Final = "attacher"
 NOBODY: Final = Served(ATTACHER)
+_RELEASE: Final = (
+    'kubectl patch {object} --type=merge -p \'{{"metadata":{{"finalizers":null}}}}\''
+    "  # after you have detached the volume"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +207,7 @@ def _failed(
     noted = str(queueing.memo_of(state).get("reason") or "")
     reason = Reason(noted) if noted in set(Reason) else Reason.OTHER
     code, advice = str(reason) or f"{word}-failed", again
+    more: dict[str, Any] = {}
     if reason == Reason.VOLUME_MISSING:
         advice = "Create the PersistentVolume; the attach then starts automatically."
         if word == "detach":
@@ -208,6 +215,7 @@ def _failed(
                 "The PersistentVolume was removed by force. Detach the volume in the storage "
                 "backend, then remove the finalizer from the VolumeAttachment."
             )
+            more = {"move": ADMIN, "templates": (DESCRIBE, _RELEASE)}
     elif word == "attach" and facts.is_node_gone:
         code = "node-gone"
         message = f"node {node} does not exist. The error was: {message}"
@@ -223,10 +231,12 @@ def _failed(
     elif reason in {Reason.SECRET, Reason.SECRET_MISSING}:
         code = Reason.SECRET
         advice = f"Create the secret, or allow csi-fleet to read it. {again}"
+        more = {"names": queueing.secret_names(message)[0]}
     age = duration(max(0.0, facts.now - at))
     return Cause(
         code,
         f"The last {word} failed {age} ago: {message}",
         advice,
         state.due if state is not None else 0.0,
+        **more,
     )

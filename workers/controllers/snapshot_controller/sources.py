@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from workers.constants import ANN_DEFAULT_GROUP_CLASS, ANN_DEFAULT_SNAPSHOT_CLASS
 from workers.controllers.snapshot_controller import groupinput
+from workers.errors import ApiError
 from workers.explain.commands import DESCRIBE
 from workers.explain.facts import Cause
 from workers.explain.words import nearest
 from workers.kube import paths
-from workers.kube.errors import NotFoundError
+from workers.kube.errors import NotFoundError, Unreachable
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import annotations_of, is_deleting, optional_text, text
 
@@ -34,7 +35,9 @@ _KINDS: Final[dict[str, tuple[str, Resource, str]]] = {
 
 
 def cause(kube: KubeResources, word: str, snapshot: Json) -> Cause | None:
-    """Return the first cause that the source or the class has; None if there is none.
+    """Return the first problem with the source or the class; None if there is none.
+
+    The caller may lack the permission to read the source or the class; then the cause is unknown.
 
     Args:
         kube: the client.
@@ -42,8 +45,17 @@ def cause(kube: KubeResources, word: str, snapshot: Json) -> Cause | None:
         snapshot: a live object whose content does not exist.
 
     Raises:
-        ApiError: the API server does not answer, or refuses to show an object.
+        Unreachable: the API server does not answer.
     """
+    try:
+        return _cause(kube, word, snapshot)
+    except Unreachable:
+        raise
+    except ApiError:
+        return None
+
+
+def _cause(kube: KubeResources, word: str, snapshot: Json) -> Cause | None:
     if (named := _named_content(word, snapshot)) is not None:
         kind = "VolumeSnapshotContent" if word == "snapshot" else "VolumeGroupSnapshotContent"
         return Cause(
