@@ -37,7 +37,21 @@ def test_a_system_that_cannot_be_had_is_a_row_that_says_so(monkeypatch):
     monkeypatch.setattr(matrix, "debian", none)
     cells = matrix.run(matrix.ROWS[0])
     assert cells["System"] == "Debian 12"
-    assert {one for heading, one in cells.items() if heading != "System"} == {"not to be had"}
+    assert {one for heading, one in cells.items() if heading not in {"System", "Commit"}} == {
+        "not to be had"
+    }
+
+
+def test_a_row_is_replaced_and_the_others_stay():
+    page = "before\n<!-- matrix -->\n<!-- end of matrix -->\nafter\n"
+    for number, word in ((1, "first"), (0, "second"), (1, "third")):
+        page = matrix.written(page, number, dict.fromkeys(matrix.HEADINGS, word))
+    rows = page.splitlines()[4:]
+    assert "second" in rows[0]
+    assert "third" in rows[1]
+    assert rows[2:-2] == ["| not run |"] * (len(matrix.ROWS) - 2)
+    assert page.startswith("before\n<!-- matrix -->\n| System |")
+    assert page.endswith("\n<!-- end of matrix -->\nafter\n")
 
 
 def test_the_page_has_the_rows_of_the_matrix():
