@@ -22,7 +22,7 @@ ALLOWED = {
     "workers/engine/leadership.py": "requests about Leases; each runs within HEARTBEATS.during",
     "workers/drivers/fleet.py": "talks with drivers within _seen; a timer that closes a channel",
     "workers/controllers/resizer/sync.py": "ends with its pass, which has a heart",
-    "workers/controllers/health/reading.py": "ends with its pass, which has a heart",
+    "workers/controllers/health/reading.py": "ends with its pass; each call has a deadline",
     "workers/custom/attempt.py": "a timer that writes one record; ends with its pass",
     "workers/observability/http.py": "serves the probes: if it hangs, they fail",
     "csi_client/connection.py": "stands alone; worker.py asks links_silent_seconds",

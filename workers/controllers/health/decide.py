@@ -101,7 +101,7 @@ class Owned:
 
 
 def report_of(health: csi.VolumeHealth) -> Report:
-    """Read the health of CSI 1.13 (VH-020..024)."""
+    """Read the health of CSI 1.13 (VH-020..023)."""
     found: dict[tuple[str, str], Condition] = {}
     unknown: list[str] = []
     types: list[str] = []
