@@ -169,8 +169,7 @@ def run(row: Row) -> dict[str, str]:
         origin = " (of this machine)" if row.python else ""
         cells["Python"] = inside(root, f"{python} -V", env, also).split()[1] + origin
         version = inside(root, f"{row.server} --version", env)
-        name = row.server.partition("-")[0].title()
-        cells["Redis or Valkey"] = f"{name} {re.findall(r'v=([0-9.]+)', version)[0]}"
+        cells["Redis or Valkey"] = f"{_name(row.server)} {re.findall(r'v=([0-9.]+)', version)[0]}"
         inside(root, f"{python} -m venv --clear {venv}; pip install -q {UV}; "
                "uv pip sync -q --require-hashes requirements.lock; "
                "uv pip install -q --no-deps --no-build-isolation --editable .",
@@ -212,11 +211,16 @@ def written(page: str, number: int, cells: Mapping[str, str]) -> str:
     found = TABLE.search(page)
     assert found is not None, "docs/support.md has the marks of the table"
     rows = [line for line in found[0].splitlines() if line.startswith("|")][2:]
-    rows += ["| not run |"] * (len(ROWS) - len(rows))
+    rows += [_line([one.system, one.python, _name(one.server), "not run", "not run", ""])
+             for one in ROWS[len(rows):]]  # fmt: skip
     rows[number] = _line([cells[heading] for heading in HEADINGS])
     lines = [_line(HEADINGS), _line(["---"] * len(HEADINGS)), *rows]
     text = "".join(f"{line}\n" for line in lines)
     return TABLE.sub(lambda marks: f"{marks[1]}{text}{marks[2]}", page)
+
+
+def _name(server: str) -> str:
+    return server.partition("-")[0].title()
 
 
 def _line(cells: Sequence[str]) -> str:

