@@ -1,8 +1,8 @@
 """Finds the Secret with the Redis login of a driver's worker.
 
-The chart and `make-secrets.sh` write the name of the Redis user into the Secret, so the Secrets of
-several drivers in one namespace are told apart. A Secret without this name counts only if the user
-names it, or if it has the usual name.
+The chart and `make-secrets.sh` write the name of the Redis user into the Secret, so `adopt` can
+distinguish the Secrets of several drivers in one namespace. A Secret without this name counts only
+if the user names it, or if it has the usual name.
 """
 
 from __future__ import annotations
