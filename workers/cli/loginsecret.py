@@ -1,14 +1,8 @@
 """Finds the Secret with the Redis login of a driver's worker.
 
-<<<<<<< HEAD
-The chart and `make-secrets.sh` write the name of the Redis user into the Secret, which
-distinguishes the Secrets of several drivers in one namespace. A Secret without this name counts
-only if the user names it, or if it has the usual name.
-=======
 The chart and `make-secrets.sh` write the name of the Redis user into the Secret, so `adopt` can
 distinguish the Secrets of several drivers in one namespace. A Secret without this name counts only
 if the user names it, or if it has the usual name.
->>>>>>> h9-adopt
 """
 
 from __future__ import annotations
