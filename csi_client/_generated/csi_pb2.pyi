@@ -3,7 +3,8 @@
 isort:skip_file
 The Container Storage Interface as this project speaks it: every service, message, field and
 enum value of CSI 1.13, and those of CSI 1.12 that 1.13 removed (VolumeCondition), wire compatible
-with both published definitions. Names and numbers are the standard's; the comments are ours and say what a provisioner has to know about a field.
+with both published definitions. Names and numbers are the standard's; the comments are ours and
+say what a provisioner has to know about a field.
 
 A field marked (csi_secret) never appears in a log, an error or an event: csi_client.redact
 reads the mark from the descriptor, so a new secret field is covered the day it is added here.
