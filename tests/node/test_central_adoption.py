@@ -94,10 +94,11 @@ class System:
         return done.stdout
 
 
-@pytest.fixture(scope="module")
-def system(node: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+@pytest.fixture
+def system(node: NodeCluster, tmp_path: Path) -> Iterator[System]:
+    """Of each test: with the vendor's namespace goes what the chart made in it."""
     node.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    made = System(node, tmp_path_factory.mktemp("system"))
+    made = System(node, tmp_path)
     made.install()
     yield made
     made.uninstall()
@@ -108,7 +109,6 @@ def driver(node: NodeCluster, system: System) -> Iterator[None]:
     ebs_like.install(node, Path(os.environ["PEER"]))
     yield
     ebs_like.remove(node)
-    node.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
 
 
 @pytest.mark.usefixtures("driver")
