@@ -229,7 +229,8 @@ def publisher(app: Celery) -> Callable[[Iterable[str]], None]:
                 for name in lists:
                     queue: Any = queue_for(name)
                     app.send_task(TASK_WORK, queue=queue, producer=producer, ignore_result=True)
-        except (OperationalError, OSError) as error:
+        # kombu raises an AttributeError if its connection is closed while it sends.
+        except (OperationalError, OSError, AttributeError) as error:
             raise QueueUnavailable(f"could not wake the workers: {error}") from error
 
     return publish

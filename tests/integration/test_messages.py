@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 from kombu import Consumer
+from kombu.transport.redis import Channel
 from kombu.transport.virtual import base
 
 from tests.support.redis_server import RedisServer
@@ -46,6 +47,27 @@ def test_messages_are_sent_again_over_a_new_connection(redis_binary, tmp_path):
     finally:
         app.close()
         server.kill()
+
+
+def test_a_channel_that_is_closed_while_it_sends_is_an_error_of_redis(
+    redis_server, redis_client, monkeypatch
+):
+    """kombu then fails with an AttributeError, because the channel has no connection any more."""
+    app = make_app(parse("watcher", [f"--redis-url={redis_server.unix_url}"], {}))
+    publish, put = publisher(app), Channel._put
+
+    def closed(channel, *arguments, **options):
+        channel.close()
+        channel._pool = None
+        put(channel, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Channel, "_put", closed)
+        with pytest.raises(QueueUnavailable, match="could not wake the workers"):
+            publish([celery_queue("one")])
+    publish([celery_queue("one")])
+    assert redis_client.llen(celery_queue("one")) == 1
+    app.close()
 
 
 def test_a_message_in_hand_does_not_outlive_its_connection(redis_binary, tmp_path, monkeypatch):

@@ -174,7 +174,7 @@ CHECKS: Final = (
         "capabilities", "The provisioner rejects a driver without these capabilities", capabilities
     ),
     Check("capability-honesty", "csi-fleet relies on the reported capabilities", honest),
-    Check("health", "The controller `health` would report wrong conditions", health),
+    Check("volume-health", "The controller `health` would report wrong conditions", health),
     Check("capacity", "The scheduler bases its decisions on this number", capacity),
     Check(
         "list-paging",
