@@ -284,9 +284,13 @@ RED, BLUE = {ONE: "red"}, {ONE: "blue"}
         pytest.param(SERVED, {**RED, "own": "x"}, BLUE, "", id="changes it"),
         pytest.param(SERVED, {**RED, TWO: "x"}, {ONE: None, TWO: "y"}, "", id="removes it"),
         pytest.param(SERVED, {}, dict.fromkeys(LABELS, "x" * 63), "", id="as many as allowed"),
-        pytest.param(SERVED, {}, {**RED, "a": "b"}, "not a worker's", id="another one too"),
-        pytest.param(SERVED, {"a": "b"}, {"a": "c"}, "not a worker's", id="changes another"),
-        pytest.param(SERVED, {"a": "b"}, {"a": None}, "not a worker's", id="removes another"),
+        pytest.param(SERVED, {}, {**RED, "other": "b"}, "not a worker's", id="another one too"),
+        pytest.param(
+            SERVED, {"other": "b"}, {"other": "c"}, "not a worker's", id="changes another"
+        ),
+        pytest.param(
+            SERVED, {"other": "b"}, {"other": None}, "not a worker's", id="removes another"
+        ),
         pytest.param(FOREIGN, {}, RED, f"serve driver {FOREIGN}", id="of another driver"),
     ],
 )
