@@ -43,8 +43,6 @@ AWAY_SECONDS: Final = 1.0
 FULL_SECONDS: Final = 15.0
 # How long a thread keeps taking keys from one list before it lets other lists have their turn.
 TURN_SECONDS: Final = 0.5
-# The outcome of a reconcile that could not reach the API server.
-API_AWAY: Final = wait(AWAY_SECONDS, "away")
 # The retry intervals of the Go sidecars, for controllers that have no settings for them.
 RETRY_START_SECONDS: Final = 1.0
 RETRY_MAX_SECONDS: Final = 300.0
@@ -98,12 +96,8 @@ def run(context: Context, controllers: Mapping[str, Controller], place: str) -> 
                 return
             controller = controllers[lease.key.kind]
             kind = by_name[lease.key.kind]
-            outcome = Pass(context, controller, kind, driver, lease.key, ends).go(lease)
+            Pass(context, controller, kind, driver, lease.key, ends).go(lease)
             goes_on = lease.takes_next
-            if outcome is API_AWAY:
-                # Such reconciles end at once. Without this delay, a worker that alone cannot reach
-                # the API server would take most of the keys, and leave few to the others.
-                time.sleep(AWAY_SECONDS)
 
 
 def _take(context: Context, driver: str, kinds: Sequence[str], *, is_woken: bool) -> Lease | None:
@@ -141,18 +135,14 @@ class Pass:
         """The driver's name for metrics and logs; "" without a driver."""
         return self.driver.name if self.driver is not None else ""
 
-    def go(self, lease: Lease) -> Outcome | None:
-        """Take the key's locks, reconcile the key and release it.
-
-        Returns:
-            The outcome, None if the locks could not be taken.
-        """
+    def go(self, lease: Lease) -> None:
+        """Take the key's locks, reconcile the key and release it."""
         with _given_back(self.context, lease, is_begun=False):
             if self.enter(lease):
                 with self.context.shown(self.kind.task, self.key) as ended:
-                    return self.work(lease, ended)
-            lease.takes_next = self.turn_lasts()
-        return None
+                    self.work(lease, ended)
+            else:
+                lease.takes_next = self.turn_lasts()
 
     def enter(self, lease: Lease) -> bool:
         """Take all locks; return False on an error, or if the key must wait for a busy lock."""
@@ -171,7 +161,7 @@ class Pass:
         """Return True if this thread may take another key of the same list afterwards."""
         return time.monotonic() < self.turn_ends and self.context.goes_on(self.key)
 
-    def work(self, lease: Lease, ended: Callable[[Outcome], None]) -> Outcome:
+    def work(self, lease: Lease, ended: Callable[[Outcome], None]) -> None:
         """Reconcile the key and release it; `ended` is called with the outcome."""
         context, key, name = self.context, self.key, self.kind.work_queue
         lease.permit = self.permit()
@@ -202,7 +192,6 @@ class Pass:
             except Exception as error:  # noqa: BLE001 - an unreleased lease would block the key
                 self.unexpected(error)
                 give_back(context, lease)
-            return outcome
 
     def permit(self) -> Callable[[], bool] | None:
         """Return a function that checks whether this process may work on such keys.
@@ -246,9 +235,8 @@ class Pass:
         except (TransientError, AwayError) as error:
             _log.warning("the key will be retried", err=error)
             trail.note("waits", str(error))
-            if isinstance(error, AwayError):
-                return API_AWAY
-            return wait(FULL_SECONDS if isinstance(error, QueueFull) else AWAY_SECONDS, "away")
+            is_full = isinstance(error, QueueFull)
+            return wait(FULL_SECONDS if is_full else AWAY_SECONDS, "away")
         except ApiError as error:
             trail.tell_refused(_log, error)
             return retry("refused")
@@ -263,7 +251,7 @@ class Pass:
         meanwhile, the queue restores the records of the attempt, which may still be open.
         """
         self.context.effects.reach(Step.FINISH_KEY, lease)
-        lease.takes_next = outcome is not API_AWAY and self.turn_lasts()
+        lease.takes_next = self.turn_lasts()
         try:
             self.give_back(lease, outcome)
         except TransientError as error:

@@ -11,7 +11,6 @@ from tests.unit.engine.frame_world import LOOSE, NOT_BEGUN, WORK, World
 from workers.engine import frame
 from workers.engine.outcome import done, retry
 from workers.errors import QueueUnavailable
-from workers.kube.errors import Unreachable
 from workers.queue.keys import Key
 
 NEXT, LAST = Key("claims", "d", "a/next", "v"), Key("claims", "d", "b/last", "w")
@@ -87,15 +86,6 @@ def test_g9_keys_that_others_must_work_on_are_not_taken(world):
     world.context.may_work = lambda kind, driver: not world.seen
     world.run(done(), WORK, NEXT)
     assert worked_on(world) == [WORK]
-
-
-def test_a_worker_that_cannot_reach_the_api_server_leaves_the_keys_to_others(world, monkeypatch):
-    """Its reconciles end at once; without a delay it would take nearly all keys."""
-    slept = []
-    monkeypatch.setattr(frame, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append))
-    world.run(Unreachable("no answer"), WORK, NEXT)
-    assert worked_on(world) == [WORK]
-    assert slept == [frame.AWAY_SECONDS]
 
 
 def test_without_redis_a_thread_ends(world):
