@@ -38,6 +38,7 @@ def cluster(plane: ControlPlane) -> Iterator[Cluster]:  # noqa: F811 - a fixture
             metadata = {"name": name, "namespace": NAMESPACE}
             api.apply({"apiVersion": "v1", "kind": kind, "metadata": metadata})
         allow_all(api, "adopted", NAMESPACE, "default")
+        allow_all(api, "watches", "csi-fleet", "watcher")
         with played(plane, Player(api)) as made:
             yield made
 

@@ -145,6 +145,7 @@ def cluster(
             labels |= {"app.kubernetes.io/name": name, "csi-fleet.io/redis-client": "true"}
             api.apply(wanted)
         allow_all(api, "central", "csi-fleet", "worker")
+        allow_all(api, "watches", "csi-fleet", "watcher")
         with played(plane, CentralPlayer(api, driver, tmp_path)) as made:
             yield made
 
