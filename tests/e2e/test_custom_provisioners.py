@@ -222,8 +222,8 @@ def test_c044_invalid_argument_is_told_and_retried_slowly(plain, scene):
 
 
 def test_c054_backoff_store_deletes_what_it_cannot_save(backoff, scene):
-    """L-081: the API server refuses a PV without capacity, so the plug-in deletes that volume and
-    makes another."""
+    """L-081: the API server refuses a PV without capacity three times. The plug-in then deletes
+    that volume and makes another."""
     backoff.script.set("provision", "data", "no-capacity", "ok")
     claim = scene.claim("data", class_of(scene, backoff))
     event = scene.wait_event("data", "Deleting the volume.")
