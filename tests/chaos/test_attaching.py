@@ -34,7 +34,7 @@ class AttachChaos(Faults):
     def __init__(self, system: System, cluster: AttachCluster, seed: int) -> None:
         super().__init__(system, seed)
         self.cluster = cluster
-        # Twice as many as are left at any time: some are deleted on the way.
+        # Twice as many as are left at any time, because some are deleted.
         self.single = cluster.add_volumes(system.driver, COUNT, provisioned=True)
         self.shared = cluster.add_volumes(system.driver, 3, "ReadWriteMany", provisioned=True)
         # If a claim is deleted before the cluster binds it, its volume stays Available and is never
@@ -198,8 +198,7 @@ def live(chaos: AttachChaos) -> None:
 
 
 def deleted_while_published(chaos: AttachChaos) -> list[str]:
-    """P-510: return the messages of DeleteVolume calls that the driver refused for an attached
-    volume."""
+    """P-510: return the messages of refused DeleteVolume calls for attached volumes."""
     calls = chaos.system.driver.calls("DeleteVolume")
     return [call.message for call in calls if call.code == "FAILED_PRECONDITION"]
 
@@ -210,8 +209,7 @@ def rest(chaos: AttachChaos) -> None:
 
 
 def is_as_wanted(chaos: AttachChaos) -> bool:
-    """I-4: all wanted attachments are attached and published, and nothing else; no error is left
-    (I-5)."""
+    """I-4: exactly the wanted attachments are attached and published, without an error (I-5)."""
     try:
         found = {one["metadata"]["name"]: one for one in chaos.cluster.attachments()}
     except KubeApiError:

@@ -94,8 +94,7 @@ class Chaos(Faults):
         wait_until(self.system.is_whole, 90, "every attempt has an owner", interval_seconds=0.1)
 
     def aftermath(self, lost_at: float) -> None:
-        """Wait until the calls from before the loss have ended and their owners have recorded them
-        again."""
+        """Wait until calls from before the loss have ended and are recorded again."""
 
         def are_over() -> bool:
             # The driver's journal has no end of a call during which the driver was killed.
@@ -152,8 +151,7 @@ class Chaos(Faults):
             self.insist(lambda: api.create({"apiVersion": "v1", "kind": "Secret", **secret}))
 
     def doom_grant(self) -> None:
-        """Start a clone of another namespace's volume, then delete the grant and everything
-        else."""
+        """Start a clone of another namespace's volume, then delete the grant and the rest."""
         self.doomed += 1
         name = f"doomed-{self.doomed}"
         api, other = self.system.api, Scene(self.system.api)
@@ -198,8 +196,7 @@ class Chaos(Faults):
 
 
 class Stages:
-    """The seconds after which each stage of the final wait was reached, for a wait that takes
-    long."""
+    """The seconds after which each stage of the final wait was reached."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()

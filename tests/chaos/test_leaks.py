@@ -84,8 +84,10 @@ def kill_workers(system) -> None:
 
 
 def nothing_leaked(system, scene) -> None:
-    """Check twice that all work is done, because the cluster may release a volume only after the
-    first check."""
+    """Check twice that all work is done.
+
+    The cluster may release a volume only after the first check.
+    """
     system.assert_at_rest(SECONDS)
     scene.wait_gone(SECONDS)
     system.assert_at_rest(SECONDS)
@@ -124,8 +126,7 @@ def test_issue_486_everything_dies_during_create_and_the_claim_is_deleted(system
 
 
 def test_issue_1449_source_snapshot_and_claim_deleted_during_the_restore(system, scene):
-    """The first of several restores to finish frees the snapshot, which is then gone for the
-    others."""
+    """Of several restores, the first to finish frees the snapshot for its deletion."""
     told = Told(system, scene, scene.own_class, 3)
     source_goes_during_a_restore(told)
     nothing_leaked(system, scene)
@@ -197,8 +198,10 @@ def test_issue_1469_claims_deleted_as_soon_as_they_are_provisioned(system, scene
 
 
 def test_c051_volume_that_cannot_be_saved_is_kept_over_crashes_and_a_wipe(system, scene):
-    """G8: the claim gets an event, the volume is never deleted, and it is saved once that is
-    allowed."""
+    """G8: a volume that cannot be saved is never deleted, and is saved once that is allowed.
+
+    The claim gets an event.
+    """
     with volumes_refused(system.api, system.driver.name):
         claim = scene.claim("patient", scene.own_class)
         scene.wait_event("patient", "no volumes today")
@@ -260,8 +263,10 @@ def test_c056_worker_ends_just_before(system, scene, tmp_path, step, is_deleted)
 
 
 def test_c146_sigterm_lets_the_call_end_and_loses_nothing(system, scene):
-    """All workers get SIGTERM during CreateVolume: the call finishes, the PV is saved, the exit
-    code is 0."""
+    """All workers get SIGTERM during CreateVolume.
+
+    The call finishes, the PV is saved and the exit code is 0.
+    """
     system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 3, "times": 1})
     claim = scene.claim("kept", scene.own_class)
     called(system, claim)

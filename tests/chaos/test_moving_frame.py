@@ -64,8 +64,10 @@ class Mix(MovingFaults):
     # The schedule.
 
     def schedule(self) -> list[str]:
-        """Return all kinds of faults and more for a long run, otherwise mostly those of this
-        test."""
+        """Return the faults in order.
+
+        A long run has all kinds and more; a short one has mostly those of this test.
+        """
         moving = sorted(self.moving_kinds)
         names = sorted(self.fault_kinds)
         if ONLY:
@@ -297,8 +299,7 @@ class Mix(MovingFaults):
 
 @pytest.mark.timeout(3600)
 def test_nothing_is_lost_when_the_frame_moves(own_plane, redis_binary, tmp_path, capsys):
-    """G1 to G9 hold while clocks step, etcd is restored, classes and names change, and watches
-    stall."""
+    """G1 to G9 hold while clocks, etcd's data, classes and names change and watches stall."""
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"frame-{SEED}"
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} FRAME_CLAIMS={CLAIMS} FRAME_FAULTS={FAULTS}")

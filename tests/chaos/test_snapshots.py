@@ -67,8 +67,7 @@ class SnapshotChaos(Faults):
                 cuts.drop_claim(cuts.one(cuts.claims))
 
     def rest(self) -> None:
-        """Wait until users have deleted what can no longer be created, and everything else is as
-        wanted."""
+        """Wait until users have deleted what can no longer be created and all else is done."""
         wait_until(self.is_settled, SETTLE_SECONDS, "at rest", interval_seconds=0.5)
 
     def is_settled(self) -> bool:
@@ -94,8 +93,10 @@ class SnapshotChaos(Faults):
 
 @pytest.mark.timeout(1800)
 def test_storage_and_objects_agree_at_rest(own_plane, redis_binary, tmp_path, capsys):
-    """G1 to G9, SNQ-005, SNQ-011: nothing is lost or left, and no source is deleted during a
-    restore."""
+    """G1 to G9, SNQ-005, SNQ-011: nothing is lost or left.
+
+    No source is deleted during a restore.
+    """
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"snapshots-{SEED}"
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} CHAOS_SNAPSHOTS={COUNT} faults={FAULTS}")

@@ -39,8 +39,10 @@ def side_of(call: DriverCall) -> str:
 
 
 class TwoSides:
-    """Two workers of csi-fleet and one Go sidecar for one driver, each with a proxy to the API
-    server."""
+    """Two csi-fleet workers and a Go sidecar for one driver.
+
+    Each process has its own proxy to the API server.
+    """
 
     def __init__(self, system: System, plane, scene: Scene, seed: int) -> None:
         self.system, self.scene, self.random = system, scene, random.Random(seed)
@@ -95,7 +97,7 @@ class TwoSides:
         for proxy in self.proxies.values():
             proxy.stop()
 
-    # Who works.
+    # The side that works.
 
     def created(self) -> list[tuple[str, float, float | None]]:
         """Return side, begin and end of every CreateVolume."""
@@ -217,8 +219,7 @@ THEIRS = {
 
 @pytest.mark.timeout(1800)
 def test_create_volume_calls_of_both_sides_never_overlap(own_plane, redis_binary, tmp_path, capsys):
-    """The Lease changes hands after stops, crashes, hanging renewals and losses of Redis (issue
-    15)."""
+    """The Lease changes hands after stops, crashes, hung renewals and Redis losses (issue 15)."""
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"sides-{SEED}"
     with System(directory, own_plane, redis_binary, workers=0, watchers=1) as system:
         system.driver.set_rules(SLOW)

@@ -78,8 +78,10 @@ def driver(drivers):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Run tests marked `last` at the end of their file, because they check what the other tests
-    left."""
+    """Run tests marked `last` at the end of their file.
+
+    They check what the other tests left.
+    """
     files = {}
     for item in items:
         files.setdefault(item.path, len(files))

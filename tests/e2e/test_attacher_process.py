@@ -99,8 +99,7 @@ def test_ta120_sigterm_during_a_publish(kubeconfig, api, attaching, tmp_path):
 def test_a_detach_does_not_wait_for_the_deadline_of_a_dead_workers_call(
     kubeconfig, api, attaching, tmp_path
 ):
-    """BUG-16: the dead worker's call ended with its connection, so a detach need not wait for
-    it."""
+    """BUG-16: a dead worker's call ended with its connection, so a detach need not wait."""
     cluster = AttachCluster(api, [attaching])
     flags = ("--controllers=attacher", "--timeout=5m")
     try:

@@ -119,8 +119,7 @@ def test_two_hundred_attachments_over_twenty_nodes_and_two_drivers(cluster, atta
 
 
 def test_one_volume_on_eight_nodes(cluster, attaching):
-    """DA-015, TA-037: the PV gets one finalizer and each pair is published once, without an
-    error."""
+    """DA-015, TA-037: the PV gets one finalizer, and each pair one call without an error."""
     started = time.time()
     nodes = cluster.add_nodes(8)
     (volume,) = cluster.add_volumes(attaching[0], 1, "ReadWriteMany")
@@ -134,8 +133,7 @@ def test_one_volume_on_eight_nodes(cluster, attaching):
 
 
 def test_volume_moves_to_the_next_node(cluster, attaching):
-    """MA-012: the volume is published on the second node only after its unpublish from the
-    first."""
+    """MA-012: the second node's publish follows the unpublish from the first node."""
     first, second = cluster.add_nodes(2)
     (volume,), (pod,) = use(cluster, attaching[0], [first])
     cluster.wait_attached({(volume, first)})
@@ -148,8 +146,10 @@ def test_volume_moves_to_the_next_node(cluster, attaching):
 
 
 def test_force_detach_from_a_node_out_of_service(cluster, attaching):
-    """A-069: once the cluster force-detaches, the driver is called although the node reports the
-    volume as in use."""
+    """A-069: once the cluster force-detaches, the driver is called.
+
+    It is called although the node reports the volume as in use.
+    """
     (node,) = cluster.add_nodes(1)
     (volume,), (pod,) = use(cluster, attaching[0], [node])
     cluster.wait_attached({(volume, node)})
@@ -197,8 +197,7 @@ def test_driver_in_trouble(cluster, attaching, rule):
 
 
 def test_ta114_driver_is_lost_and_comes_back(cluster, attaching):
-    """P-003: the lost driver's attachment waits without an error, and the other driver's is
-    attached."""
+    """P-003: the lost driver's attachment waits without an error; the other is attached."""
     away, well = attaching
     nodes = cluster.add_nodes(2)
     volumes = cluster.add_volumes(away, 1) + cluster.add_volumes(well, 1)

@@ -54,8 +54,10 @@ EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubject
 
 @pytest.fixture(scope="module")
 def admin(kubeconfig):
-    """Install everything of k8s/, and remove it afterwards, because other tests use this cluster
-    too."""
+    """Install everything of k8s/.
+
+    It is removed afterwards, because other tests use this cluster too.
+    """
     with KubeApi(kubeconfig) as api:
         for name in PLACES[:4]:
             api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -75,8 +77,7 @@ def admin(kubeconfig):
 
 
 def name_labels(objects):
-    """Add the label names that workers may copy to PVs to the policy, as docs/claim-metadata.md
-    says."""
+    """Add the labels that workers may copy to PVs to the policy (docs/claim-metadata.md)."""
     (policy,) = (one for one in objects if one["metadata"]["name"] == "csi-fleet-volumes"
                  and one["kind"] == "ValidatingAdmissionPolicy")  # fmt: skip
     variable = policy["spec"]["variables"][0]
@@ -154,8 +155,7 @@ CLONED = "provisioner.storage.kubernetes.io/cloning-protection"
 
 @pytest.mark.parametrize("account", ACCOUNTS.values(), ids=ACCOUNTS)
 def test_the_api_server_grants_what_the_manifests_say_and_nothing_else(login, account):
-    """Compare the rules for every resource, verb and name, in each namespace (SEC-2, SEC-3,
-    SEC-5)."""
+    """Compare the rules for all resources, verbs and names per namespace (SEC-2, SEC-3, SEC-5)."""
     known = granted(everything()).get(account, set())
     for namespace in PLACES:
         review = login(account).create(
@@ -213,8 +213,7 @@ MAKING = [
 
 @pytest.mark.parametrize(("change", "words"), MAKING)
 def test_sec_2_a_taken_worker_makes_no_volume_but_its_drivers(worker, change, words):
-    """Whether Redis holds the PV or is gone, the API server refuses PVs of any other kind or
-    driver."""
+    """The API server refuses PVs of any other kind or driver, with or without Redis."""
     change = dict(change)
     body = volume("forged", change.pop("driver", SERVED), **change)
     if body["spec"].get("local"):
@@ -321,8 +320,7 @@ def test_released_volumes_of_its_driver_are_deleted(admin, worker):
 
 @pytest.mark.parametrize(("path", "make"), [(ATTACHMENTS, attachment), (CONTENTS, content)])
 def test_objects_of_other_drivers_stay_as_they_are(admin, worker, path, make):
-    """A worker may change objects of its own driver, but not those of another driver, nor their
-    status."""
+    """A worker may change its own driver's objects, but not another driver's, nor their status."""
     own, foreign = make(admin, SERVED), make(admin, FOREIGN)
     assert refusal(worker, "PATCH", f"{path}/{own}", TOUCH) == ""
     assert f"serve driver {FOREIGN}" in refusal(worker, "PATCH", f"{path}/{foreign}", TOUCH)

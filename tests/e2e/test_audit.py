@@ -156,8 +156,10 @@ def test_dry_run_gives_the_request_without_calling(tool, scene, driver, tmp_path
 
 
 def strand(fleet, driver, name="gone") -> str:
-    """Record a stranded attempt of a deleted claim whose Secret is gone too; return the volume's
-    name."""
+    """Record a stranded attempt of a deleted claim; return the volume's name.
+
+    The claim's Secret is gone too.
+    """
     uid = f"uid-{name}"
     volume = f"pvc-{uid}"
     key = claim_key(driver.name, "shop", name, uid)

@@ -154,8 +154,7 @@ def test_an_unreachable_redis_is_told_and_waited_for(run, driver):
 
 
 def test_t193_a_lost_socket_parks_the_driver_and_returns(run, driver, scene):
-    """Unlike csi-provisioner, the program does not exit: claims wait for the driver
-    (docs/differences.md)."""
+    """Unlike csi-provisioner, the program does not exit: claims wait (docs/differences.md)."""
     fleet = run([driver])
     fleet.wait_ready()
     driver.kill()

@@ -1,5 +1,4 @@
-"""Runs the commands of docs/tutorials/break-it.md next to a demo and checks that nothing is
-lost."""
+"""Runs docs/tutorials/break-it.md next to a demo and checks that nothing is lost."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ def test_the_page_is_true(demo, tmp_path):
 
 
 def nothing_is_lost(place):
-    """Wait until each claim is Bound and each volume of the drivers belongs to a
-    PersistentVolume."""
+    """Wait until claims are Bound and the drivers' volumes belong to PersistentVolumes."""
     variables = dict(re.findall(r"^export (\w+)=(\S+)$", place.read_text(), re.MULTILINE))
     with KubeApi(Path(variables["KUBECONFIG"])) as api:
 

@@ -136,8 +136,7 @@ def late(scene: Scene, driver: DirectoryDriver, name: str) -> str:
 def test_c088_c101_c102_objects_follow_driver_classes_and_nodes(
     scene, capacity_driver, segments, publish
 ):
-    """Each class and segment has one object with the driver's values, and no other object
-    exists."""
+    """Each class and segment has one object with the driver's values; no other exists."""
     driver = capacity_driver
     driver.set_capacity(segments={f"{KEY}=z1": GIB, f"{KEY}=z2": 1_500_000_000})
     segments.add("z1", "z2")
@@ -173,8 +172,7 @@ def test_c088_c101_c102_objects_follow_driver_classes_and_nodes(
 def test_c098_c099_c100_exactly_one_object_whatever_users_do(
     scene, capacity_driver, segments, publish
 ):
-    """A deleted object is created again at once, a relabelled one is replaced, a duplicate is
-    removed."""
+    """A deleted object is recreated, a relabelled one replaced, a duplicate removed."""
     segments.add("z1")
     name = late(scene, capacity_driver, "fast")
     publish("--capacity-poll-interval=3s")
@@ -218,8 +216,7 @@ def test_c098_c099_c100_exactly_one_object_whatever_users_do(
 def test_c101_200_segments_times_5_classes_converge_and_settle(
     scene, capacity_driver, segments, publish
 ):
-    """With two workers, exactly the expected 1000 objects exist, and a poll without news writes
-    none."""
+    """Two workers create exactly the expected 1000 objects, and a quiet poll writes none."""
     zones = [f"z{number}" for number in range(200)]
     segments.add(*zones)
     classes = [late(scene, capacity_driver, f"class{number}") for number in range(5)]

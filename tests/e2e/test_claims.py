@@ -1,5 +1,4 @@
-"""Claims get volumes, and deleted claims lose them, even if calls fail or processes die (issue
-3)."""
+"""Claims get volumes and give them back, even if calls fail or processes die (issue 3)."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def assert_correct_volume(volume, claim, driver):
 
 
 def assert_one_volume_each(driver, volumes):
-    """Check that each volume of the driver has exactly one PV, and that no calls for it
-    overlapped."""
+    """Check that each volume has exactly one PV and that no calls overlapped."""
     handles = [one["spec"]["csi"]["volumeHandle"] for one in volumes]
     assert sorted(handles) == sorted(driver.volumes())
     assert driver.concurrent_calls() == []
@@ -188,8 +186,7 @@ def test_t058_a_claim_deleted_after_a_final_error_is_dropped(fleet, driver, scen
 
 
 def test_t059_an_infeasible_request_waits_until_its_class_is_replaced(fleet, driver, scene):
-    """P-414, C-044, C-045: changes of the claim cause no further call until its class is
-    replaced."""
+    """P-414, C-044, C-045: no change of the claim causes a call until its class is replaced."""
     driver.set_rules({"method": "CreateVolume", "code": "INVALID_ARGUMENT", "message": "no such"})
     full = scene.storage_class(driver.name, "picky")
     claim = scene.claim("data", full)

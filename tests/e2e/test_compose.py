@@ -47,8 +47,7 @@ class Stack:
         return f"csifleettest_{service}_{index}"
 
     def state(self, container: str) -> str:
-        """Return `healthy`, `unhealthy`, `starting`, or the plain state of a container without a
-        probe."""
+        """Return `healthy`, `unhealthy`, `starting`, or the plain state without a probe."""
         form = "{{if .State.Health}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}}"
         return self.engine.run("inspect", "-f", form, container).strip()
 
@@ -172,8 +171,7 @@ def test_flower_lets_in_only_with_the_login(healthy):
 
 @pytest.mark.parametrize("service", ["watcher", "worker", "beat", "flower", "redis", "alpha"])
 def test_containers_are_confined(healthy, service):
-    """Containers run without root and capabilities, on a read-only root, without a secret in their
-    environment."""
+    """Containers have no root user, capability, writable root or secret in their environment."""
     name, engine = healthy.container(service), healthy.engine
     assert engine.run("exec", name, "id", "-u").strip() not in {"", "0"}
     status = engine.run("exec", name, "cat", "/proc/1/status")

@@ -1,5 +1,4 @@
-"""Plug-ins use the public API on a real API server; the cases come from the Go library (issue
-11)."""
+"""Plug-ins use the public API on a real API server; the cases are the Go library's (issue 11)."""
 
 from __future__ import annotations
 
@@ -77,8 +76,10 @@ def volume_events(scene, name):
 
 
 def marker(scene, plugin, full):
-    """Create another claim and wait until it is bound: earlier claims have had their turn by
-    then."""
+    """Create another claim and wait until it is bound.
+
+    Earlier claims have had their turn by then.
+    """
     name = f"marker-{uuid.uuid4().hex[:6]}"
     scene.claim(name, full, metadata={"labels": {"wanted": "yes"}})
     scene.wait_bound(name)
@@ -222,8 +223,10 @@ def test_c044_invalid_argument_is_told_and_retried_slowly(plain, scene):
 
 
 def test_c054_backoff_store_deletes_what_it_cannot_save(backoff, scene):
-    """L-081: the API server refuses a PV without capacity three times. The plug-in then deletes
-    that volume and makes another."""
+    """L-081: the API server refuses a PV without capacity three times.
+
+    The plug-in then deletes that volume and makes another.
+    """
     backoff.script.set("provision", "data", "no-capacity", "ok")
     claim = scene.claim("data", class_of(scene, backoff))
     event = scene.wait_event("data", "Deleting the volume.")

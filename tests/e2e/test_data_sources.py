@@ -101,8 +101,7 @@ def test_a_claim_is_explained_and_its_warning_does_not_expire(
 
 
 def test_a_cluster_without_the_crd_and_then_with_it(tmp_path, kubeconfig, api, scene):
-    """DV-006, DVT-016: without the CRD there is no warning; once it exists, all claims are
-    checked."""
+    """DV-006, DVT-016: without the CRD there is no warning; then all claims are checked."""
     name = "volumepopulators.populator.storage.k8s.io"
     api.delete(f"{CRDS}/{name}")
     wait_until(lambda: api.find(f"{CRDS}/{name}") is None, 30, "the CRD is gone")
@@ -162,8 +161,10 @@ def test_no_warning_is_lost_and_none_is_false(fault, tmp_path, kubeconfig, api, 
 
 
 def test_it_waits_for_the_go_programs_lease(tmp_path, kubeconfig, api, scene):
-    """DV-031: while another program holds the Lease nothing is written; then claims made meanwhile
-    get their warning."""
+    """DV-031: while another program holds the Lease nothing is written.
+
+    Then claims made meanwhile get their warning.
+    """
     path = f"/apis/coordination.k8s.io/v1/namespaces/{scene.namespace}/leases"
     name = "data-source-validator-leader"
     body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}

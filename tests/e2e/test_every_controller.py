@@ -1,5 +1,4 @@
-"""Runs every controller in sidecar and central mode: each guarantee holds for all eight
-operations."""
+"""Runs all controllers in both modes: each guarantee holds for all eight operations."""
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ def test_a_paused_driver_waits_alone(mode, kubeconfig, scene, drivers, tmp_path)
 
 
 def test_sigterm_ends_no_call(kubeconfig, scene, drivers, tmp_path):
-    """A-008, SNA-110, SND-028, DA-031: after SIGTERM all running calls finish and their results are
-    saved.
+    """A-008, SNA-110, SND-028, DA-031: after SIGTERM all running calls finish and are saved.
 
     The program exits with 0 and starts no further call.
     """
@@ -155,8 +153,7 @@ def test_nothing_is_doubled_lost_or_left(mode, fault, kubeconfig, scene, drivers
 
 
 def owners(operation):
-    """Return the controllers whose Leases must be free before the driver is called for the
-    operation."""
+    """Return the controllers whose Leases must be free before the operation."""
     (spec,) = (one for one in catalogue.SPECS for kind in one.kinds if operation in kind.operations)
     return {spec.name} | ({"snapshot-controller"} if spec.name == "snapshotter" else set())
 

@@ -167,8 +167,7 @@ class Attacker:
             self.copies.setdefault(one["metadata"]["name"], one)
 
     def rows(self):
-        """Return (place, field, value, key) by family, with the first and the last value of
-        each."""
+        """Return (place, field, value, key) by family, with each first and last value."""
         rows = {name: [] for name in sorted(FAMILIES)}
         for (name, place, field), raws in self.found.items():
             key = self._key(name, field, raws[0])
@@ -196,8 +195,7 @@ class Attacker:
             yield place, field, self.seal.close(UNSAVED, field.decode(), tenant_of(raw), text), key
 
     def put_back(self, user, rows):
-        """Write the rows that the user is allowed to write, then wait until all keys were
-        reconciled."""
+        """Write the rows that the user is allowed to write, and wait for their reconciles."""
         written = False
         with self.fleet.redis.client(user) as client:
             for place, field, raw, _ in rows:
@@ -349,8 +347,7 @@ def of_another_cluster(life):
 
 
 def elsewhere(attacker, rows):
-    """Yield the records as another cluster with the same signing key would have them: with other
-    UIDs."""
+    """Yield the records as another cluster with this signing key has them: with other UIDs."""
     for name, records in rows.items():
         for place, field, raw, key in records:
             if not key or not isinstance(raw, bytes):
@@ -366,8 +363,7 @@ def elsewhere(attacker, rows):
 
 
 def taken(fleet, life, meanwhile=lambda _: None):
-    """Run every operation, with one lost answer each, and return the copies of what Redis stored
-    meanwhile."""
+    """Run every operation, with one lost answer each; return what Redis stored meanwhile."""
     attacker = Attacker(fleet, life)
     life.prepare()
     life.answer_all({"code": "DEADLINE_EXCEEDED", "times": 1}, {"delay_seconds": 1})

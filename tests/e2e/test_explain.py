@@ -83,8 +83,7 @@ def csi_node(api, name: str, driver: str, *keys: str) -> None:
 
 
 def test_bound_with_the_timeline(tool, scene, plain, driver):
-    """The timeline shows each step: seen, queued, taken, each RPC with duration and code, saved,
-    bound."""
+    """The timeline shows each step in order, and each RPC with its duration and code."""
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 0.2})
     scene.claim("data", plain)
     scene.wait_bound("data")
@@ -220,8 +219,7 @@ def test_pod_without_a_node(tool, scene, driver, api, fleet):
 
 
 def test_a_node_that_does_not_do_gives_the_claim_back(tool, scene, zoned, api, node):
-    """The claim is given back if the node has no CSINode, lacks the driver, or lacks its topology
-    label."""
+    """The claim is given back if the node has no CSINode, driver or topology label."""
     name = f"{scene.namespace}/data"
     scene.claim("data", scene.storage_class(zoned.name, "late", **LATE))
     given_back = "Provisioning failed for the node that the scheduler chose"
@@ -271,7 +269,7 @@ def test_quota_used_up(tool, scene, plain, api, fleet):
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata}
     api.create({**quota, "spec": {"hard": hard}})
     path = f"/api/v1/namespaces/{scene.namespace}/resourcequotas/few"
-    # The test writes the status, because a control plane for tests may lack the quota controller.
+    # The test writes the status, because its control plane may have no quota controller.
     api.patch(f"{path}/status", {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}})
     scene.claim("one", plain)
     with pytest.raises(KubeApiError, match="exceeded quota"):

@@ -102,8 +102,7 @@ def tasks_of(url: str, scene) -> dict[str, list[dict]]:
 
 
 def orders(url: str, scene, state: str) -> list[dict]:
-    """Return Flower's tasks of the claim `orders` that were once in a state, `failed` or
-    `retried`."""
+    """Return Flower's tasks of the claim `orders` that were once `failed` or `retried`."""
     return [one for one in tasks_of(url, scene).get("orders", []) if one[state]]
 
 
@@ -163,8 +162,7 @@ def test_each_key_is_a_task_of_its_own(flower, fleet, scene, known_worker, drive
 
 
 def test_a_failed_pass_is_a_failed_task_with_its_cause(flower, scene, driver_of_file, known_worker):
-    """The task is FAILURE with the driver's message, and SUCCESS only once the claim has its
-    volume."""
+    """The task is FAILURE with the driver's message; SUCCESS comes only with the volume."""
     rule = {"method": "CreateVolume", "code": "INTERNAL", "message": "pool p1 is degraded"}
     driver_of_file.set_rules(rule)
     storage_class = scene.storage_class(driver_of_file.name)

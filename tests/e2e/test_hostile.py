@@ -93,8 +93,10 @@ def test_an_unusable_answer(fleet, driver, scene, unusable, text):
 
 
 def test_an_unusable_answer_and_a_deleted_claim_leave_nothing(fleet, driver, scene):
-    """The API server would always refuse the PV, so the volume is deleted, with or without its
-    claim."""
+    """The API server would always refuse the PV, so the volume is deleted.
+
+    That does not depend on the claim.
+    """
     before = len(driver.calls("DeleteVolume"))
     driver.answer_with(
         "CreateVolume", answer(volume_id="v", volume_context={"key": "x" * 5 * MIB}), skip_work=True
@@ -177,8 +179,10 @@ def test_objects_at_their_limits(fleet, driver, scene):
 
 
 def test_c008_a_missing_class_is_told_and_found_later(fleet, driver, scene):
-    """P-803: the cluster's own controller writes the event; csi-fleet retries until the class
-    exists."""
+    """P-803: the cluster's own controller writes the event; csi-fleet retries.
+
+    It provisions once the class exists.
+    """
     full = f"{scene.name}-late"
     scene.claim("data", full, metadata={"annotations": {ANN_STORAGE_PROVISIONER: driver.name}})
     wait_until(
@@ -192,8 +196,7 @@ def test_c008_a_missing_class_is_told_and_found_later(fleet, driver, scene):
 
 
 def test_a_class_replaced_while_a_call_may_run_leaks_nothing(fleet, driver, scene):
-    """A class of the same name with another provisioner does not make csi-fleet forget the
-    volume."""
+    """A class of the same name with another provisioner does not hide the volume."""
     driver.set_rules({"method": "CreateVolume", "code": "DEADLINE_EXCEEDED", "after_work": True})
     full = scene.storage_class(driver.name, "swap")
     claim = scene.claim("data", full)
@@ -227,7 +230,7 @@ def test_c031_a_claim_re_created_under_its_name(fleet, driver, scene):
 
 
 def test_c058_a_volume_of_that_name_for_another_claim(fleet, driver, scene):
-    """The other claim's PV causes an event and stays; once it is gone, ours is saved."""
+    """The other claim's PV causes an event and stays; once it is gone, the new PV is saved."""
     full = scene.storage_class(driver.name, "late", volumeBindingMode="WaitForFirstConsumer")
     claim = scene.claim("data", full)
     name = f"pvc-{claim['metadata']['uid']}"

@@ -1,5 +1,4 @@
-"""A driver answers every field of every call with hostile values, and other drivers stay
-unaffected.
+"""A driver answers every field of every call with hostile values; other drivers are unaffected.
 
 The answers are generated from the definition of CSI (tests/support/hostile_answers.py).
 """

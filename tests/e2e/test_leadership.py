@@ -76,8 +76,10 @@ def redis_and_worker(fleet):
 
 @pytest.mark.parametrize("die", [all_of_it, redis_and_worker], ids=lambda one: one.__name__)
 def test_who_comes_after_a_death_need_not_wait_for_its_own_lease(die, tmp_path, kubeconfig, scene):
-    """The Lease lasts ten minutes, but the successor knows its holder by the name in the folder's
-    Redis."""
+    """The next program takes over at once, although the Lease lasts ten minutes.
+
+    It knows the holder by the name in the folder's Redis.
+    """
     with DirectoryDriver() as driver:
         storage_class = scene.storage_class(driver.name)
         with Fleet(

@@ -40,8 +40,10 @@ def fleets(tmp_path, kubeconfig, scene, driver, redis_binary):
 
 @pytest.mark.parametrize("how", ["lagging", "empty"])
 def test_no_lease_is_left_in_a_fail_over(how, driver, scene, fleets):
-    """No program takes another of its installation for a stranger, or the reverse; each claim gets
-    one volume."""
+    """Programs of one installation still know each other, and each claim gets one volume.
+
+    None of them takes another for a stranger, nor a stranger for one of them.
+    """
     replicated, one, two = fleets
     driver.set_rules({"method": "CreateVolume", "delay_seconds": [0.2, 1.5]})
     storage_class = scene.storage_class(driver.name)

@@ -185,8 +185,7 @@ def test_one_call_at_a_time_even_over_the_death_of_its_worker(host, central, sce
 
 
 def test_one_claim_does_not_wait_for_a_flood_of_another_namespace(host, central, scene, api, file):
-    """Between its queueing and its call, at most as many calls of the flood begin as ran
-    already."""
+    """While the claim waits, at most as many calls of the flood begin as ran already."""
     name = host.names[0]
     file.write_text(
         "drivers:\n" + entry(host, name, f"limits: {{create: {{concurrency: {FLOOD_LIMIT}}}}}")

@@ -1,5 +1,4 @@
-"""Node deployment: a csi-fleet per node, with its own Redis or a shared one, and one driver
-name."""
+"""Node deployment: one csi-fleet per node and one driver name, with own or shared Redis."""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ def test_a_burst_gets_one_volume_a_claim_and_each_node_deletes_its_own(make):
 )
 @pytest.mark.parametrize("seconds", [0, 3.5], ids=["fast", "slow"])
 def test_a_claim_that_goes_to_another_node_leaves_nothing(make, rules, seconds):
-    """P-052, P-055, G7: the claim gets the chosen node's volume, and the first node's is
-    deleted."""
+    """P-052, P-055, G7: the claim gets the chosen node's volume; the first one is deleted."""
     with make() as world:
         scene, (first, second) = world.scene, world.nodes
         first.driver.set_rules(*rules)
@@ -88,8 +86,7 @@ def test_a_claim_that_goes_to_another_node_leaves_nothing(make, rules, seconds):
 
 
 def test_a_dead_node_remembers_what_it_left_although_another_one_was_slow_too(make):
-    """The dead node's Redis is lost, and the other node stored an intent copy for the same volume
-    name."""
+    """The dead node loses its Redis, and the other node has an intent copy of the same name."""
     with make() as world:
         scene, (first, second) = world.scene, world.nodes
         first.driver.set_rules({**CREATE, "hang": True, "after_work": True, "times": 1})

@@ -106,8 +106,7 @@ def driver():
 
 @pytest.fixture(scope="module")
 def pod(api, driver):
-    """The worker's pod and its ReplicaSet, which own capacity objects, and a node with the
-    driver."""
+    """The worker's pod and ReplicaSet, which own capacity, and a node with the driver."""
     meta = {"name": "worker-1", "namespace": NAMESPACE, "labels": {"app": "worker"}}
     container = {"name": "worker", "image": "csi-fleet"}
     template = {"metadata": {"labels": {"app": "worker"}}, "spec": {"containers": [container]}}
@@ -222,8 +221,7 @@ def test_clones_and_their_protection(parts, scene, driver):
 
 
 def test_restores_from_a_snapshot_of_another_namespace(parts, scene, driver):
-    """The worker reads the snapshot, its content and the grant, and removes the source finalizer
-    later."""
+    """The worker reads snapshot, content and grant; later it removes the source finalizer."""
     storage_class = scene.storage_class(driver.name)
     scene.claim("origin", storage_class)
     scene.wait_bound()

@@ -213,8 +213,10 @@ def capacity(world, scene):
 
 
 def capacity_that_somebody_deletes(world, scene):
-    """A deleted object is created again at once; if no watcher saw the deletion, the next poll does
-    it."""
+    """A deleted object is created again at once.
+
+    If no watcher saw the deletion, the next poll creates it.
+    """
     late = {
         name: scene.storage_class(world.driver.name, name, volumeBindingMode="WaitForFirstConsumer")
         for name in ("before", "after")

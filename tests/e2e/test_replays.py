@@ -89,8 +89,7 @@ class Redis:
         thread.join()
 
     def put_back(self, user, records):
-        """Write the records that the user is allowed to write, and wait until their keys were
-        reconciled.
+        """Write the records that the user is allowed to write, and wait for their reconciles.
 
         Return True if any record was written.
         """
@@ -117,7 +116,7 @@ class Redis:
 
 
 class State:
-    """What must not change: the objects of a volume or snapshot, and its data in the storage.
+    """The objects of a volume or snapshot and its data in the storage, which must not change.
 
     Volumes of other tests may still be in deletion.
     """

@@ -160,8 +160,7 @@ def test_volumes_grow_once_and_the_node_part_is_handed_over(claims, driver):
 
 
 def test_a_size_that_fails_can_be_taken_back(claims, driver):
-    """TR-050, TR-056: a lower size is applied at once, and nothing of the infeasible one is
-    left."""
+    """TR-050, TR-056: a lower size replaces the infeasible one at once and without a trace."""
     driver.set_rules({"method": EXPAND, "code": "OUT_OF_RANGE", "message": "at most 5", "times": 1})
     claims.bound("data")
     claims.edit("data", 9)
@@ -174,8 +173,7 @@ def test_a_size_that_fails_can_be_taken_back(claims, driver):
 
 
 def test_a_size_that_may_be_at_work_is_asked_for_first(claims, driver):
-    """TR-053, I-2: the driver grew the volume but its answer was lost, and the user lowers the
-    size.
+    """TR-053, I-2: the driver grew the volume, its answer is lost, the user lowers the size.
 
     The first size is requested again before another one.
     """
@@ -206,8 +204,7 @@ def test_explain_names_what_a_claim_waits_for(claims, driver, fleet, kubeconfig)
 
 
 def test_a_paused_driver_starts_nothing(claims, fleet, kubeconfig, driver):
-    """While the driver is paused, the claim waits without a failure; after `resume` it
-    continues."""
+    """While the driver is paused, the claim waits without a failure, then continues."""
     tool = Tool(kubeconfig, fleet.redis_url)
     claims.bound("data")
     tool.ok("pause", f"--driver={driver.name}", "--reason=upgrade")
@@ -221,8 +218,10 @@ def test_a_paused_driver_starts_nothing(claims, fleet, kubeconfig, driver):
 
 
 def test_a_driver_that_is_away_is_given_a_rest(claims, driver):
-    """The driver's queues are paused: no failure is counted, no event written, and the claim
-    continues."""
+    """The driver's queues are paused: no failure is counted and no event is written.
+
+    The claim continues once the driver is back.
+    """
     claims.bound("data")
     driver.kill()
     try:
@@ -260,8 +259,10 @@ def test_an_infeasible_class_can_be_left(claims, driver):
 
 
 def test_size_and_class_in_one_edit(claims, driver):
-    """TR-156, MR-001: each claim gets one call for size and one for class, without a conflict or
-    warning."""
+    """TR-156, MR-001: each claim gets one call for size and one for class.
+
+    There is no conflict and no warning.
+    """
     gold = claims.attributes_class("gold", tier="gold")
     names = [f"data-{number}" for number in range(10)]
     claims.bound(*names)

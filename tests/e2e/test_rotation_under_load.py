@@ -58,8 +58,7 @@ class Load:
             self.names.append(name)
 
     def goes_on(self, what):
-        """Wait until ten claims made from now on are bound; return the names of the claims made
-        before."""
+        """Wait until ten new claims are bound; return the names of the claims made before."""
         before = list(self.names)
         wait_until(lambda: len(self.names) >= len(before) + 10, 30, "ten claims are made")
         wanted = self.names[len(before) : len(before) + 10]

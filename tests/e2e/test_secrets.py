@@ -194,8 +194,7 @@ def arrived(driver):
 
 
 def test_a_planted_secret_is_found_nowhere(tmp_path, driver, scene, watched):
-    """The test covers success, driver errors that quote the secret, a missing or non-UTF-8 Secret,
-    and deletion."""
+    """No secret leaks in success, quoting driver errors, bad or missing Secrets, and deletion."""
     secrets(scene)
     for name in ("good", "bad", "missing"):
         scene.storage_class(driver.name, name, parameters=parameters(scene.namespace, name))
@@ -230,8 +229,7 @@ def test_a_planted_secret_is_found_nowhere(tmp_path, driver, scene, watched):
 
 
 def test_no_operation_tells_its_secret(tmp_path, driver, scene, watched):
-    """Each call of every controller fails with an error that quotes the secret, then hangs, then
-    succeeds."""
+    """Each call fails with an error that quotes the secret, then hangs, then succeeds."""
     secrets(scene)
     life = Life(scene, driver, "good")
     try:

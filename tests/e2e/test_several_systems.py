@@ -54,8 +54,7 @@ def drivers_file(two_drivers, tmp_path):
 def test_two_drivers_in_two_systems_and_a_wipe_of_one(
     kubeconfig, scene, servers, two_drivers, drivers_file, tmp_path
 ):
-    """Redis of installation 0 loses its data between two rounds of claims: each claim gets one
-    volume."""
+    """One Redis loses its data between two rounds of claims; each claim gets one volume."""
     clients = [redis.Redis.from_url(one.url) for one in servers]
     classes = [scene.storage_class(one.name) for one in two_drivers]
     with ExitStack() as stack:
@@ -86,8 +85,7 @@ def test_two_drivers_in_two_systems_and_a_wipe_of_one(
 def test_a_driver_that_two_systems_serve_is_worked_on_by_one(
     kubeconfig, scene, servers, two_drivers, tmp_path
 ):
-    """With Leases the second installation waits, and its log and `status` name the Lease's
-    holder."""
+    """With Leases the second installation waits; log and `status` name the holder."""
     driver, flags = two_drivers[0], ("--workers=1", *leader_flags(scene.namespace))
     name = scene.storage_class(driver.name)
     with ExitStack() as stack:

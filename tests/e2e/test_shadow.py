@@ -63,8 +63,7 @@ def wait_open(shadow, driver, count):
 
 
 def attach(api, scene, driver, node, volume):
-    """Create a CSINode with the driver and a VolumeAttachment to it; return the attachment's
-    path."""
+    """Create a CSINode and a VolumeAttachment; return the attachment's path."""
     made = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node}}
     entry = {"name": driver.name, "nodeID": f"id-{node}", "topologyKeys": None}
     api.create({**made, "spec": {"drivers": [entry]}})
@@ -90,8 +89,7 @@ def leases(api, driver):
 
 
 def test_shadow_agrees_and_changes_nothing(api, scene, kubeconfig, driver, shadow, tmp_path):
-    """Issue 22: the shadow writes nothing, calls only the handshake, and predicts what is done
-    later."""
+    """Issue 22: the shadow writes nothing, only calls the handshake, and predicts correctly."""
     storage_class = scene.storage_class(driver.name, reclaimPolicy="Delete")
     names = [f"data-{index}" for index in range(CLAIMS)]
     for name in names:

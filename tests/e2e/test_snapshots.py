@@ -129,8 +129,7 @@ def snapshots(fleet, scene, driver):
 
 
 def test_twenty_at_once_are_cut_restored_and_deleted(snapshots, driver):
-    """SNT-001, SNT-021, SNT-040, SNT-074: each snapshot costs one call, and nothing is left
-    anywhere."""
+    """SNT-001, SNT-021, SNT-040, SNT-074: each snapshot costs one call; nothing is left."""
     names = [f"s-{number}" for number in range(20)]
     snapshots.bound("data", "more")
     for number, name in enumerate(names):

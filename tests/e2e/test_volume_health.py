@@ -49,8 +49,10 @@ def told(scene, name: str, reason: str) -> list[str]:
 
 
 def test_drivers_of_both_versions_in_one_installation(tmp_path, kubeconfig, scene):
-    """VHD-010, VHD-012: each driver's volume turns abnormal and recovers; a healthy claim has no
-    event."""
+    """VHD-010, VHD-012: both drivers' volumes turn abnormal and recover.
+
+    A healthy claim has no event.
+    """
     drivers = {kind: driver_of(kind) for kind in KINDS}
     names = {kind: re.sub(r"[^a-z0-9]+", "-", kind) for kind in KINDS}
     try:
@@ -84,8 +86,7 @@ def test_drivers_of_both_versions_in_one_installation(tmp_path, kubeconfig, scen
 
 
 def test_a_failed_driver_has_not_recovered(tmp_path, kubeconfig, scene):
-    """VH-013: no recovery is reported while the driver's calls fail, nor after csi-fleet
-    restarts."""
+    """VH-013: no recovery is reported while calls fail, nor after csi-fleet restarts."""
     with driver_of("1.13, list") as driver:
         name = "data"
         with Fleet(tmp_path, kubeconfig, [driver], *FLAGS):

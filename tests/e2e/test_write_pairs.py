@@ -1,5 +1,4 @@
-"""No sequence of allowed writes has an effect on another driver's object that one write cannot
-have.
+"""Allowed writes in sequence do no more to another driver's object than single ones.
 
 A real API server runs with shipped RBAC, admission policies and tokens. Each write that an account
 is allowed to do to a foreign object is done, and then every other write is tried on the result. The
@@ -94,8 +93,10 @@ VICTIMS = {
 
 @pytest.fixture(scope="module")
 def attacked(admin):  # noqa: F811
-    """The API server with the CRDs of group snapshots, which are removed if they were not there
-    before."""
+    """The API server with the CRDs of group snapshots.
+
+    They are removed if they were not there before.
+    """
     definitions = [one for one in yaml.safe_load_all(GROUP_CRDS.read_text()) if one]
     known = {one["metadata"]["name"] for one in admin.items(CRDS)}
     for one in definitions:
@@ -228,8 +229,7 @@ def test_a_snapshot_of_nobodys_group_is_not_made_a_member_of_one(attacked, worke
 
 
 def test_what_a_member_of_a_group_goes_through_is_allowed(attacked, worker):  # noqa: F811
-    """The steps are those of members.py, groupnames.own, decide.py and groupdeletion.py, in
-    order."""
+    """The steps are those of members.py, groupnames.own, decide.py and groupdeletion.py."""
     name = f"member-{next(NUMBERS)}"
     path = f"{SNAPSHOTS}/{name}"
     body = snapshot_body(name, finalizers=[FINALIZER_SNAPSHOT_IN_GROUP], ownerReferences=OWNERS[:1])
@@ -274,8 +274,7 @@ OTHERS_MARK = {"pv.kubernetes.io/migrated-to": FOREIGN}
 
 @pytest.mark.parametrize("annotations", [OTHERS_PLUGIN, OTHERS_MARK])
 def test_a_volume_of_its_own_is_not_given_to_another_driver(worker, annotations):  # noqa: F811
-    """Otherwise the other driver would delete a handle of the attacker's choice once it is
-    Released."""
+    """Otherwise the other driver would delete any handle that the attacker chooses."""
     body = volume("given", SERVED)
     body["metadata"]["annotations"] |= annotations
     assert "its own driver" in refusal(worker, "POST", VOLUMES, body)

@@ -24,8 +24,7 @@ collect_ignore = (
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shuffle the tests, but run adoptions first and in their order, because they need an empty
-    cluster.
+    """Shuffle the tests, but run adoptions first and in order: they need an empty cluster.
 
     Tests marked `last` run at the end of their file.
     """

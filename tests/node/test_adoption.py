@@ -59,8 +59,7 @@ def reader(node: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_readme_leads_from_an_empty_cluster_to_a_volume(reader: Walkthrough) -> None:
-    """The claim is Bound, a pod's bytes are in its volume, and the laptop gets an answer
-    (OPS-3)."""
+    """The claim is Bound, its volume has a pod's bytes, and the laptop gets answers (OPS-3)."""
     print(reader.timeline())
     assert reader.printed("kubectl exec writer").strip() == "hello"
     assert "pvc default/hello" in reader.printed("explain pvc default/hello")

@@ -96,8 +96,10 @@ class System:
 
 @pytest.fixture
 def system(node: NodeCluster, tmp_path: Path) -> Iterator[System]:
-    """One installation per test: deleting the vendor's namespace would delete what the chart made
-    in it."""
+    """One installation per test.
+
+    Deleting the vendor's namespace would delete what the chart created in it.
+    """
     node.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     made = System(node, tmp_path)
     made.install()

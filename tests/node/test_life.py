@@ -1,5 +1,4 @@
-"""Volumes on a real node that runs only csi-fleet and Kubernetes: the test sets nothing for
-either."""
+"""Volumes on a real node with csi-fleet and Kubernetes only: the test sets no status itself."""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ def test_ephemeral_volumes_live_and_die_with_their_pod(scene: NodeScene) -> None
 
 @pytest.mark.last
 def test_nothing_stays_mounted_attached_or_stored(cluster: NodeCluster) -> None:
-    """After all other tests there is no mount, attachment, volume, snapshot, directory or intent
-    copy."""
+    """In the end there is no mount, attachment, volume, snapshot, directory or intent copy."""
     try:
         wait_until(lambda: not remains(cluster), SECONDS, "everything is gone")
     except TimeoutError:

@@ -101,8 +101,10 @@ def test_a_pod_writes_on_and_the_next_volume_is_made(
 
 
 def test_a_drained_pod_gives_its_volume_back(cluster: NodeCluster, scene: NodeScene) -> None:
-    """The pod is cordoned and evicted as by `kubectl drain`: its volume is detached, and the claim
-    stays."""
+    """Cordoning and evicting the pod as `kubectl drain` does detaches its volume.
+
+    The claim stays.
+    """
     scene.claim("data")
     scene.pod("writer", WRITE, of_claim("data"))
     scene.wait_phase("writer", "Running")
@@ -121,8 +123,10 @@ def test_a_drained_pod_gives_its_volume_back(cluster: NodeCluster, scene: NodeSc
 
 
 def test_the_kubelet_writes_what_the_driver_says(cluster: NodeCluster) -> None:
-    """NR-001, NR-010: csi-fleet's registrar alone leads to name, node id and topology in CSINode
-    and Node."""
+    """NR-001, NR-010: csi-fleet's registrar alone gets the driver into CSINode and Node.
+
+    They have its name, node id and topology.
+    """
     wait_until(lambda: _is_registered(cluster), SECONDS, "CSINode names the driver")
     assert cluster.csi_node()["spec"]["drivers"] == [
         {"name": DRIVER, "nodeID": NODE, "topologyKeys": [ZONE]}

@@ -60,8 +60,7 @@ class Beside:
 
     # -- start and stop
     def start(self, run, components):
-        """Start the shadow with the flags of the case's components; return when it works or has
-        exited."""
+        """Start the shadow with the flags of the components; return when it is up or ended."""
         self.run, self.kube = run, run.kube
         self.state = Path(run.work, "shadow")
         address = str(Path(run.work, "twin.sock"))
@@ -144,8 +143,7 @@ class Beside:
             return list(self.lines)
 
     def hold(self, entry, context):
-        """Delay the answer to a component's call until the shadow predicts the call, or time is
-        up."""
+        """Delay the answer to a component's call until the shadow predicts it, or time is up."""
         self.met.append({"entry": entry, "has_volume": self.has_volume(entry)})
         what = (entry["method"], about(entry["request"]))
         if entry["method"] in READS or what in self.held:
@@ -211,8 +209,7 @@ class Beside:
             return sorted(path.decode() for family in families for path in client.smembers(family))
 
     def wrote(self):
-        """Return the paths of the objects that the component changed, according to their managed
-        fields."""
+        """Return the paths of the objects that the component changed, by their managedFields."""
         found = set()
         for kind in COMPARED:
             for _, obj in self.run.seen(kind):

@@ -1,5 +1,4 @@
-"""Runs one case: creates its objects, starts its components, acts, waits, and records the
-results."""
+"""Runs one case: creates objects, starts components, acts, waits and records the results."""
 
 import json
 import re
@@ -52,10 +51,10 @@ def components(case):
 
 
 def alone(case):
-    """Return True if the case must run alone, because a component has no driver and serves all
-    namespaces.
+    """Return True if the case must run alone.
 
-    Such components handle snapshots, or claims with a source of a custom kind.
+    It has a component without a driver, which serves all namespaces: it handles snapshots, or
+    claims with a source of a custom kind.
     """
     return any(c["component"] in SYSTEM_WIDE for c in components(case))
 
@@ -93,8 +92,7 @@ class CaseRun:
 
     # -- objects
     def substitute(self, obj):
-        """Replace ${uid:Kind/namespace/name} by the UID of an existing object, and
-        ${pv:namespace/claim}."""
+        """Replace ${uid:Kind/namespace/name} and ${pv:namespace/claim} by their values."""
 
         def uid(match):
             kind, namespace, name = match.group(1).split("/")
@@ -155,8 +153,7 @@ class CaseRun:
             time.sleep(0.3)
 
     def owns(self, kind, obj):
-        """Return True for objects of this case: in its namespaces, named in it, or of its
-        driver."""
+        """Return True if an object is in the case's namespaces, named in it, or its driver's."""
         if PATHS[kind][2]:
             return obj["metadata"].get("namespace") in self.namespaces
         spec = obj.get("spec", {})
@@ -370,8 +367,7 @@ class CaseRun:
             self.control(action)
 
     def control(self, action):
-        """Stop, start, restart (SIGTERM) or kill (SIGKILL, then start) the main or the named
-        component."""
+        """Stop, start, restart (SIGTERM) or kill (SIGKILL, then start) a component."""
         verb, name = next(iter(action.items()))
         if verb not in ("stop", "start", "restart", "kill"):
             raise ValueError(f"unknown action {action}")

@@ -87,8 +87,7 @@ class RecordingDriver(
         self.server.stop(0).wait(2)
 
     def respond(self, responses):
-        """Set new answers from now on, for the named methods only; `Method:id` for those of one
-        object."""
+        """Set new answers for the named methods; `Method:id` means those for one object."""
         self.scripts.update({key: Script(steps) for key, steps in responses.items()})
 
     def count(self, method, code=None):
@@ -299,8 +298,7 @@ class RecordingDriver(
         self.snapshots.pop(request.snapshot_id, None)
 
     def _ListSnapshots(self, request, step, answer):
-        """Answer with the step's `entries`, or with the requested snapshot changed by the step's
-        fields."""
+        """Answer with the step's `entries`, or with the requested snapshot and step's fields."""
         entries = step.get("entries")
         if entries is None:
             entries = [

@@ -82,7 +82,7 @@ class Normalizer:
                 lambda m: recent(m.group(), datetime.fromisoformat(m.group()).timestamp()),
                 text,
             )
-        # Whether the client's or the server's clock ended the call is chance.
+        # It is chance whether the client's or the server's clock ended the call.
         text = text.replace(
             "code = DeadlineExceeded desc = Deadline Exceeded",
             "code = DeadlineExceeded desc = context deadline exceeded",

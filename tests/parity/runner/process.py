@@ -1,5 +1,4 @@
-"""Runs one component under test as a process group of its own, which can be stopped and
-restarted."""
+"""Runs one component under test as a process group, which can be stopped and restarted."""
 
 import os
 import shlex
@@ -42,8 +41,7 @@ class Component:
         self.ended = False
 
     def wait_up(self, parts):
-        """Wait until each part of the command has made its file, the process has exited, or time is
-        up."""
+        """Wait until each part has made its file, the process has exited, or time is up."""
         end = time.monotonic() + UP_SECONDS
         while self.exit_code() is None and time.monotonic() < end:
             if all(any(self.home.glob(f"*/{part}/*.ready")) for part in parts):
