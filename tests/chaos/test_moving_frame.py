@@ -178,7 +178,10 @@ class Mix(MovingFaults):
         return set(volumes.values()), snapshots, pairs
 
     def reapply(self) -> None:
-        """Create attachments first: csi-fleet must know which volumes are on nodes."""
+        """Create again what users still want, attachments first.
+
+        csi-fleet must know which volumes are on nodes.
+        """
         cuts, claims = self.cuts, self.insist(self.scene.claims)
         found = {one["metadata"]["name"] for one in self.insist(self.cluster.attachments)}
         for name, (claim, volume, _) in list(self.wanted.items()):

@@ -176,7 +176,7 @@ def test_the_api_server_grants_what_the_manifests_say_and_nothing_else(login, ac
 
 
 def test_manifests_give_nothing_that_no_spec_asks_for():
-    """Only the controllers' specs ask for permissions in the whole cluster."""
+    """Each cluster-wide permission is one that a controller's spec asks for."""
     asked = {
         (one.group, resource, verb)
         for spec in catalogue.SPECS

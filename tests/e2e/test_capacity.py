@@ -1,4 +1,4 @@
-"""CSIStorageCapacity objects against a real API server and a driver that answers per segment."""
+"""CSIStorageCapacity objects on a real API server, with a driver that answers per segment."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def fleet(request, tmp_path, api, driver, redis_binary):
 
 
 def test_every_operation_is_allowed(fleet, scene, driver):
-    """R-122, DR-012, A-110: includes secrets, the pods of a used volume, and all finalizers."""
+    """R-122, DR-012, A-110: they need secrets, the pods of a used volume, and all finalizers."""
     scene.secret("login", user="bWU=")
     life = Life(scene, driver, "login")
     try:

@@ -89,8 +89,8 @@ def test_sigterm_ends_no_call(kubeconfig, scene, drivers, tmp_path):
         signalled = time.time()
         assert fleet.stop() == 0
         assert [c.method for c in life.driver.calls() if c.started_at > signalled] == []
-        # The cluster binds the claim itself, and the snapshot controller still has to update its
-        # side.
+        # The cluster binds the claim itself. The snapshot controller may still have to update its
+        # objects.
         left = set(life.undone()) - {"create"}
         assert left <= {"snapshot", "delete-snapshot"}
         fleet.start()

@@ -353,7 +353,7 @@ def elsewhere(attacker, rows):
             if not key or not isinstance(raw, bytes):
                 continue
             if not (match := re.search(r"\w{8}(-\w{4}){3}-\w{12}", key)):
-                continue  # of no object
+                continue  # it belongs to no object
             uid = match[0]
             other = f"{uid[:-4]}{'1111' if uid.endswith('0000') else '0000'}"
             text = content(raw).decode().replace(uid, other).encode()

@@ -136,7 +136,7 @@ def test_drivers_come_and_go_with_the_file(host, central, scene, file):
 
 
 def test_limits_hold_over_four_workers(host, central, scene, file):
-    """Concurrency, rate and serial mode, measured at the driver while a worker is killed."""
+    """Limits of concurrency and rate and the serial mode hold while a worker is killed."""
     serial, rated, parallel = host.names[:3]
     file.write_text(
         "drivers:\n"

@@ -93,7 +93,7 @@ class World(ShippedWorld):
         )
 
     def left_over(self) -> dict[str, Any]:
-        """Return what is left in the storage, and contents and intent copies that are left."""
+        """Return the volumes, snapshots, contents and intent copies that are left."""
         maps = self.api.items(f"/api/v1/namespaces/{RECORDS}/configmaps")
         found = {
             "volumes": sorted(self.driver.volumes()),

@@ -171,4 +171,4 @@ def test_an_audit_on_one_node_judges_only_that_node_s_volumes(make, kubeconfig):
             {lost["metadata"]["name"]: handle_of(lost)},
             {},
         )
-        assert len(tool.json("audit", *words)["missing"]) == 3  # with the other node's two
+        assert len(tool.json("audit", *words)["missing"]) == 3  # includes the other node's two

@@ -194,7 +194,7 @@ def arrived(driver):
 
 
 def test_a_planted_secret_is_found_nowhere(tmp_path, driver, scene, watched):
-    """No secret leaks in success, quoting driver errors, bad or missing Secrets, and deletion."""
+    """The cases are success, errors that quote the secret, bad or missing Secrets, deletion."""
     secrets(scene)
     for name in ("good", "bad", "missing"):
         scene.storage_class(driver.name, name, parameters=parameters(scene.namespace, name))

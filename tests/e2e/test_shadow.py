@@ -89,7 +89,7 @@ def leases(api, driver):
 
 
 def test_shadow_agrees_and_changes_nothing(api, scene, kubeconfig, driver, shadow, tmp_path):
-    """Issue 22: the shadow writes nothing, only calls the handshake, and predicts correctly."""
+    """Issue 22: the shadow writes nothing, only makes handshake calls, and predicts correctly."""
     storage_class = scene.storage_class(driver.name, reclaimPolicy="Delete")
     names = [f"data-{index}" for index in range(CLAIMS)]
     for name in names:

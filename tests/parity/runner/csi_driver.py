@@ -72,7 +72,7 @@ class RecordingDriver(
             {},
             {},
             {},
-        )  # what was answered OK so far; the answers to come
+        )  # the OK answers so far; the answers to come
         self.before_answer = None  # called with (recorded call, context) before the answer
         self.respond(spec.get("responses", {}))
         self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=16))
