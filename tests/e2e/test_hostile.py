@@ -196,10 +196,7 @@ def test_c008_a_missing_class_is_told_and_found_later(fleet, driver, scene):
 
 
 def test_a_class_replaced_while_a_call_may_run_leaks_nothing(fleet, driver, scene):
-    """A class of the same name with another provisioner does not make csi-fleet forget.
-
-    The volume of the first class is deleted with its claim.
-    """
+    """If another provisioner's class takes the name, the volume is still deleted with its claim."""
     driver.set_rules({"method": "CreateVolume", "code": "DEADLINE_EXCEEDED", "after_work": True})
     full = scene.storage_class(driver.name, "swap")
     claim = scene.claim("data", full)
