@@ -1,4 +1,4 @@
-"""One control plane of its own for the folder: its API server is killed."""
+"""The tests of this folder have a control plane of their own, because they kill its API server."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Attachments come and go while everything dies at random moments (MA-060).
+"""Attachments are created and deleted while every process dies at random moments (MA-060).
 
     CHAOS_SEED=n CHAOS_ATTACHMENTS=200 pytest tests/chaos/test_attaching.py -s
 
-At rest the driver and the API server say the same, and nothing is stuck. Claims of attached volumes
-are deleted too, and the provisioner waits for the detach. The faults are those of
+Once all work is done, the driver and the API server agree and nothing is stuck. Claims of attached
+volumes are deleted too, and the provisioner waits for the detach. The faults are those of
 `tests/support/faults.py`; `CHAOS_KEEP=dir` keeps logs.
 """
 
@@ -29,15 +29,16 @@ NODE_COUNT = 6
 
 
 class AttachChaos(Faults):
-    """The schedule: faults, and attachments of volumes of one node and of many."""
+    """The schedule of faults and attachments, for volumes of one node and of many."""
 
     def __init__(self, system: System, cluster: AttachCluster, seed: int) -> None:
         super().__init__(system, seed)
         self.cluster = cluster
-        # Twice as many as are left at once: some are deleted on the way.
+        # Twice as many as are left at any time, because some are deleted.
         self.single = cluster.add_volumes(system.driver, COUNT, provisioned=True)
         self.shared = cluster.add_volumes(system.driver, 3, "ReadWriteMany", provisioned=True)
-        # A claim deleted before the cluster bound it leaves a volume Available, nobody's to delete.
+        # If a claim is deleted before the cluster binds it, its volume stays Available and is never
+        # deleted.
         cluster.wait_bound()
         self.handles = {name: cluster.handle(name) for name in self.single + self.shared}
         self.unclaimed: set[str] = set()
@@ -46,7 +47,7 @@ class AttachChaos(Faults):
         self.lease_ends: list[float] = []
 
     def run(self) -> None:
-        """Every kind of fault once, attachments made and deleted before and after each."""
+        """Run every kind of fault once; create and delete attachments before and after each."""
         schedule = sorted(self.fault_kinds)
         self.random.shuffle(schedule)
         print("faults:", schedule)
@@ -62,7 +63,7 @@ class AttachChaos(Faults):
             let_pass(self.random.uniform(0.2, 2.0))
 
     def step(self, count: int) -> None:
-        """Some new attachments; half as many go, in whatever state they are."""
+        """Create `count` attachments and delete half as many, in whatever state they are."""
         for _ in range(count):
             self.attach()
         while len(self.alive) > self.made // 2 + 1:
@@ -73,10 +74,10 @@ class AttachChaos(Faults):
             self.delete_claim(self.random.choice(candidates))
 
     def taken_up(self) -> list[str]:
-        """Volumes of one node whose attachment has the attacher's finalizer.
+        """Return volumes of one node whose attachment has the attacher's finalizer.
 
-        One that nobody has seen yet keeps no volume (docs/guarantees.md), and no pod asks for it:
-        the API server keeps the claims of pods.
+        An attachment that the attacher has not seen yet protects no volume (docs/guarantees.md),
+        and no pod uses the volume: the API server protects the claims of pods.
         """
         seen = {
             one["metadata"]["name"]
@@ -87,13 +88,16 @@ class AttachChaos(Faults):
         return sorted(known & set(self.single))
 
     def delete_claim(self, volume: str) -> None:
-        """The volume may go once it is detached."""
+        """Delete the volume's claim; the volume may be deleted once it is detached."""
         path = f"/api/v1/namespaces/{self.cluster.name}/persistentvolumeclaims/{volume}"
         self.insist(lambda: self.cluster.api.delete(path))
         self.unclaimed.add(volume)
 
     def attach(self) -> None:
-        """A volume of one node only where no attachment of it is wanted any more."""
+        """Create an attachment.
+
+        A volume of one node is attached only if no attachment of it is wanted.
+        """
         taken = set(self.alive.values())
         busy = {volume for volume, _ in taken} | self.unclaimed
         pairs = [(volume, node) for volume in self.shared for node in self.cluster.nodes]
@@ -111,7 +115,10 @@ class AttachChaos(Faults):
 
 
 def overlaps(chaos: AttachChaos) -> list[str]:
-    """I-3: two calls for one volume and node, or for a volume of one node, while no lease ended."""
+    """I-3: return overlapping calls for one volume and node, or for a volume of one node.
+
+    Calls around the loss of a lease are allowed to overlap.
+    """
     single = {chaos.handles[volume] for volume in chaos.single}
     calls = {call.call: call for call in chaos.system.driver.calls()}
     found = []
@@ -129,7 +136,7 @@ def overlaps(chaos: AttachChaos) -> list[str]:
 
 @pytest.mark.timeout(1800)
 def test_driver_and_api_server_say_the_same_at_rest(own_plane, redis_binary, tmp_path, capsys):
-    """MA-060, I-1 to I-6: nothing published that no attachment names, no finalizer stuck."""
+    """MA-060, I-1 to I-6: each published volume has an attachment, and no finalizer is stuck."""
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"attach-{SEED}"
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} CHAOS_ATTACHMENTS={COUNT}")
@@ -166,7 +173,7 @@ def test_driver_and_api_server_say_the_same_at_rest(own_plane, redis_binary, tmp
 
 
 def live(chaos: AttachChaos) -> None:
-    """Chaos, rest, the end of every attachment, the end of every volume."""
+    """Run the faults, wait until work is done, delete all attachments, then all volumes."""
     slow = {"delay_seconds": [0, 2]}
     methods = ("ControllerPublishVolume", "ControllerUnpublishVolume")
     chaos.system.driver.set_rules(*({"method": one, **slow} for one in methods))
@@ -191,18 +198,18 @@ def live(chaos: AttachChaos) -> None:
 
 
 def deleted_while_published(chaos: AttachChaos) -> list[str]:
-    """P-510: DeleteVolume of a volume that is on a node; the driver refuses it."""
+    """P-510: return the messages of refused DeleteVolume calls for attached volumes."""
     calls = chaos.system.driver.calls("DeleteVolume")
     return [call.message for call in calls if call.code == "FAILED_PRECONDITION"]
 
 
 def rest(chaos: AttachChaos) -> None:
-    """Until everything is as wanted."""
+    """Wait until everything is as wanted."""
     wait_until(lambda: is_as_wanted(chaos), SETTLE_SECONDS, "at rest", interval_seconds=0.5)
 
 
 def is_as_wanted(chaos: AttachChaos) -> bool:
-    """I-4: attached is what exists, published is what is attached; errors are gone (I-5)."""
+    """I-4: exactly the wanted attachments are attached and published, without an error (I-5)."""
     try:
         found = {one["metadata"]["name"]: one for one in chaos.cluster.attachments()}
     except KubeApiError:
@@ -221,7 +228,7 @@ def is_as_wanted(chaos: AttachChaos) -> bool:
 
 
 def are_gone(chaos: AttachChaos) -> bool:
-    """No PV of this test is left; the error says how those that are left stand."""
+    """No PV of this test is left. The error shows the state of those that are left."""
     names = set(chaos.single + chaos.shared)
     left = {
         one["metadata"]["name"]: (

@@ -1,9 +1,10 @@
-"""Claims come and go while everything dies at random moments; at the end nothing is lost or left.
+"""Claims are created and deleted while every process dies at random moments.
 
     CHAOS_SEED=n CHAOS_CLAIMS=500 CHAOS_DELETES=250 pytest tests/chaos/test_chaos.py -s
 
-The driver serves calls of one name side by side, as many do, and works on after its caller is gone.
-The schedule follows from the seed (processes keep their own timing). `CHAOS_KEEP=dir` keeps logs.
+At the end nothing is lost or left over. The driver runs calls of the same name in parallel, as many
+drivers do, and continues after its caller is gone. The seed determines the schedule, but not the
+timing of processes. `CHAOS_KEEP=dir` keeps logs.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ CLAIMS = int(os.environ.get("CHAOS_CLAIMS", "60"))
 DELETES = int(os.environ.get("CHAOS_DELETES", str(CLAIMS // 2)))
 FAULTS = int(os.environ.get("CHAOS_FAULTS", str(max(14, CLAIMS // 8))))
 SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
-# From here on a run has the time for faults that must wait for a bound source first.
+# Runs with at least this many claims have time for faults that wait for a bound source first.
 LONG = 200
 SETTLE_SECONDS = float(os.environ.get("CHAOS_SETTLE", "150"))
 
 
 class Chaos(Faults):
-    """The schedule: faults and claims, both drawn from one seed."""
+    """The schedule of faults and claims, drawn from one seed."""
 
     def __init__(self, system: System, scene: Scene, storage_class: str, seed: int) -> None:
         super().__init__(system, seed)
@@ -49,7 +50,7 @@ class Chaos(Faults):
         self.alive: list[str] = []
         self.deleted: list[str] = []
         self.faults: list[tuple[float, str]] = []
-        # Times after which a lease may have been lost while its call went on.
+        # Times after which a lease may have been lost while its call continued.
         self.lease_ends: list[float] = []
         self.doomed = 0
         self.others: list[Scene] = []
@@ -57,7 +58,7 @@ class Chaos(Faults):
         self.changes = Changes(system, scene, self.random)
 
     def run(self) -> None:
-        """Every kind of fault at least once, the rest at random."""
+        """Run every kind of fault at least once, and further ones at random."""
         names = sorted(self.fault_kinds)
         schedule = names + self.random.choices(names, k=max(0, FAULTS - len(names)))
         self.random.shuffle(schedule)
@@ -84,19 +85,19 @@ class Chaos(Faults):
             self.delete_one()
 
     def calm(self) -> None:
-        """Until every attempt under way has a living owner, or a ConfigMap.
+        """Wait until every open attempt has a living owner or an intent copy.
 
-        A Redis that loses its data within seconds of its attempt's owner, while the claim goes as
-        well, is the one case that can lose a volume (docs/guarantees.md): random faults must not
-        add up to it.
+        A volume can be lost in one case only: Redis loses its data within seconds of the death of
+        the attempt's owner, and the claim is deleted too (docs/guarantees.md). Random faults must
+        not add up to this case.
         """
         wait_until(self.system.is_whole, 90, "every attempt has an owner", interval_seconds=0.1)
 
     def aftermath(self, lost_at: float) -> None:
-        """Until the calls of before have ended and their owners have remembered them."""
+        """Wait until calls from before the loss have ended and are recorded again."""
 
         def are_over() -> bool:
-            # Calls of a killed driver have no end in its journal.
+            # The driver's journal has no end of a call during which the driver was killed.
             first, last = self.system.driver_started_at, lost_at + 2
             calls = self.system.driver.calls()
             return not any(first < c.started_at < last and c.ended_at is None for c in calls)
@@ -105,7 +106,7 @@ class Chaos(Faults):
         wait_until(self.system.is_whole, 90, "every attempt has an owner", interval_seconds=0.1)
 
     def feed(self, count: int) -> None:
-        """Create some claims and delete some that exist, in whatever state they are."""
+        """Create some claims and delete some existing ones, in whatever state they are."""
         for _ in range(min(count, len(self.to_create))):
             name = self.to_create.pop()
             self.insist(lambda name=name: self.scene.claim(name, self.storage_class))
@@ -114,14 +115,14 @@ class Chaos(Faults):
             self.delete_one()
 
     def delete_one(self) -> None:
-        """Recent claims twice as often: those are in flight."""
+        """Delete a claim. Recent claims are chosen twice as often, because they are in progress."""
         pick = self.random.randrange(len(self.alive))
         name = self.alive.pop(max(pick, self.random.randrange(len(self.alive))))
         self.insist(lambda: self.scene.delete(name))
         self.deleted.append(name)
 
     def doom(self, what: str) -> None:
-        """A claim goes while it is provisioned, and with it what its request was made of."""
+        """Delete a claim during its provisioning, together with what its request was made of."""
         self.doomed += 1
         name = f"doomed-{self.doomed}"
         api, driver = self.system.api, self.system.driver.name
@@ -146,11 +147,11 @@ class Chaos(Faults):
             self.insist(lambda: api.delete(f"{path}/{name}"))
         self.insist(lambda: scene.delete_class(own_class))
         self.insist(lambda: scene.delete(name))
-        if what == "secret":  # made anew by its chart; else an operator has to look
+        if what == "secret":  # its chart creates it again; otherwise an operator would have to act
             self.insist(lambda: api.create({"apiVersion": "v1", "kind": "Secret", **secret}))
 
     def doom_grant(self) -> None:
-        """A clone of another namespace's volume; the permission goes, then everything else."""
+        """Start a clone of another namespace's volume, then delete the grant and the rest."""
         self.doomed += 1
         name = f"doomed-{self.doomed}"
         api, other = self.system.api, Scene(self.system.api)
@@ -172,7 +173,7 @@ class Chaos(Faults):
         wanted = {**source, "apiGroup": "", "namespace": other.namespace}
         self.insist(lambda: self.scene.claim(name, own_class, dataSourceRef=wanted))
         calls = len(self.system.driver.calls("CreateVolume"))
-        with suppress(TimeoutError):  # with or without an attempt under way, as it comes
+        with suppress(TimeoutError):  # whether or not an attempt has begun
             wait_until(
                 lambda: len(self.system.driver.calls("CreateVolume")) > calls,
                 self.random.uniform(0, 5),
@@ -195,7 +196,7 @@ class Chaos(Faults):
 
 
 class Stages:
-    """How long did each stage on the way to rest take? A long rest says what it waited for."""
+    """The seconds after which each stage of the final wait was reached."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -207,7 +208,7 @@ class Stages:
 
 @pytest.mark.timeout(3600)
 def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, capsys):
-    """MR-060, G1 to G9, I-6, I-7: C-056, C-057, C-147, C-148, C-149, C-150 all at once."""
+    """MR-060, G1 to G9, I-6, I-7: C-056, C-057, C-147, C-148, C-149, C-150 in one run."""
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"seed-{SEED}"
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} CHAOS_CLAIMS={CLAIMS} CHAOS_DELETES={DELETES} faults={FAULTS}")
@@ -233,7 +234,7 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
         storage_class = scene.storage_class(system.driver.name, allowVolumeExpansion=True)
         chaos = Chaos(system, scene, storage_class, SEED)
         try:
-            system.driver.set_capacity(total_bytes=CLAIMS * 2**40)  # room is not what this is about
+            system.driver.set_capacity(total_bytes=CLAIMS * 2**40)  # space must not run out here
             system.driver.set_rules(
                 *RULES,
                 {"method": "*Volume", "delay_seconds": [0, 3]},
@@ -245,14 +246,16 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
             rested.reach("claims are gone")
             scene.wait_bound(*chaos.alive, timeout_seconds=SETTLE_SECONDS)
             rested.reach("all are bound")
-            # kube-controller-manager may have been cut off too when the last claims were deleted.
+            # kube-controller-manager may have had no connection either when the last claims were
+            # deleted.
             left = CLAIMS - DELETES
             wait_until(lambda: len(system.volumes()) == left, SETTLE_SECONDS, "volumes")
             rested.reach("volumes are gone")
             wait_until(chaos.changes.are_at_rest, SETTLE_SECONDS, "sizes and classes agree")
             rested.reach("changes are done")
             system.assert_at_rest(SETTLE_SECONDS)
-            # A copy looked at last may have made one more, which goes again.
+            # The check of the last intent copy may have created one more volume, which is deleted
+            # again.
             wait_until(lambda: len(system.volumes()) == left, SETTLE_SECONDS, "volumes")
             settled = time.monotonic() - chaos.started
             created = {call.request["name"] for call in system.driver.calls("CreateVolume")}
@@ -272,7 +275,7 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
             assert len(system.volumes()) == len(chaos.alive) == left
             assert overlaps_without_fault(system, chaos.lease_ends) == []
             assert chaos.changes.second_targets() == []
-            # The second is Celery's: its event loop ended, and with it the worker.
+            # Celery logs the second message if its event loop ended and the worker with it.
             assert system.log_lines("unexpected error", "Unrecoverable error") == []
         except BaseException:
             print("faults:", chaos.faults)

@@ -1,7 +1,7 @@
-"""Each way in which the Go provisioner is known to leak volumes, played with real processes.
+"""Repeats with real processes each known sequence in which csi-provisioner leaks volumes.
 
 Numbers are issues of kubernetes-csi/external-provisioner. A leak is a volume of the driver without
-a PV once everything is at rest (I-6). docs/guarantees.md says what the reference does in each case.
+a PV once all work is done (I-6). docs/guarantees.md says what csi-provisioner does in each case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workers.queue.names import NAMES
 
 SECONDS = 60
 LOST_ANSWER = {"method": "CreateVolume", "code": "DEADLINE_EXCEEDED", "after_work": True}
-# A worker that dies, without a word to anybody, just before one effect.
+# A worker that dies, without any notice, just before one effect.
 DOOMED = """
 import os, sys
 from workers.engine import steps
@@ -84,7 +84,10 @@ def kill_workers(system) -> None:
 
 
 def nothing_leaked(system, scene) -> None:
-    """At rest twice: the cluster may release a volume only after we had nothing to do."""
+    """Check twice that all work is done.
+
+    The cluster may release a volume only after the first check.
+    """
     system.assert_at_rest(SECONDS)
     scene.wait_gone(SECONDS)
     system.assert_at_rest(SECONDS)
@@ -92,7 +95,7 @@ def nothing_leaked(system, scene) -> None:
 
 
 def test_issues_131_and_311_claim_deleted_while_create_times_out(system, scene):
-    """The driver makes the volume, its answers get lost, the user gives up."""
+    """The driver creates the volume, its answers are lost, and the user deletes the claim."""
     system.driver.set_rules({**LOST_ANSWER, "times": 2})
     claim = scene.claim("gone", scene.own_class)
     called(system, claim)
@@ -102,7 +105,7 @@ def test_issues_131_and_311_claim_deleted_while_create_times_out(system, scene):
 
 
 def test_issue_486_worker_dies_during_create_and_the_claim_is_deleted(system, scene):
-    """Nothing but our record knows that a volume was begun."""
+    """Only csi-fleet's intent shows that a volume may exist."""
     system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 1.5, "times": 1})
     claim = scene.claim("gone", scene.own_class)
     called(system, claim)
@@ -112,7 +115,7 @@ def test_issue_486_worker_dies_during_create_and_the_claim_is_deleted(system, sc
 
 
 def test_issue_486_everything_dies_during_create_and_the_claim_is_deleted(system, scene):
-    """Workers and watcher; Redis keeps the record."""
+    """The workers and the watcher die; Redis keeps the intent."""
     system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 1.5, "times": 1})
     claim = scene.claim("gone", scene.own_class)
     called(system, claim)
@@ -123,7 +126,7 @@ def test_issue_486_everything_dies_during_create_and_the_claim_is_deleted(system
 
 
 def test_issue_1449_source_snapshot_and_claim_deleted_during_the_restore(system, scene):
-    """Several restores: the first that ends frees the snapshot, which is then gone for all."""
+    """Of several restores, the first to finish frees the snapshot for its deletion."""
     told = Told(system, scene, scene.own_class, 3)
     source_goes_during_a_restore(told)
     nothing_leaked(system, scene)
@@ -139,7 +142,7 @@ def test_issue_311_worker_dies_while_in_background_and_the_claim_is_deleted(syst
 
 
 def test_c148_claim_deleted_and_redis_flushed_while_in_background(system, scene):
-    """Only the ConfigMap remembers the attempt."""
+    """Only the ConfigMap still records the attempt."""
     system.driver.set_rules({**LOST_ANSWER, "times": 3})
     scene.claim("gone", scene.own_class)
     wait_until(system.copies, SECONDS, "the attempt is copied to a ConfigMap")
@@ -150,9 +153,9 @@ def test_c148_claim_deleted_and_redis_flushed_while_in_background(system, scene)
 
 
 def test_c148_claim_deleted_and_redis_flushed_during_a_slow_call(system, scene):
-    """After two seconds the attempt has its ConfigMap, which says how long the call may last.
+    """After two seconds the attempt has a ConfigMap, which contains the deadline of the call.
 
-    The driver serves two calls of one name side by side, and goes on with that of a dead worker.
+    The driver runs two calls of the same name in parallel and continues the call of a dead worker.
     """
     system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 4, "times": 1})
     scene.claim("gone", scene.own_class)
@@ -164,7 +167,7 @@ def test_c148_claim_deleted_and_redis_flushed_during_a_slow_call(system, scene):
 
 
 def test_redis_flushed_during_a_fast_call_of_a_living_worker(system, scene):
-    """The worker that made the call puts its record back, although its lease is lost."""
+    """The worker that made the call restores its intent, although its lease is lost."""
     system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 1, "times": 1})
     claim = scene.claim("gone", scene.own_class)
     called(system, claim)
@@ -174,7 +177,7 @@ def test_redis_flushed_during_a_fast_call_of_a_living_worker(system, scene):
 
 
 def test_issue_1469_claims_deleted_as_soon_as_they_are_provisioned(system, scene):
-    """A late look at the claim must not make its volume again after it was deleted."""
+    """A worker with an outdated claim must not create the volume again after its deletion."""
     names = [f"short-{index}" for index in range(15)]
     claims = [scene.claim(name, scene.own_class) for name in names]
     waiting = dict(zip(names, claims, strict=True))
@@ -195,7 +198,10 @@ def test_issue_1469_claims_deleted_as_soon_as_they_are_provisioned(system, scene
 
 
 def test_c051_volume_that_cannot_be_saved_is_kept_over_crashes_and_a_wipe(system, scene):
-    """G8: the claim is told, nobody deletes the volume, and it is saved once that is allowed."""
+    """G8: a volume that cannot be saved is never deleted, and is saved once that is allowed.
+
+    The claim gets an event.
+    """
     with volumes_refused(system.api, system.driver.name):
         claim = scene.claim("patient", scene.own_class)
         scene.wait_event("patient", "no volumes today")
@@ -228,7 +234,7 @@ def test_c053_volume_that_cannot_be_saved_and_its_claim_is_deleted(system, scene
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["claim stays", "claim deleted"])
 @pytest.mark.parametrize("step", ["record-volume", "save-volume", "forget-intent", "finish-key"])
 def test_c056_worker_ends_just_before(system, scene, tmp_path, step, is_deleted):
-    """os._exit in a real process, between two effects."""
+    """The real process calls os._exit between two effects."""
     for name in system.workers_():
         system.parts[name].wanted = False
         system.parts[name].kill()
@@ -257,7 +263,10 @@ def test_c056_worker_ends_just_before(system, scene, tmp_path, step, is_deleted)
 
 
 def test_c146_sigterm_lets_the_call_end_and_loses_nothing(system, scene):
-    """All workers are asked to stop during CreateVolume: one call, PV saved, exit 0."""
+    """All workers get SIGTERM during CreateVolume.
+
+    The call finishes, the PV is saved and the exit code is 0.
+    """
     system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 3, "times": 1})
     claim = scene.claim("kept", scene.own_class)
     called(system, claim)
@@ -279,7 +288,7 @@ def test_c146_sigterm_lets_the_call_end_and_loses_nothing(system, scene):
 
 
 def owner_of_the_call(system) -> str:
-    """The worker whose process holds the only claim's lease."""
+    """Return the worker whose process holds the lease of the only claim."""
     with redis.Redis.from_url(system.redis.url, decode_responses=True) as client:
         (lease,) = client.hvals(NAMES["leases"].full)
     pid = int(lease.split(" ")[1].split(":")[-2])
@@ -287,7 +296,10 @@ def owner_of_the_call(system) -> str:
 
 
 def test_c149_frozen_worker_writes_nothing_once_its_lease_is_lost(system, scene):
-    """SIGSTOP during CreateVolume: another one repeats the call and saves; one volume, one PV."""
+    """A worker is frozen by SIGSTOP during CreateVolume.
+
+    Another worker repeats the call and saves the PV, so there is one volume.
+    """
     system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 2, "times": 1})
     claim = scene.claim("kept", scene.own_class)
     called(system, claim)

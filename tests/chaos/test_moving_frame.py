@@ -1,11 +1,11 @@
-"""Claims, attachments and snapshots come and go while clocks, revisions, classes and names move.
+"""Claims, attachments and snapshots change while clocks, revisions, classes and names change too.
 
     CHAOS_SEED=n FRAME_CLAIMS=1000 FRAME_FAULTS=40 pytest tests/chaos/test_moving_frame.py -s
 
-The faults are those of `tests/support/moving.py`, with all others; `CHAOS_KEEP=dir` keeps logs,
-`FRAME_KINDS="etcd restored,names change"` plays only these.
-The driver is strict: another request under a known name is refused. After a restore of etcd the
-users ask again for what is gone, and an operator removes what only the storage remembers.
+The faults are those of `tests/support/moving.py` and all others; `CHAOS_KEEP=dir` keeps logs,
+`FRAME_KINDS="etcd restored,names change"` runs only these kinds. The driver is strict: it refuses
+another request with a known name. After a restore of etcd, users create again what is gone, and an
+operator removes what only the storage still has.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ FAULTS = int(os.environ.get("FRAME_FAULTS", "6"))
 SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 SETTLE_SECONDS = float(os.environ.get("CHAOS_SETTLE", "240"))
 ONLY = [one for one in os.environ.get("FRAME_KINDS", "").split(",") if one]
-# From here on every kind of fault is met, and a backup of etcd is a minute old.
+# Runs with at least this many claims meet every kind of fault, and have a backup of etcd that is a
+# minute old.
 LONG = 200
 NODES = 6
 CAPABILITIES = (
@@ -49,7 +50,7 @@ RULES = (
 
 
 class Mix(MovingFaults):
-    """Users and faults, all drawn from one seed."""
+    """Users and faults, drawn from one seed."""
 
     def __init__(self, system: System, scene: Scene, cluster: AttachCluster, seed: int) -> None:
         away = 60 if CLAIMS >= LONG else 10
@@ -63,7 +64,10 @@ class Mix(MovingFaults):
     # The schedule.
 
     def schedule(self) -> list[str]:
-        """All kinds and more at length; else mostly those that move something."""
+        """Return the faults in order.
+
+        A long run has all kinds and more; a short one has mostly those of this test.
+        """
         moving = sorted(self.moving_kinds)
         names = sorted(self.fault_kinds)
         if ONLY:
@@ -78,7 +82,7 @@ class Mix(MovingFaults):
 
     def run(self) -> None:
         schedule = self.schedule()
-        # A restore of etcd needs five shares.
+        # A restore of etcd needs five shares of the claims.
         shares = len(schedule) + 1 + 5 * schedule.count("etcd restored")
         self.share = -(-CLAIMS // shares)
         self.feed(self.share)
@@ -101,7 +105,10 @@ class Mix(MovingFaults):
     # Users.
 
     def feed(self, count: int) -> None:
-        """New claims; half as many go. Some are attached, cut, or made from a snapshot."""
+        """Create claims and delete half as many.
+
+        Some claims are attached, snapshotted or restored from a snapshot.
+        """
         draw = self.random.random
         for _ in range(min(count, CLAIMS - self.count["claims"])):
             cuts = self.cuts
@@ -118,7 +125,7 @@ class Mix(MovingFaults):
         self.attach(count)
 
     def attach(self, count: int) -> None:
-        """Bound claims are attached, as the scheduler has it; a few attachments go."""
+        """Attach bound claims, as the scheduler does, and delete a few attachments."""
         claims = self.insist(self.scene.claims)
         taken = {claim for claim, _, _ in self.wanted.values()}
         for name, claim in sorted(claims.items()):
@@ -147,7 +154,7 @@ class Mix(MovingFaults):
         del self.wanted[name]
 
     def drop_one(self) -> None:
-        """A claim goes; one that is attached only when the attacher has seen the attachment."""
+        """Delete a claim, but an attached one only if the attacher has seen its attachment."""
         claim = self.cuts.one(self.cuts.claims)
         attached = [name for name, (of, _, _) in self.wanted.items() if of == claim]
         for name in attached:
@@ -171,7 +178,10 @@ class Mix(MovingFaults):
         return set(volumes.values()), snapshots, pairs
 
     def reapply(self) -> None:
-        """Attachments first: volumes that are on nodes must be known to be there."""
+        """Create again what users still want, attachments first.
+
+        csi-fleet must know which volumes are on nodes.
+        """
         cuts, claims = self.cuts, self.insist(self.scene.claims)
         found = {one["metadata"]["name"] for one in self.insist(self.cluster.attachments)}
         for name, (claim, volume, _) in list(self.wanted.items()):
@@ -179,7 +189,7 @@ class Mix(MovingFaults):
                 continue
             if (claims.get(claim) or {}).get("spec", {}).get("volumeName") == volume:
                 self.ask_attachment(name)
-            else:  # of a volume that is known no more
+            else:  # its volume is no longer known
                 del self.wanted[name]
         for name in found - self.wanted.keys():
             self.insist(lambda name=name: self.cluster.api.delete(f"{ATTACHMENTS}/{name}"))
@@ -200,9 +210,9 @@ class Mix(MovingFaults):
                 cuts.ask_claim(name)
 
     def operate(self) -> None:
-        """An operator removes from the storage what a restore made the API server forget.
+        """Remove from the storage what the API server no longer knows after a restore.
 
-        Not before all claims are bound: one that the backup held asks again for its volume.
+        All claims must be bound before, because a claim of the backup requests its volume again.
         """
         volumes, snapshots, pairs = self.known()
         driver = self.system.driver
@@ -228,7 +238,7 @@ class Mix(MovingFaults):
     # The end.
 
     def is_settled(self) -> bool:
-        """Users give up what cannot be made any more; then everything is as wanted."""
+        """Users delete what can no longer be created; then everything is as wanted."""
         cuts = self.cuts
         for name in cuts.hopeless():
             cuts.drop_claim(name)
@@ -270,7 +280,7 @@ class Mix(MovingFaults):
             self.cuts.drop_claim(name)
 
     def deleted_while_published(self) -> list[str]:
-        """P-510: the driver refuses to delete what is on a node."""
+        """P-510: return the driver's refusals to delete an attached volume."""
         lost = {handle for handle, _ in self.lost_pairs}
         calls = self.system.driver.calls("DeleteVolume")
         return [
@@ -280,7 +290,7 @@ class Mix(MovingFaults):
         ]
 
     def doubled(self) -> list[str]:
-        """Two volumes for one claim, by the uid in their names."""
+        """Return UIDs of claims with two volumes, by the volumes' names."""
         lost = self.lost_volumes
         found = Counter(
             one["name"].partition("-")[2]
@@ -292,7 +302,7 @@ class Mix(MovingFaults):
 
 @pytest.mark.timeout(3600)
 def test_nothing_is_lost_when_the_frame_moves(own_plane, redis_binary, tmp_path, capsys):
-    """G1 to G9 while clocks step, etcd goes back, classes and names change, watches fall silent."""
+    """G1 to G9 hold while clocks, etcd's data, classes and names change and watches stall."""
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"frame-{SEED}"
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} FRAME_CLAIMS={CLAIMS} FRAME_FAULTS={FAULTS}")
@@ -313,7 +323,7 @@ def test_nothing_is_lost_when_the_frame_moves(own_plane, redis_binary, tmp_path,
         controllers="provisioner,attacher,snapshotter,snapshot-controller",
         driver_arguments=(f"--capabilities={CAPABILITIES}",),
     ) as system:
-        system.driver.set_capacity(total_bytes=2**60)  # room is not what this is about
+        system.driver.set_capacity(total_bytes=2**60)  # space must not run out here
         cluster = AttachCluster(system.api, [system.driver])
         cluster.add_nodes(NODES)
         scene = Scene(system.api)
@@ -347,7 +357,7 @@ def test_nothing_is_lost_when_the_frame_moves(own_plane, redis_binary, tmp_path,
                     }
                 )
             assert mix.deleted_while_published() == []
-            if not mix.restores:  # who had asked for a restore may be forgotten with it
+            if not mix.restores:  # the request for a restore may be lost with etcd's data
                 assert half_way(system.driver.calls()) == []
             assert overlaps_without_fault(system, mix.lease_ends) == []
             assert system.log_lines("unexpected error", "Unrecoverable error") == []

@@ -1,9 +1,9 @@
-"""Snapshots, restores and deletions of sources at random while everything dies (SNT-100).
+"""Snapshots, restores and deletions at random while every process dies (SNT-100).
 
     CHAOS_SEED=n CHAOS_SNAPSHOTS=200 CHAOS_FAULTS=40 pytest tests/chaos/test_snapshots.py -s
 
-At rest the storage holds one snapshot per content and one volume per PV, and no finalizer is stuck.
-The faults are those of `tests/support/faults.py`; `CHAOS_KEEP=dir` keeps logs.
+Once all work is done, the storage has one snapshot per content and one volume per PV, and no
+finalizer is stuck. The faults are those of `tests/support/faults.py`; `CHAOS_KEEP=dir` keeps logs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLAIMS = 4
 
 
 class SnapshotChaos(Faults):
-    """The schedule: faults and users, both drawn from one seed."""
+    """The schedule of faults and users, drawn from one seed."""
 
     def __init__(self, system: System, scene: Scene, seed: int) -> None:
         super().__init__(system, seed)
@@ -40,7 +40,7 @@ class SnapshotChaos(Faults):
             self.cuts.claim()
 
     def run(self) -> None:
-        """Faults in a random order, each amid requests."""
+        """Run faults in a random order, each between requests of users."""
         names = sorted(self.fault_kinds)
         schedule = [name for _ in range(-(-FAULTS // len(names))) for name in names]
         share = -(-COUNT // FAULTS)
@@ -55,7 +55,7 @@ class SnapshotChaos(Faults):
             let_pass(self.random.uniform(0.2, 1.5))
 
     def step(self, count: int) -> None:
-        """New snapshots; some are restored, some go, and so do some of what they are made from."""
+        """Take new snapshots; restore some, and delete some snapshots and source claims."""
         cuts, draw = self.cuts, self.random.random
         for _ in range(count):
             cuts.cut(cuts.one(cuts.claims))
@@ -67,7 +67,7 @@ class SnapshotChaos(Faults):
                 cuts.drop_claim(cuts.one(cuts.claims))
 
     def rest(self) -> None:
-        """Users give up what cannot be made any more; then everything is as wanted."""
+        """Wait until users have deleted what can no longer be created and all else is done."""
         wait_until(self.is_settled, SETTLE_SECONDS, "at rest", interval_seconds=0.5)
 
     def is_settled(self) -> bool:
@@ -79,12 +79,12 @@ class SnapshotChaos(Faults):
         return self.cuts.is_at_rest()
 
     def ready(self) -> set[str]:
-        """Snapshots that were cut before their claim went."""
+        """Return the snapshots that were taken before their claim was deleted."""
         found = self.cuts.found().items()
         return {name for name, one in found if (one.get("status") or {}).get("readyToUse")}
 
     def drop_all(self) -> None:
-        """The end of everything, snapshots and claims in any order."""
+        """Delete all snapshots and claims."""
         for name in list(self.cuts.snapshots):
             self.cuts.drop_snapshot(name)
         for name in list(self.cuts.claims):
@@ -93,7 +93,10 @@ class SnapshotChaos(Faults):
 
 @pytest.mark.timeout(1800)
 def test_storage_and_objects_agree_at_rest(own_plane, redis_binary, tmp_path, capsys):
-    """G1 to G9, SNQ-005, SNQ-011: nothing lost, nothing left, no source taken away half-way."""
+    """G1 to G9, SNQ-005, SNQ-011: nothing is lost or left.
+
+    No source is deleted during a restore.
+    """
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"snapshots-{SEED}"
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} CHAOS_SNAPSHOTS={COUNT} faults={FAULTS}")
@@ -136,7 +139,7 @@ def test_storage_and_objects_agree_at_rest(own_plane, redis_binary, tmp_path, ca
 
 
 def marks(system: System) -> list[str]:
-    """What controllers still remember of an object."""
+    """Return the reconcile state that controllers still store for objects."""
     with redis.Redis.from_url(system.redis.url, decode_responses=True) as client:
         return sorted(
             mark for key in client.scan_iter("csifleet:marks:*") for mark in client.hkeys(key)

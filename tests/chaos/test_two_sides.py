@@ -1,9 +1,9 @@
-"""csi-fleet beside a process that follows client-go's election: their calls never overlap (COR-6).
+"""csi-fleet and a process that follows client-go's election: their calls never overlap (COR-6).
 
     HANDOVERS=50 pytest tests/chaos/test_two_sides.py -s
 
-Real processes, a real API server and Redis. Whichever side works is taken its Lease in one of many
-ways; the driver's journal says whose CreateVolume ran when.
+The processes, the API server and Redis are real. The working side loses its Lease in one of many
+ways; the driver's journal shows whose CreateVolume ran when.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange
 DURATION, DEADLINE, RETRY = 3.0, 2.0, 0.5
 SECONDS = 120
 GO = "go-sidecar"
-# Cut short when the caller goes, as a driver does that minds its context.
+# The driver aborts the call when the caller is gone, like one that respects its context.
 SLOW = {"method": "CreateVolume", "delay_seconds": [0.05, 0.8], "gives_up": True}
 
 
 def side_of(call: DriverCall) -> str:
-    """Who made it, by the volume's name."""
+    """Return which side made the call, by the volume's name."""
     return "go" if call.request["name"].startswith("go-") else "ours"
 
 
 class TwoSides:
-    """Two workers of ours and one Go sidecar over one driver, each with its own way to the API."""
+    """Two csi-fleet workers and a Go sidecar for one driver.
+
+    Each process has its own proxy to the API server.
+    """
 
     def __init__(self, system: System, plane, scene: Scene, seed: int) -> None:
         self.system, self.scene, self.random = system, scene, random.Random(seed)
@@ -78,7 +81,7 @@ class TwoSides:
         }
         command = [sys.executable, "-m", "tests.support.go_sidecar"]
         self.system.add(GO, command, [f"--{name}={value}" for name, value in options.items()])
-        self.system.parts[GO].command.pop()  # it knows no --state-dir
+        self.system.parts[GO].command.pop()  # it has no flag --state-dir
         for name in ("worker-0", "worker-1"):
             self.system.parts[name].start()
         self.system.parts[GO].wanted = False
@@ -94,21 +97,21 @@ class TwoSides:
         for proxy in self.proxies.values():
             proxy.stop()
 
-    # Who works.
+    # The side that works.
 
     def created(self) -> list[tuple[str, float, float | None]]:
-        """Side, begin and end of every CreateVolume."""
+        """Return side, begin and end of every CreateVolume."""
         return [
             (side_of(call), call.started_at, call.ended_at)
             for call in self.system.driver.calls("CreateVolume")
         ]
 
     def side(self) -> str:
-        """Whose the newest call is."""
+        """Return the side of the newest call."""
         return self.created()[-1][0]
 
     def wait_for(self, side: str) -> None:
-        """Until that side calls; ours always has claims to work on."""
+        """Wait until that side makes a call. csi-fleet always has claims to work on."""
         since = time.time()
 
         def calls() -> bool:
@@ -118,12 +121,12 @@ class TwoSides:
         wait_until(calls, SECONDS, f"{side} work", interval_seconds=0.1)
 
     def waiting(self) -> list[str]:
-        """Claims that are not bound."""
+        """Return the names of claims that are not bound."""
         claims = self.scene.claims().items()
         return [name for name, one in claims if one["status"].get("phase") != "Bound"]
 
     def feed(self) -> None:
-        """A few claims that wait."""
+        """Create claims until four are waiting."""
         for _ in range(4 - len(self.waiting())):
             self.claims += 1
             self.scene.claim(f"c{self.claims}", self.storage_class)
@@ -150,7 +153,7 @@ class TwoSides:
             self.last_faults.append(f"{time.time():.1f} redis flushed")
 
     def stopped(self, names: list[str]) -> None:
-        """In order, one after the other or at once."""
+        """Send SIGTERM to the processes in order."""
         for name in names:
             self.system.parts[name].wanted = False
             process = self.system.parts[name].process
@@ -158,7 +161,7 @@ class TwoSides:
                 process.signal(15)
 
     def stopped_and_flushed(self, names: list[str]) -> None:
-        """Redis forgets who else works while the holder stops."""
+        """Empty Redis while the holder stops, so that Redis does not know who else works."""
         self.system.flush_redis()
         self.stopped(names)
 
@@ -168,7 +171,7 @@ class TwoSides:
             self.system.kill(name)
 
     def one_after_the_other(self, names: list[str]) -> None:
-        """The holder, or its fellow, dies; the other goes on; then it dies too."""
+        """Kill one of the processes, wait until another continues, then kill that one too."""
         first, *rest = self.random.sample(names, len(names))
         self.killed([first])
         if rest:
@@ -176,17 +179,17 @@ class TwoSides:
         self.killed(rest)
 
     def swallowed(self, names: list[str]) -> None:
-        """Requests hang; the processes live."""
+        """Let the requests of the processes hang while the processes live."""
         for name in names:
             self.proxies[name].swallow(SECONDS)
 
     def held(self, names: list[str]) -> None:
-        """Renewals arrive late: when the other side works."""
+        """Delay renewals until the other side works."""
         for name in names:
             self.proxies[name].hold(SECONDS)
 
     def overlaps(self) -> list[tuple[object, ...]]:
-        """Calls of one side while one of the other ran."""
+        """Return calls of csi-fleet during which a call of the other side ran."""
         calls = self.created()
         found = []
         for side, begin, end in calls:
@@ -216,7 +219,7 @@ THEIRS = {
 
 @pytest.mark.timeout(1800)
 def test_create_volume_calls_of_both_sides_never_overlap(own_plane, redis_binary, tmp_path, capsys):
-    """Hand-overs, crashes, hanging renewals and wipes (issue 15, must show)."""
+    """The Lease changes hands after stops, crashes, hung renewals and Redis losses (issue 15)."""
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"sides-{SEED}"
     with System(directory, own_plane, redis_binary, workers=0, watchers=1) as system:
         system.driver.set_rules(SLOW)

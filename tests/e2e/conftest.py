@@ -1,4 +1,4 @@
-"""The whole program between a real API server, a real Redis and example drivers."""
+"""Fixtures that run the whole program with a real API server, a real Redis and example drivers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.shipped_fleet import ShippedFleet
 
 @pytest.fixture(scope="session")
 def kubeconfig(request):
-    """CSI_FLEET_TEST_KUBECONFIG names a cluster to use; else one is started."""
+    """Use the cluster that CSI_FLEET_TEST_KUBECONFIG names, or start a control plane."""
     given = os.environ.get("CSI_FLEET_TEST_KUBECONFIG")
     return Path(given or request.getfixturevalue("control_plane").kubeconfig)
 
@@ -43,10 +43,10 @@ def drivers():
 
 @pytest.fixture(scope="module")
 def fleet(request, tmp_path_factory, drivers, redis_binary):
-    """Two workers over both drivers, shared by the tests of one file.
+    """Run two workers that serve both drivers, shared by the tests of one file.
 
-    With the accounts and Redis users of k8s/; on a given cluster, or with a Redis too old for
-    them, as one program.
+    They use the accounts and Redis users of k8s/. On a given cluster, or if Redis is too old for
+    these users, one program runs everything instead.
     """
     directory = tmp_path_factory.mktemp("fleet")
     flags = ("--timeout=3s", "-v=4")
@@ -62,7 +62,7 @@ def fleet(request, tmp_path_factory, drivers, redis_binary):
 
 @pytest.fixture
 def own_redis(redis_binary, tmp_path):
-    """A Redis of one test, which may kill or empty it."""
+    """A Redis for one test, which is free to kill or empty it."""
     server = RedisServer(redis_binary, tmp_path / "redis")
     server.directory.mkdir()
     yield server.start()
@@ -71,18 +71,21 @@ def own_redis(redis_binary, tmp_path):
 
 @pytest.fixture
 def driver(drivers):
-    """The first driver, well-behaved again afterwards."""
+    """The first driver. Its rules are cleared after the test."""
     yield drivers[0]
     drivers[0].set_rules()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Within a shuffled file, tests marked `last` close it: they judge what the others left."""
+    """Run tests marked `last` at the end of their file.
+
+    They check what the other tests left.
+    """
     files = {}
     for item in items:
         files.setdefault(item.path, len(files))
-        # A cluster of one's own may have a certificate nobody signed; ours is checked.
+        # The certificate of a given cluster may be self-signed. Our own is verified.
         if Path(item.path).is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.filterwarnings("ignore:Unverified HTTPS request"))
     items.sort(key=lambda item: (files[item.path], item.get_closest_marker("last") is not None))

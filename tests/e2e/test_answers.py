@@ -1,8 +1,8 @@
-"""What `csi-fleet explain` answers in situations that people meet.
+"""Checks the answers of `csi-fleet explain` in common situations.
 
-Each answer says what happened, whose move it is, and the exact command to run next. The objects are
-in a real API server, without controllers, and the records of Redis are made by the engine's
-functions. `{ns}` stands for the test's namespace and `{x}` for the prefix of cluster-wide names.
+Each answer says what happened, whose move it is, and which command to run next. The objects are in
+a real API server without controllers, and the engine's functions write the state in Redis. `{ns}`
+stands for the test's namespace and `{x}` for the prefix of cluster-wide names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RPC_ERROR = "error rpc error: code = {0} desc = {1}"
 
 @dataclass(frozen=True)
 class Situation:
-    """What a person asks, and what the answer must say."""
+    """An object to ask about, and what the answer must contain."""
 
     make: Callable[[AnswersWorld], str | None]
     word: str
@@ -48,7 +48,10 @@ SITUATIONS: list[Situation] = []
 
 
 def situation(asked: str, cause: str, *what: str, move: str, command: str):
-    """A situation; its function may return the object's name."""
+    """Register a situation.
+
+    The decorated function creates it and may return the object's name.
+    """
     word, _, name = asked.partition(" ")
 
     def add(make):
@@ -60,7 +63,7 @@ def situation(asked: str, cause: str, *what: str, move: str, command: str):
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
-    """Nothing but the API server changes an object."""
+    """A control plane where only the API server runs, so that no controller changes an object."""
     with ControlPlane(tmp_path_factory.mktemp("answers")) as plane:
         plane.kill("kube-controller-manager")
         with plane.api() as api:
@@ -71,7 +74,7 @@ def plane(tmp_path_factory):
 
 
 def group_crd(name: str):
-    """A CRD of group snapshots without a schema of its own."""
+    """Return a CRD of group snapshots that accepts any fields."""
     kinds = {
         "volumegroupsnapshot": "VolumeGroupSnapshot",
         "volumegroupsnapshotcontent": "VolumeGroupSnapshotContent",
@@ -114,7 +117,7 @@ def world(plane, api, redis_client, redis_server):
 
 
 def check(world: AnswersWorld, one: Situation) -> None:
-    """Make the situation, ask, and check the answer in text and as JSON."""
+    """Create the situation, ask `explain`, and check the answer as text and as JSON."""
     named = one.make(world)
     fill = lambda text: text.replace("{ns}", world.namespace).replace("{x}", world.named(""))  # noqa: E731
     name = named or fill(one.name)
@@ -135,7 +138,7 @@ def check(world: AnswersWorld, one: Situation) -> None:
 
 
 def understood(command: str) -> None:
-    """A command of ours is understood by our own parser."""
+    """Check that our own parser accepts the command if it is one of csi-fleet."""
     words = shlex.split(command.partition(" >")[0], comments=True)
     assert words[0] in {"kubectl", "csi-fleet"}
     if words[0] == "csi-fleet":
@@ -1053,7 +1056,7 @@ def group_of_nothing(world):
     world.put(paths.GROUP_SNAPSHOTS, "all", spec={"source": {"selector": selector}})
 
 
-# Objects that are gone, and wholes.
+# Deleted objects, drivers and namespaces.
 
 
 @situation(
@@ -1115,7 +1118,7 @@ def failed_attach(
     code: str = "",
     node: str = "",
 ) -> None:
-    """Let an attach fail, in the driver if there is a code."""
+    """Let an attachment fail. With a code, the driver's call fails."""
     if node and not world.api.find(paths.NODES.path(node)):
         world.put(paths.NODES, node)
     error = {"message": text, "time": "2026-01-01T00:00:00Z"}
@@ -1132,7 +1135,10 @@ def test_the_answer_says_what_happened_whose_move_it_is_and_the_command(world, o
 
 
 def test_without_redis_the_objects_still_answer(world):
-    """What needs the queue is named as unknown; what does not is answered as ever."""
+    """Without Redis, a cause that only needs Kubernetes objects is still found.
+
+    If the cause needs the queue, the answer says that Redis is unreachable.
+    """
     world.bound()
     world.attachment(attached=True)
     ready(world)

@@ -1,4 +1,4 @@
-"""csi-attacher's command line: what it refuses, and how it ends (section 11.7)."""
+"""The command line of csi-attacher: which flags it refuses, and how it exits (section 11.7)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 
 
 def refused(kubeconfig, driver, *flags):
-    """Exit code and output of a start that must fail."""
+    """Return exit code and output of a start that must fail."""
     command = [*program(), "csi-attacher", f"--kubeconfig={kubeconfig}", *flags]
     command.append(f"--csi-address={driver.address}")
     found = subprocess.run(
@@ -54,14 +54,14 @@ def attaching():
     ],
 )
 def test_refused_at_the_start(kubeconfig, attaching, flags, text):
-    """A-001, A-003, A-101: exit 1 with the reference's words."""
+    """A-001, A-003, A-101: the program exits with 1 and csi-attacher's message."""
     code, output = refused(kubeconfig, attaching, *flags)
     assert code == 1, output
     assert text in output
 
 
 def test_ta113_slow_handshake(kubeconfig, api, attaching, tmp_path):
-    """DA-001: within --timeout, where the reference gives it one second."""
+    """DA-001: the handshake may take up to --timeout; csi-attacher allows one second."""
     slow = {"delay_seconds": 3, "times": 1}
     attaching.set_rules(
         *({"method": one, **slow} for one in ("GetPluginCapabilities", "GetPluginInfo"))
@@ -72,7 +72,7 @@ def test_ta113_slow_handshake(kubeconfig, api, attaching, tmp_path):
 
 
 def test_ta120_sigterm_during_a_publish(kubeconfig, api, attaching, tmp_path):
-    """A-008: the call is finished, then the program ends with 0."""
+    """A-008: after SIGTERM, the program finishes the running call, then exits with 0."""
     cluster = AttachCluster(api, [attaching])
     fleet = Fleet(tmp_path / "f", kubeconfig, [attaching], "--controllers=attacher")
     fleet.start()
@@ -99,7 +99,7 @@ def test_ta120_sigterm_during_a_publish(kubeconfig, api, attaching, tmp_path):
 def test_a_detach_does_not_wait_for_the_deadline_of_a_dead_workers_call(
     kubeconfig, api, attaching, tmp_path
 ):
-    """BUG-16: the driver's connection ended with the worker, and with it the call."""
+    """BUG-16: a dead worker's call ended with its connection, so a detach need not wait."""
     cluster = AttachCluster(api, [attaching])
     flags = ("--controllers=attacher", "--timeout=5m")
     try:

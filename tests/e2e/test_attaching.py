@@ -1,7 +1,8 @@
-"""The attacher between kube-controller-manager's attach/detach controller and real drivers.
+"""The attacher with kube-controller-manager's attach/detach controller and real drivers.
 
-Pods are bound to nodes as API objects; the cluster's own controller makes and deletes the
-VolumeAttachments. MA-060: what the API server says and what the drivers say is the same at rest.
+Pods are bound to nodes as API objects only; the cluster's own controller creates and deletes the
+VolumeAttachments. MA-060: once all work is done, the API server and the drivers agree on what is
+attached.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def plane(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def attaching():
-    """Two drivers that attach."""
+    """Two drivers with the capability to attach."""
     flags = [f"--capabilities={CAPABILITIES}"]
     with DirectoryDriver(arguments=flags) as one, DirectoryDriver(arguments=flags) as two:
         yield one, two
@@ -69,7 +70,7 @@ def cluster(plane, attaching, program):
 
 
 def use(cluster, driver, nodes, mode="ReadWriteOnce"):
-    """One volume and one pod per node; returns volumes and pods."""
+    """Create one volume and one pod per node; return the volumes and pods."""
     volumes = cluster.add_volumes(driver, len(nodes), mode)
     cluster.wait_bound()
     pods = [cluster.add_pod(node, [one]) for node, one in zip(nodes, volumes, strict=True)]
@@ -77,7 +78,7 @@ def use(cluster, driver, nodes, mode="ReadWriteOnce"):
 
 
 def overlapping(driver, cluster, since):
-    """Publish or unpublish calls for one volume while another one was awaited (I-3)."""
+    """Return Publish and Unpublish calls that overlapped another call for the same volume (I-3)."""
     return [
         call
         for call in driver.concurrent_calls()
@@ -86,7 +87,7 @@ def overlapping(driver, cluster, since):
 
 
 def test_two_hundred_attachments_over_twenty_nodes_and_two_drivers(cluster, attaching):
-    """A-034, MA-011: then their pods go, and so does all of it."""
+    """A-034, MA-011: all volumes are attached, and after the pods are deleted all are detached."""
     started = time.time()
     nodes = cluster.add_nodes(NODE_COUNT)
     volumes = [
@@ -109,7 +110,7 @@ def test_two_hundred_attachments_over_twenty_nodes_and_two_drivers(cluster, atta
         for call in driver.calls("ControllerPublishVolume")
         if call.started_at >= started
     ]
-    # DA-009: each pair once, where the reference repeats a quarter of them.
+    # DA-009: each pair is published once; csi-attacher repeats a quarter of them.
     assert len(publishes) == len(wanted)
     for pod in pods:
         cluster.delete_pod(pod)
@@ -118,7 +119,7 @@ def test_two_hundred_attachments_over_twenty_nodes_and_two_drivers(cluster, atta
 
 
 def test_one_volume_on_eight_nodes(cluster, attaching):
-    """DA-015, TA-037: its finalizer once, each pair published once, no error in between."""
+    """DA-015, TA-037: the PV gets one finalizer, and each pair one call without an error."""
     started = time.time()
     nodes = cluster.add_nodes(8)
     (volume,) = cluster.add_volumes(attaching[0], 1, "ReadWriteMany")
@@ -132,7 +133,7 @@ def test_one_volume_on_eight_nodes(cluster, attaching):
 
 
 def test_volume_moves_to_the_next_node(cluster, attaching):
-    """MA-012: published there only after the driver confirmed the end on the first node."""
+    """MA-012: the second node's publish follows the unpublish from the first node."""
     first, second = cluster.add_nodes(2)
     (volume,), (pod,) = use(cluster, attaching[0], [first])
     cluster.wait_attached({(volume, first)})
@@ -145,7 +146,10 @@ def test_volume_moves_to_the_next_node(cluster, attaching):
 
 
 def test_force_detach_from_a_node_out_of_service(cluster, attaching):
-    """A-069: once the cluster decides, the unpublish goes out, whatever the node still says."""
+    """A-069: once the cluster force-detaches, the driver is called.
+
+    It is called although the node reports the volume as in use.
+    """
     (node,) = cluster.add_nodes(1)
     (volume,), (pod,) = use(cluster, attaching[0], [node])
     cluster.wait_attached({(volume, node)})
@@ -157,7 +161,7 @@ def test_force_detach_from_a_node_out_of_service(cluster, attaching):
 
 
 def test_node_is_deleted(cluster, attaching):
-    """A-065, TA-056: the attachment itself knows what the driver calls the node."""
+    """A-065, TA-056: the attachment itself stores the driver's id of the node."""
     (node,) = cluster.add_nodes(1)
     (volume,), (pod,) = use(cluster, attaching[0], [node])
     cluster.wait_attached({(volume, node)})
@@ -179,7 +183,7 @@ def test_node_is_deleted(cluster, attaching):
     ],
 )
 def test_driver_in_trouble(cluster, attaching, rule):
-    """A-043, A-120, MA-014, TA-028: tried until it works, for attach and detach alike."""
+    """A-043, A-120, MA-014, TA-028: attach and detach are retried until they succeed."""
     started = time.time()
     nodes = cluster.add_nodes(2)
     attaching[0].set_rules(*({"method": f"Controller{m}*", **rule} for m in ("Publish", "Unpub")))
@@ -193,7 +197,7 @@ def test_driver_in_trouble(cluster, attaching, rule):
 
 
 def test_ta114_driver_is_lost_and_comes_back(cluster, attaching):
-    """P-003: its keys wait without an error; the other driver's go on."""
+    """P-003: the lost driver's attachment waits without an error; the other is attached."""
     away, well = attaching
     nodes = cluster.add_nodes(2)
     volumes = cluster.add_volumes(away, 1) + cluster.add_volumes(well, 1)
@@ -210,9 +214,10 @@ def test_ta114_driver_is_lost_and_comes_back(cluster, attaching):
 
 
 def test_ta118_worker_is_killed_during_the_publish(cluster, attaching, program):
-    """DA-031, MA-016, I-6: another one repeats the call at once; nothing waits for a Lease."""
+    """DA-031, MA-016, I-6: another worker repeats the call at once, without waiting for a Lease."""
     (node,) = cluster.add_nodes(1)
-    # Not a delay: a call that ends in a minute publishes again what later tests have detached.
+    # A delay would not do: a call that ends a minute later publishes volumes again that later tests
+    # have detached.
     rule = {"method": "ControllerPublishVolume", "hang": True, "times": 1}
     attaching[0].set_rules(rule)
     (volume,), _ = use(cluster, attaching[0], [node])
@@ -227,7 +232,7 @@ def test_ta118_worker_is_killed_during_the_publish(cluster, attaching, program):
 
 
 def test_drivers_truth_wins(plane, attaching, tmp_path, cluster):
-    """A-090, A-095, DA-011: detached behind our back, published again."""
+    """A-090, A-095, DA-011: a volume that someone detached at the driver is published again."""
     (node,) = cluster.add_nodes(1)
     (volume,), _ = use(cluster, attaching[0], [node])
     cluster.wait_attached({(volume, node)})

@@ -1,8 +1,8 @@
-"""A part of csi-fleet is taken over: what does its token get from a real API server?
+"""Checks what an attacker with the token of a csi-fleet component gets from a real API server.
 
-All accounts, rights and policies of k8s/ are installed, RBAC and admission are real. The
-matrix asks for everything that each account may do, in every namespace that matters; the
-attacks then play the taken-over worker of docs/security.md.
+All accounts, permissions and policies of k8s/ are installed; RBAC and admission are real. The
+matrix compares what each account is allowed to do in each relevant namespace. The attacks then act
+as the compromised worker of docs/security.md.
 """
 
 from __future__ import annotations
@@ -48,13 +48,16 @@ RESTORED = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protectio
 MAPS = f"/api/v1/namespaces/{RECORDS}/configmaps"
 LABELS = [f"example.org/label-{number}" for number in range(MOST_KEYS)]
 PLACES = [NAMESPACE, RECORDS, "csi-driver-example", "csi-driver-node-example", "default"]
-# What every authenticated user may ask about itself.
+# Every authenticated user is allowed to review its own permissions.
 EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
 
 
 @pytest.fixture(scope="module")
 def admin(kubeconfig):
-    """Everything of k8s/ installed; taken away again, for others use this cluster too."""
+    """Install everything of k8s/.
+
+    It is removed afterwards, because other tests use this cluster too.
+    """
     with KubeApi(kubeconfig) as api:
         for name in PLACES[:4]:
             api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -65,7 +68,7 @@ def admin(kubeconfig):
         yield api
         for path in MADE:
             api.delete(path)
-            with suppress(KubeApiError):  # nobody takes ours off here
+            with suppress(KubeApiError):  # no worker removes our finalizers here
                 api.patch(path, {"metadata": {"finalizers": None}})
         MADE.clear()
         for item in objects:
@@ -74,7 +77,7 @@ def admin(kubeconfig):
 
 
 def name_labels(objects):
-    """Name the labels of claims in the policy, as docs/claim-metadata.md says."""
+    """Add the labels that workers may copy to PVs to the policy (docs/claim-metadata.md)."""
     (policy,) = (one for one in objects if one["metadata"]["name"] == "csi-fleet-volumes"
                  and one["kind"] == "ValidatingAdmissionPolicy")  # fmt: skip
     variable = policy["spec"]["variables"][0]
@@ -84,7 +87,7 @@ def name_labels(objects):
 
 @pytest.fixture(scope="module")
 def login(admin, kubeconfig, tmp_path_factory):
-    """Opens the API with the real token of an account."""
+    """Return a function that opens the API with the real token of an account."""
     folder, opened = tmp_path_factory.mktemp("tokens"), {}
 
     def login(account):
@@ -112,11 +115,11 @@ def kubeconfig_of(admin, kubeconfig, account, folder):
 
 @pytest.fixture(scope="module")
 def worker(admin, login):
-    """The token of central mode's workers, once RBAC and the policies hold it."""
+    """Log in as central mode's worker, once RBAC and the policies are in force."""
     worker = login(ACCOUNTS["worker"])
 
     def is_held():
-        # Each policy is compiled a moment after it was stored.
+        # The API server compiles each policy shortly after storing it.
         refused = [
             refusal(worker, "POST", VOLUMES, volume("probe", FOREIGN)),
             refusal(worker, "POST", MAPS, record("probe", FOREIGN)),
@@ -131,7 +134,7 @@ def worker(admin, login):
 
 
 def refusal(api, verb, path, body=None, *, dry=True):
-    """The API server's words when it refuses, else ""."""
+    """Return the API server's error message if it refuses the request, else ""."""
     kind = "application/merge-patch+json" if verb == "PATCH" else "application/json"
     params = {"dryRun": "All"} if dry else {}
     try:
@@ -152,7 +155,7 @@ CLONED = "provisioner.storage.kubernetes.io/cloning-protection"
 
 @pytest.mark.parametrize("account", ACCOUNTS.values(), ids=ACCOUNTS)
 def test_the_api_server_grants_what_the_manifests_say_and_nothing_else(login, account):
-    """Every verb on every resource and name, in each namespace (SEC-2, SEC-3, SEC-5)."""
+    """Compare the rules for all resources, verbs and names per namespace (SEC-2, SEC-3, SEC-5)."""
     known = granted(everything()).get(account, set())
     for namespace in PLACES:
         review = login(account).create(
@@ -173,7 +176,7 @@ def test_the_api_server_grants_what_the_manifests_say_and_nothing_else(login, ac
 
 
 def test_manifests_give_nothing_that_no_spec_asks_for():
-    """Rights over the whole cluster come from the controllers' specs alone."""
+    """Each cluster-wide permission is one that a controller's spec asks for."""
     asked = {
         (one.group, resource, verb)
         for spec in catalogue.SPECS
@@ -192,7 +195,7 @@ def test_manifests_give_nothing_that_no_spec_asks_for():
 
 
 def test_the_page_shows_the_table():
-    """`python -m tests.support.rights_table` writes it."""
+    """docs/security.md contains the table that `python -m tests.support.rights_table` writes."""
     assert (Path(__file__).parents[2] / "docs/security.md").read_text() == page()
 
 
@@ -210,7 +213,7 @@ MAKING = [
 
 @pytest.mark.parametrize(("change", "words"), MAKING)
 def test_sec_2_a_taken_worker_makes_no_volume_but_its_drivers(worker, change, words):
-    """With the PV in Redis, or without any Redis: the API server itself refuses."""
+    """The API server refuses PVs of any other kind or driver, with or without Redis."""
     change = dict(change)
     body = volume("forged", change.pop("driver", SERVED), **change)
     if body["spec"].get("local"):
@@ -225,7 +228,7 @@ def test_volumes_of_its_driver_are_made(worker):
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda one: one.source_field)
 def test_a_volume_of_a_migrated_plugin_is_its_drivers(worker, plugin):
-    """Each row of the policy's table is the one of workers/migration (P-601)."""
+    """Each row of the policy's table equals the row of workers/migration (P-601)."""
     sources = {
         "gcePersistentDisk": {"pdName": "x"},
         "awsElasticBlockStore": {"volumeID": "x"},
@@ -244,7 +247,7 @@ CHANGES = [
     pytest.param({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}, id="policy"),
     pytest.param({"spec": {"mountOptions": ["suid"]}}, id="mount options"),
     pytest.param({"metadata": {"labels": {"a": "b"}}}, id="labels"),
-    # Kubernetes then deletes the volume, bound or to be kept.
+    # Kubernetes would then delete the volume, even a bound or retained one.
     pytest.param({"metadata": {"ownerReferences": [NOBODY]}}, id="an owner that is not there"),
     pytest.param({"metadata": {"finalizers": []}}, id="what protects it"),
     pytest.param(
@@ -262,7 +265,7 @@ def test_sec_2_fields_that_are_not_a_workers_stay(admin, worker, change):
 
 
 def test_own_fields_of_own_volumes_change(admin, worker):
-    """Finalizer, size, the resizer's annotation."""
+    """A worker may change the finalizers, the size and the resizer's annotation."""
     change = {
         "metadata": {
             "finalizers": ["kubernetes.io/pv-protection", "external-attacher/csi-example-org"],
@@ -297,7 +300,7 @@ RED, BLUE = {ONE: "red"}, {ONE: "blue"}
 def test_a_worker_changes_the_named_labels_of_its_own_volumes(
     admin, worker, driver, before, after, words
 ):
-    """A tenant chooses their values, but the operator their names."""
+    """The tenant chooses the labels' values, but only the operator chooses their names."""
     path = f"{VOLUMES}/{existing(admin, driver)}"
     current = admin.get(path)["metadata"].get("labels") or {}
     admin.patch(path, {"metadata": {"labels": dict.fromkeys(current) | before}})
@@ -314,14 +317,14 @@ def test_sec_2_no_living_volume_is_deleted(admin, worker, driver):
 
 
 def test_released_volumes_of_its_driver_are_deleted(admin, worker):
-    """Kubernetes finds that the claim of this UID is gone."""
+    """Kubernetes must notice first that the claim with this UID is gone."""
     name = made(admin, VOLUMES, volume("attack-released", SERVED))
     wait_until(lambda: refusal(worker, "DELETE", f"{VOLUMES}/{name}") == "", 30, "it may be")
 
 
 @pytest.mark.parametrize(("path", "make"), [(ATTACHMENTS, attachment), (CONTENTS, content)])
 def test_objects_of_other_drivers_stay_as_they_are(admin, worker, path, make):
-    """Own ones change; the foreign finalizer, the foreign status and the driver do not."""
+    """A worker may change its own driver's objects, but not another driver's, nor their status."""
     own, foreign = make(admin, SERVED), make(admin, FOREIGN)
     assert refusal(worker, "PATCH", f"{path}/{own}", TOUCH) == ""
     assert f"serve driver {FOREIGN}" in refusal(worker, "PATCH", f"{path}/{foreign}", TOUCH)
@@ -354,7 +357,10 @@ def test_claims_stay_their_owners(admin, worker, driver, change, words):
 
 
 def test_no_worker_says_that_a_claim_is_lost(admin, worker):
-    """Its pods would not start again; also of a claim that names no driver."""
+    """A claim in phase Lost keeps its pods from starting.
+
+    The policy also covers a claim that names no driver.
+    """
     for driver in (SERVED, ""):
         path = claim_path(admin, driver)
         lost = {"status": {"phase": "Lost"}}
@@ -363,7 +369,8 @@ def test_no_worker_says_that_a_claim_is_lost(admin, worker):
         assert "not a worker's" in refusal(worker, "PATCH", path, bare)
 
 
-# Snapshots name no driver: a worker beside one would get at the data of all others.
+# Snapshots name no driver: a worker in one driver's pod could otherwise reach the data of all
+# others.
 MISUSES = [
     pytest.param({"metadata": {"ownerReferences": [NOBODY]}}, "owners", id="gives it an owner"),
     pytest.param({"metadata": {"finalizers": HELD[1:]}}, "finalizers", id="bares it"),
@@ -401,7 +408,7 @@ def test_sec_2_no_snapshot_is_deleted_but_a_groups(admin, worker):
 
 
 def test_sec_3_no_worker_reaches_the_configuration(admin, login):
-    """The script beside Redis' passwords, and where drivers are."""
+    """No account reads or changes the configuration of Redis or the addresses of drivers."""
     for account in ACCOUNTS.values():
         for name in ("redis-config", "drivers"):
             path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{name}"
@@ -414,7 +421,10 @@ def test_sec_3_no_worker_reaches_the_configuration(admin, login):
 
 
 def test_sec_3_records_are_written_by_their_drivers_workers(admin, worker):
-    """Forging or dropping another driver's attempt would leak its volume; pauses are people's."""
+    """Forging or deleting another driver's intent copy would leak its volume.
+
+    Pauses belong to operators.
+    """
     made(admin, MAPS, record("theirs", FOREIGN))
     made(admin, MAPS, record("csi-fleet-pauses", ""))
     assert refusal(worker, "POST", MAPS, record("mine", SERVED)) == ""
@@ -426,7 +436,10 @@ def test_sec_3_records_are_written_by_their_drivers_workers(admin, worker):
 
 
 def test_secrets_are_those_that_classes_name(admin, login, kubeconfig):
-    """No Secret as shipped; with what `secret-roles` prints those of the classes, by name."""
+    """As shipped, a worker reads no Secret.
+
+    With the output of `secret-roles` it reads, by name, the Secrets that the classes name.
+    """
     worker = login(ACCOUNTS["worker"])
     place = f"vault-{uuid.uuid4().hex[:6]}"
     admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place}})

@@ -48,7 +48,7 @@ def tool(fleet, kubeconfig):
 
 
 def leak(driver) -> str:
-    """A volume that no claim knows of; returns its id."""
+    """Create a volume that belongs to no claim; return its id."""
     client = driver.client()
     try:
         return client.create_volume(create_request("leaked")).volume.volume_id
@@ -57,7 +57,7 @@ def leak(driver) -> str:
 
 
 def lose(driver, volume_id: str) -> None:
-    """Delete a volume behind everybody's back."""
+    """Delete a volume at the driver, without csi-fleet or Kubernetes noticing."""
     client = driver.client()
     try:
         client.delete_volume(volume_id, {})
@@ -103,7 +103,7 @@ def test_a_leak_and_a_missing_volume_are_found_and_only_the_named_one_is_deleted
 
 
 def test_a_volume_in_flight_is_never_listed(tool, scene, driver):
-    """The driver has made it and lets the caller wait: volume, but no PV."""
+    """The driver has created the volume but has not answered yet, so no PV exists."""
     driver.set_rules({"method": "CreateVolume", "hang": True, "after_work": True, "times": 1})
     scene.claim("slow", scene.storage_class(driver.name))
     wait = tool.wait_cause("pvc", f"{scene.namespace}/slow", "driver-slow")
@@ -156,7 +156,10 @@ def test_dry_run_gives_the_request_without_calling(tool, scene, driver, tmp_path
 
 
 def strand(fleet, driver, name="gone") -> str:
-    """What a worker leaves when the secret of a deleted claim is gone too; returns the volume."""
+    """Record a stranded attempt of a deleted claim; return the volume's name.
+
+    The claim's Secret is gone too.
+    """
     uid = f"uid-{name}"
     volume = f"pvc-{uid}"
     key = claim_key(driver.name, "shop", name, uid)
@@ -173,12 +176,12 @@ def strand(fleet, driver, name="gone") -> str:
 
 
 def intents_of(fleet) -> IntentStore:
-    """As a worker of the fleet writes them."""
+    """Return the intent store that a worker of the fleet writes to."""
     return IntentStore(connect(fleet.redis_url), Seal.of_lines([fleet.records_key]))
 
 
 def test_a_stranded_attempt_is_listed_until_it_is_forgotten(tool, fleet, driver):
-    """COR-7: the operator's way out when the secret will not come back."""
+    """COR-7: `--forget` is the operator's remedy if the Secret never comes back."""
     volume = strand(fleet, driver)
     audit = ("audit", f"--csi-address={driver.address}", "--grace=1s")
     report = tool.json(*audit)
@@ -192,7 +195,7 @@ def test_a_stranded_attempt_is_listed_until_it_is_forgotten(tool, fleet, driver)
 
 
 def test_retry_of_a_claim_that_is_gone_asks_for_its_volume(tool, fleet, driver):
-    """COR-7: nothing shows that its attempt is open, so it is looked at and stays."""
+    """COR-7: nothing shows that the attempt is still open, so it is checked and stays stranded."""
     volume = strand(fleet, driver, "again")
     assert "no longer exists" in tool.ok("retry", "pvc", "shop/again")
     looked = "nothing in the API server shows that its attempt is still open"
@@ -202,7 +205,7 @@ def test_retry_of_a_claim_that_is_gone_asks_for_its_volume(tool, fleet, driver):
 
 
 def test_dry_run_of_a_class_that_is_not_there_yet(tool, driver):
-    """Claim and class by standard input, as written before anything is applied."""
+    """`dry-run` reads a claim and its class from standard input before either is applied."""
     spec = {
         "accessModes": ["ReadWriteOnce"],
         "storageClassName": "not-there-yet",
@@ -247,7 +250,7 @@ def test_drain_waits_for_running_work(tool, scene, driver):
 
 
 def test_doctor_names_the_rights_that_lack(fleet, scene, api, tmp_path, kubeconfig):
-    """Asked of the API server as the account itself, one right after the other."""
+    """`doctor` asks the API server, as the account itself, for each permission."""
     metadata = {"name": "bare", "namespace": scene.namespace}
     api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
     config = yaml.safe_load(Path(kubeconfig).read_text())
@@ -276,10 +279,10 @@ def test_completions_name_commands_and_flags(shell):
 
 @pytest.fixture(scope="module")
 def central(tmp_path_factory):
-    """A driver that wants mutual TLS, the workers' drivers file, and one with a strange CA."""
+    """A driver that requires mutual TLS, a drivers file that fits, and one with a wrong CA."""
     folder = tmp_path_factory.mktemp("tls")
     for ca in ("ca", "stranger"):
-        make_ca(folder, ca, days=60)  # doctor warns 30 days before the end
+        make_ca(folder, ca, days=60)  # doctor warns 30 days before expiry
     make_certificate(folder, "ca", "driver", "driver.example.org", days=60)
     make_certificate(folder, "ca", "fleet", "fleet.example.org", days=60)
     files = {"tls-certificate": "driver.pem", "tls-key": "driver.key", "tls-client-ca": "ca.pem"}
@@ -304,7 +307,7 @@ def central(tmp_path_factory):
 
 
 def test_audit_and_doctor_reach_a_driver_as_its_central_worker_does(tool, central):
-    """Mutual TLS with the files of the worker's drivers file (SEC-3), whatever its pool."""
+    """They use mutual TLS with the files of the worker's drivers file (SEC-3), for any pool."""
     driver, folder = central
     leaked_id = leak(driver)
     drivers_file = f"--drivers-file={folder / 'ca.yaml'}"

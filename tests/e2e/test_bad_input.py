@@ -1,4 +1,4 @@
-"""What a user gets for a mistake: one clear line, upstream's exit code, never a traceback."""
+"""A user's mistake causes one clear line and the Go sidecar's exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def driver():
 
 @pytest.fixture
 def run(tmp_path, kubeconfig):
-    """Starts `csi-fleet run`; everything is stopped afterwards."""
+    """Return a function that starts `csi-fleet run`. Everything is stopped afterwards."""
     started = []
 
     def run(drivers, *flags, config=kubeconfig, **options):
@@ -38,13 +38,13 @@ def run(tmp_path, kubeconfig):
 
 
 def ended(fleet, timeout_seconds=45):
-    """The exit code, after the program ended by itself."""
+    """Return the exit code, once the program has exited by itself."""
     wait_until(lambda: not fleet.process.is_running(), timeout_seconds, "csi-fleet ends")
     return fleet.process.popen.returncode
 
 
 def complaints(fleet):
-    """What it printed, without its ordinary informative lines."""
+    """Return what the program printed, without its informational log lines."""
     lines = fleet.log_text().splitlines()
     return [line for line in lines if line and not re.match(r"I\d{4} ", line)]
 
@@ -58,7 +58,7 @@ def test_t191_probe_unavailable_ends_with_1(run, driver):
 
 
 def test_t190_probe_not_ready_is_waited_for(run, driver):
-    """P-004."""
+    """P-004: the program repeats Probe until the driver is ready."""
     driver.set_rules(
         {"method": "Probe", "answer": {"ready": False}, "times": 2},
         {"method": "Probe", "hang": True, "times": 1},
@@ -90,12 +90,12 @@ def test_two_sockets_of_one_driver_are_refused(run, driver, tmp_path):
     twin.symlink_to(driver.socket)
     fleet = run([driver, str(twin)])
     assert ended(fleet) == 2
-    (line,) = set(complaints(fleet))  # each of the two worker processes may say it
+    (line,) = set(complaints(fleet))  # each of the two worker processes may log it
     assert f"two sockets belong to driver {driver.name}" in line
 
 
 def test_a_missing_socket_is_named_and_waited_for(run, driver):
-    """P-002: `Still connecting`; the driver may come later."""
+    """P-002: the log says `Still connecting`, and the driver may start later."""
     driver.stop()
     fleet = run([driver])
     wait_until(lambda: "Still connecting" in fleet.log_text(), 30, "the wait is told")
@@ -122,7 +122,7 @@ def test_a_bad_flag_is_one_line(run, flag, code, text):
 
 
 def test_an_unreachable_api_server_is_told_and_waited_for(run, driver, tmp_path, kubeconfig):
-    """One line with the address, again and again, until it is there."""
+    """The log repeats one line with the address until the server is reachable."""
     config = yaml.safe_load(kubeconfig.read_text())
     port = free_port()
     for cluster in config["clusters"]:
@@ -154,7 +154,7 @@ def test_an_unreachable_redis_is_told_and_waited_for(run, driver):
 
 
 def test_t193_a_lost_socket_parks_the_driver_and_returns(run, driver, scene):
-    """Unlike upstream no exit: claims wait and go on with the driver (docs/differences.md)."""
+    """Unlike csi-provisioner, the program does not exit: claims wait (docs/differences.md)."""
     fleet = run([driver])
     fleet.wait_ready()
     driver.kill()
@@ -168,7 +168,7 @@ def test_t193_a_lost_socket_parks_the_driver_and_returns(run, driver, scene):
 
 
 def test_c141_one_lost_driver_of_two_parks_its_own_claims_only(run, driver, scene):
-    """S-020: no failed attempt, no back-off step and no event; the other driver goes on."""
+    """S-020: there is no failed attempt, back-off or event; the other driver's claims continue."""
     with DirectoryDriver() as other:
         fleet = run([driver, other])
         fleet.wait_ready()

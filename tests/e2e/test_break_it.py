@@ -1,4 +1,4 @@
-"""docs/tutorials/break-it.md, typed as it stands into a shell beside a demo; nothing is lost."""
+"""Runs docs/tutorials/break-it.md next to a demo and checks that nothing is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @pytest.fixture
 def demo(tmp_path):
-    """The running demo and the file that it invites to read."""
+    """The running demo, its log, and the file that it asks the user to source."""
     log = tmp_path / "demo.log"
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     process = start_process(
@@ -64,7 +64,7 @@ def test_the_page_is_true(demo, tmp_path):
 
 
 def nothing_is_lost(place):
-    """Each claim is Bound, and each volume of the drivers is a PersistentVolume's."""
+    """Wait until claims are Bound and the drivers' volumes belong to PersistentVolumes."""
     variables = dict(re.findall(r"^export (\w+)=(\S+)$", place.read_text(), re.MULTILINE))
     with KubeApi(Path(variables["KUBECONFIG"])) as api:
 

@@ -1,4 +1,4 @@
-"""CSIStorageCapacity objects against a real API server and a driver that answers per segment."""
+"""CSIStorageCapacity objects on a real API server, with a driver that answers per segment."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.waiting import wait_until
 
 GIB = 2**30
 KEY = "topology.capacity.test/zone"
-# A rate that does not make the test wait for itself; the default is 1 write a second (CAP-071).
+# The default of 1 write a second (CAP-071) would make the test wait for its own writes.
 RATE = ("--kube-api-capacity-qps=500", "--kube-api-capacity-burst=500", "--capacity-threads=4")
 
 
 class Segments:
-    """Nodes with one driver each, one segment a node; and the driver's capacity objects."""
+    """Nodes with one driver and one segment each, and the capacity objects of that driver."""
 
     def __init__(self, scene, driver):
         self.api, self.scene, self.driver = scene.api, scene, driver
@@ -62,7 +62,7 @@ class Segments:
         return self.api.items(self.path)
 
     def pairs(self):
-        """(class, zone) of every object, with its count: twice is a duplicate."""
+        """Count the objects of each (class, zone); a count of two is a duplicate."""
         return Counter(
             (one["storageClassName"], one["nodeTopology"]["matchLabels"][KEY])
             for one in self.objects()
@@ -106,7 +106,7 @@ def segments(scene, capacity_driver):
 
 @pytest.fixture
 def publish(tmp_path, kubeconfig, scene, capacity_driver, redis_binary):
-    """Starts csi-fleet with capacity on and further flags."""
+    """Return a function that starts csi-fleet with capacity enabled and further flags."""
     started = []
 
     def start(*flags, workers=1):
@@ -136,7 +136,7 @@ def late(scene: Scene, driver: DirectoryDriver, name: str) -> str:
 def test_c088_c101_c102_objects_follow_driver_classes_and_nodes(
     scene, capacity_driver, segments, publish
 ):
-    """One object per class and segment, with the driver's values, and nothing else."""
+    """Each class and segment has one object with the driver's values; no other exists."""
     driver = capacity_driver
     driver.set_capacity(segments={f"{KEY}=z1": GIB, f"{KEY}=z2": 1_500_000_000})
     segments.add("z1", "z2")
@@ -172,7 +172,7 @@ def test_c088_c101_c102_objects_follow_driver_classes_and_nodes(
 def test_c098_c099_c100_exactly_one_object_whatever_users_do(
     scene, capacity_driver, segments, publish
 ):
-    """Deleted: made again at once. Relabelled: replaced. Doubled: one stays."""
+    """A deleted object is recreated, a relabelled one replaced, a duplicate removed."""
     segments.add("z1")
     name = late(scene, capacity_driver, "fast")
     publish("--capacity-poll-interval=3s")
@@ -216,7 +216,7 @@ def test_c098_c099_c100_exactly_one_object_whatever_users_do(
 def test_c101_200_segments_times_5_classes_converge_and_settle(
     scene, capacity_driver, segments, publish
 ):
-    """1000 objects with two workers: exactly the wanted ones, then no write in a quiet poll."""
+    """Two workers create exactly the expected 1000 objects, and a quiet poll writes none."""
     zones = [f"z{number}" for number in range(200)]
     segments.add(*zones)
     classes = [late(scene, capacity_driver, f"class{number}") for number in range(5)]
@@ -241,7 +241,7 @@ def test_c101_200_segments_times_5_classes_converge_and_settle(
 
 
 def test_capacity_of_a_driver_without_the_ability_is_off(tmp_path, kubeconfig, scene, redis_binary):
-    """CAP-012: one warning, no call, and the driver's claims go on."""
+    """CAP-012: the log has one warning, GetCapacity is never called, and claims are provisioned."""
     with DirectoryDriver(
         arguments=["--capabilities", "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME"]
     ) as driver:
@@ -265,7 +265,7 @@ def test_capacity_of_a_driver_without_the_ability_is_off(tmp_path, kubeconfig, s
 def test_capacity_owner_that_does_not_exist_ends_the_start(
     tmp_path, kubeconfig, scene, capacity_driver, redis_binary
 ):
-    """C-110: a missing pod is told at once, exit code 255 (F-014)."""
+    """C-110: if the pod is missing, the program exits with 255 at once (F-014)."""
     fleet = Fleet(
         tmp_path / "fleet",
         kubeconfig,

@@ -1,4 +1,4 @@
-"""Chosen labels and annotations of a claim at its driver and on its PV, with a real API server."""
+"""The selected labels and annotations of a claim reach its driver and its PV."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORD = "csi-fleet.io/claim-labels"
 
 @pytest.fixture(scope="module")
 def fleet(control_plane, tmp_path_factory, drivers, redis_binary):
-    """With the accounts and Redis users of k8s/."""
+    """Run workers with the accounts and Redis users of k8s/."""
     folder = tmp_path_factory.mktemp("labels")
     with ShippedFleet(folder, control_plane, redis_binary, drivers, *FLAGS) as fleet:
         yield fleet
@@ -50,7 +50,7 @@ def claim(scene, name, class_name, labels, **annotations):
 
 
 def sent(driver, claim):
-    """The parameters of each CreateVolume call for the claim."""
+    """Return the parameters of each CreateVolume call for the claim."""
     name = f"pvc-{claim['metadata']['uid']}"
     calls = [one for one in driver.calls("CreateVolume") if one.request["name"] == name]
     return [one.request.get("parameters", {}) for one in calls]
@@ -75,13 +75,13 @@ def test_a_volume_has_the_labels_and_follows_their_changes(fleet, driver, scene)
     ):
         relabel(scene, "data", **change)
         wait_until(lambda e=expected: labels_of(scene, "data") == e, 20, f"the PV has {expected}")
-    # Somebody else's change of such a label does not last.
+    # Another client's change of such a label is reverted.
     scene.api.patch(path, {"metadata": {"labels": {TIER: "9"}}})
     wait_until(lambda: labels_of(scene, "data")[TIER] == "2", 20, "the claim's label is back")
 
 
 def test_the_driver_gets_the_same_metadata_when_a_call_is_repeated(fleet, driver, scene):
-    """The example driver answers ALREADY_EXISTS to another request under the name."""
+    """The example driver answers ALREADY_EXISTS to a different request with the same name."""
     driver.set_rules({"method": "CreateVolume", "hang": True, "times": 1})
     class_name = scene.storage_class(driver.name, parameters={"kind": "ssd"})
     made = claim(
@@ -125,7 +125,7 @@ def test_a_class_cannot_pose_as_the_claim(fleet, driver, scene):
 def test_a_change_while_nothing_runs_is_found_at_the_next_start(
     tmp_path, kubeconfig, own_driver, scene
 ):
-    """Stopped, then started with one more key."""
+    """The program is stopped, then started with one more key."""
     class_name = scene.storage_class(own_driver.name)
     claim(scene, "data", class_name, {TEAM: "red", TIER: "1"})
     with Fleet(tmp_path / "first", kubeconfig, [own_driver], f"--claim-labels-to-pv={TEAM}"):

@@ -1,4 +1,4 @@
-"""Claims become volumes and vanish with them, whatever dies on the way (issue 3)."""
+"""Claims get volumes and give them back, even if calls fail or processes die (issue 3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLAIMS = 50
 
 
 def assert_correct_volume(volume, claim, driver):
-    """P-170, P-190: the PV that the claim's driver and class make of a default answer."""
+    """P-170, P-190: check each field that csi-provisioner sets in the PV for a default answer."""
     meta, spec = volume["metadata"], volume["spec"]
     assert meta["name"] == f"pvc-{claim['metadata']['uid']}" == claim["spec"]["volumeName"]
     assert meta["annotations"][ANN_PROVISIONED_BY] == driver.name
@@ -34,7 +34,7 @@ def assert_correct_volume(volume, claim, driver):
 
 
 def assert_one_volume_each(driver, volumes):
-    """Every volume of the driver has exactly one PV, and no two calls for one ran at a time."""
+    """Check that each volume has exactly one PV and that no calls overlapped."""
     handles = [one["spec"]["csi"]["volumeHandle"] for one in volumes]
     assert sorted(handles) == sorted(driver.volumes())
     assert driver.concurrent_calls() == []
@@ -92,10 +92,10 @@ def test_a_failure_is_told_on_the_claim_and_retried(fleet, driver, scene):
 
 
 def test_t065_late_binding_waits_for_the_selected_node(fleet, driver, scene):
-    """L-022 rows 6 and 7."""
+    """L-022 rows 6 and 7: nothing happens before the scheduler selects a node."""
     late = scene.storage_class(driver.name, "late", volumeBindingMode="WaitForFirstConsumer")
     scene.claim("late", late)
-    # A claim that follows is done, so the first one had its chance.
+    # Once a later claim is bound, the worker has seen the earlier claim too.
     scene.claim("now", scene.storage_class(driver.name, "now"))
     scene.wait_bound("now")
     scene.annotate("late", **{ANN_STORAGE_PROVISIONER: driver.name})
@@ -109,7 +109,7 @@ def test_t065_late_binding_waits_for_the_selected_node(fleet, driver, scene):
 
 
 def test_t056_deadline_then_success_repeats_the_name(fleet, driver, scene):
-    """P-410, P-411, P-413; with --timeout=3s."""
+    """P-410, P-411, P-413: with --timeout=3s, the second call has the name of the first."""
     driver.set_rules({"method": "CreateVolume", "hang": True, "times": 1})
     claim = scene.claim("data", scene.storage_class(driver.name))
     scene.wait_bound("data")
@@ -129,10 +129,11 @@ def test_t060_the_call_ends_at_the_timeout(fleet, driver, scene):
     name = f"pvc-{claim['metadata']['uid']}"
     first, *_ = (one for one in driver.calls("CreateVolume") if one.request["name"] == name)
     second = [one for one in driver.calls("CreateVolume") if one.request["name"] == name][1]
-    # Seconds between the two starts: the timeout of 3 and the first back-off of 1, plus slack.
+    # Seconds between the two starts: the timeout of 3, the first back-off of 1, and slack.
     assert 3.9 < second.started_at - first.started_at < 8
     scene.wait_event("data", "context deadline exceeded")
-    # Before the claim goes: a driver that works on for a client that left makes the volume again.
+    # Wait before deleting the claim: a driver that continues after its client left would create the
+    # volume again.
     wait_until(
         lambda: all(
             one.ended_at for one in driver.calls("CreateVolume") if one.request["name"] == name
@@ -143,7 +144,7 @@ def test_t060_the_call_ends_at_the_timeout(fleet, driver, scene):
 
 
 def test_t057_a_claim_deleted_in_background_is_finished_and_reclaimed(fleet, driver, scene):
-    """P-401: the volume that may exist gets its PV, is released and deleted: nothing leaks."""
+    """P-401: the volume that may exist gets its PV, is released and deleted, so nothing leaks."""
     driver.set_rules(
         {"method": "CreateVolume", "code": "DEADLINE_EXCEEDED", "after_work": True, "times": 2}
     )
@@ -161,7 +162,7 @@ def test_t057_a_claim_deleted_in_background_is_finished_and_reclaimed(fleet, dri
 
 
 def test_t058_a_claim_deleted_after_a_final_error_is_dropped(fleet, driver, scene):
-    """P-400: at most one further call after the deletion, then silence."""
+    """P-400: the driver gets at most one further call after the deletion."""
     driver.set_rules({"method": "CreateVolume", "code": "INTERNAL"})
     claim = scene.claim("data", scene.storage_class(driver.name))
     scene.wait_event("data", "Internal")
@@ -173,7 +174,7 @@ def test_t058_a_claim_deleted_after_a_final_error_is_dropped(fleet, driver, scen
     before = len(calls())
     scene.delete("data")
     wait_until(lambda: scene.get("data") is None, 20, "claim is gone")
-    # Another claim's retries take longer than this one's would: 1 + 2 seconds of back-off.
+    # The other claim's retries take longer than this claim's back-off of 1 + 2 seconds.
     scene.claim("other", f"{scene.name}-{driver.name}")
     wait_until(
         lambda: len([c for c in driver.calls("CreateVolume") if c.request["name"] != name]) >= 3,
@@ -185,7 +186,7 @@ def test_t058_a_claim_deleted_after_a_final_error_is_dropped(fleet, driver, scen
 
 
 def test_t059_an_infeasible_request_waits_until_its_class_is_replaced(fleet, driver, scene):
-    """P-414, C-044, C-045."""
+    """P-414, C-044, C-045: no change of the claim causes a call until its class is replaced."""
     driver.set_rules({"method": "CreateVolume", "code": "INVALID_ARGUMENT", "message": "no such"})
     full = scene.storage_class(driver.name, "picky")
     claim = scene.claim("data", full)
@@ -213,7 +214,7 @@ def test_t059_an_infeasible_request_waits_until_its_class_is_replaced(fleet, dri
 
 
 def test_t169_a_failed_deletion_is_told_on_the_volume_and_retried(fleet, driver, scene):
-    """P-515: NOT_FOUND of DeleteVolume is an error like any other."""
+    """P-515: if DeleteVolume returns NOT_FOUND, that is an error like any other."""
     claim = scene.claim("data", scene.storage_class(driver.name))
     scene.wait_bound("data")
     driver.set_rules({"method": "DeleteVolume", "code": "NOT_FOUND", "message": "who?", "times": 2})
@@ -228,7 +229,7 @@ def test_t169_a_failed_deletion_is_told_on_the_volume_and_retried(fleet, driver,
 
 
 def test_one_dead_storage_of_a_driver_holds_back_no_claim_of_another(fleet, drivers, scene):
-    """BUG-9: the storage `east` has the volumes whose name begins with 0 to 7."""
+    """BUG-9: the storage `east` holds the volumes whose UID begins with 0 to 7."""
     driver = drivers[0]
     east = {"method": "CreateVolume", "match": "pvc-[0-7]*", "code": "UNAVAILABLE"}
     driver.set_rules({**east, "message": "storage east does not answer"})

@@ -1,4 +1,4 @@
-"""compose.yaml for real: built, started with three workers, used, one killed, torn down."""
+"""Builds and starts compose.yaml with three workers, uses it, kills one worker, and removes it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Stack:
         return f"csifleettest_{service}_{index}"
 
     def state(self, container: str) -> str:
-        """`healthy`, `unhealthy`, `starting`, or the plain state where there is no probe."""
+        """Return `healthy`, `unhealthy`, `starting`, or the plain state without a probe."""
         form = "{{if .State.Health}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}}"
         return self.engine.run("inspect", "-f", form, container).strip()
 
     def fetch_kubeconfig(self) -> None:
-        """The control plane's own, with the address that this machine sees."""
+        """Save the control plane's own kubeconfig, with the address that this machine can reach."""
         text = self.engine.run("exec", self.container("watcher"), "cat", "/secrets/kubeconfig")
         config = yaml.safe_load(text)
         config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self.api_port}"
@@ -91,7 +91,7 @@ def logs(stack):
 
 @pytest.fixture(scope="module")
 def healthy(stack):
-    """Every service's own health check says so."""
+    """The stack, once the health check of every service succeeds."""
     probed = ["redis", "watcher", "beat", "flower", "alpha", "beta"]
     names = [stack.container(one) for one in probed]
     names += [stack.container("worker", index + 1) for index in range(WORKERS)]
@@ -111,7 +111,7 @@ def healthy(stack):
 
 
 def test_claims_of_both_drivers_survive_a_killed_worker(healthy):
-    """Provision and delete through the stack; a killed container loses nothing and comes back."""
+    """The stack provisions and deletes; a killed container loses nothing and is started again."""
     stack = healthy
     with KubeApi(stack.kubeconfig) as api:
         scene = Scene(api)
@@ -140,7 +140,7 @@ def test_claims_of_both_drivers_survive_a_killed_worker(healthy):
 
 
 def test_a_crashed_process_is_started_again_by_its_restart_policy(healthy):
-    """`docker kill` counts as an operator's wish; a crash from inside does not."""
+    """Docker takes `docker kill` for an operator's decision, but not a crash of the process."""
     name = healthy.container("worker", 1)
     engine = healthy.engine
     before = engine.run("inspect", "-f", "{{.State.StartedAt}}", name)
@@ -171,7 +171,7 @@ def test_flower_lets_in_only_with_the_login(healthy):
 
 @pytest.mark.parametrize("service", ["watcher", "worker", "beat", "flower", "redis", "alpha"])
 def test_containers_are_confined(healthy, service):
-    """No root, no capability, a root file system nobody can write, no secret in the environment."""
+    """Containers have no root user, capability, writable root or secret in their environment."""
     name, engine = healthy.container(service), healthy.engine
     assert engine.run("exec", name, "id", "-u").strip() not in {"", "0"}
     status = engine.run("exec", name, "cat", "/proc/1/status")
@@ -200,14 +200,14 @@ def test_the_product_image_holds_no_tests_and_no_tools(healthy):
 
 
 def test_the_product_adds_little_to_its_base_image(engine, healthy):
-    """A tool, a test or a second copy of a library that slips in shows here first."""
+    """A tool, a test or a second copy of a library that slips into the image shows here first."""
     sizes = [
         int(engine.run("image", "inspect", "-f", "{{.Size}}", one))
         for one in ("csi-fleet", PYTHON_IMAGE)
     ]
     added = (sizes[0] - sizes[1]) / 1e6
     print(f"image: {sizes[0] / 1e6:.0f} MB, of it ours: {added:.0f} MB")
-    assert 50 < added < 165  # 7 of it are the Redis of a drop-in without one
+    assert 50 < added < 165  # 7 MB of it are the bundled Redis for sidecar mode
 
 
 def test_compose_file_holds_no_secret():

@@ -1,4 +1,4 @@
-"""The rights of every k8s/components/controller-* are enough, with the shipped users of Redis."""
+"""The permissions of each k8s/components/controller-* suffice, with the shipped Redis users."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fleet(request, tmp_path, api, driver, redis_binary):
         redis_binary,
         [driver],
         controllers=CONTROLLERS,
-        # Held by the policies to this driver.
+        # The policies restrict the worker to this driver.
         components=[*COMPONENTS, "admission-policy"],
     )
     name = "test-serves"
@@ -58,7 +58,7 @@ def fleet(request, tmp_path, api, driver, redis_binary):
 
 
 def test_every_operation_is_allowed(fleet, scene, driver):
-    """R-122, DR-012 and A-110 too: secrets, the pods of a volume in use, all finalizers."""
+    """R-122, DR-012, A-110: they need secrets, the pods of a used volume, and all finalizers."""
     scene.secret("login", user="bWU=")
     life = Life(scene, driver, "login")
     try:

@@ -1,4 +1,4 @@
-"""Plug-ins through the public API, on a real API server: the library's cases (issue 11)."""
+"""Plug-ins use the public API on a real API server; the cases are the Go library's (issue 11)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory, kubeconfig, folder, redis_binary):
-    """Two workers that serve four plug-ins and no CSI driver."""
+    """Run two workers that serve four plug-ins and no CSI driver."""
     flags = [f"--provisioner=tests.support.plugins:{one.__name__}" for one in plugins.ALL]
     env = {"TEST_PLUGIN_DIR": str(folder), "TEST_PLUGIN_TAG": TAG}
     retries = ("--retry-interval-start=200ms", "--workers=2")
@@ -37,7 +37,7 @@ def fleet(tmp_path_factory, kubeconfig, folder, redis_binary):
 
 
 def plugin(kind, folder, scene):
-    """The plug-in as the test sees it, with rules and calls of its own namespace."""
+    """Return the plug-in as the test sees it, with rules and calls of its own namespace."""
     found = kind(folder, TAG)
     found.script.namespace = scene.namespace
     return found
@@ -76,7 +76,10 @@ def volume_events(scene, name):
 
 
 def marker(scene, plugin, full):
-    """A claim that comes after, is bound after: what came before had its chance."""
+    """Create another claim and wait until it is bound.
+
+    Earlier claims have had their turn by then.
+    """
     name = f"marker-{uuid.uuid4().hex[:6]}"
     scene.claim(name, full, metadata={"labels": {"wanted": "yes"}})
     scene.wait_bound(name)
@@ -84,7 +87,7 @@ def marker(scene, plugin, full):
 
 
 def test_a_claim_becomes_a_volume_and_vanishes(plain, scene):
-    """L-040 step 9, L-100, and the name with a slash everywhere."""
+    """L-040 step 9, L-100: a plug-in whose name has a slash provisions and deletes."""
     claim = scene.claim("data", class_of(scene, plain))
     scene.wait_bound("data")
     volume = scene.volume_of(claim)
@@ -105,7 +108,10 @@ def test_a_claim_becomes_a_volume_and_vanishes(plain, scene):
 
 
 def test_c004_block_without_support_is_refused_once(plain, block, scene):
-    """L-040 step 3; C-005 for all combinations is a unit test."""
+    """L-040 step 3: the plug-in is never called.
+
+    C-005 for all combinations is a unit test.
+    """
     scene.claim("raw", class_of(scene, plain), volumeMode="Block")
     event = scene.wait_event("raw", "does not support block volume provisioning")
     assert (event["type"], event["reason"]) == ("Warning", "ProvisioningFailed")
@@ -148,7 +154,7 @@ def test_c023_c024_an_ignored_claim_waits_without_event_or_retry(plain, scene):
 
 
 def test_c038_a_threshold_gives_up_and_each_change_tries_once(plain, scene):
-    """L-016 with threshold 3: four calls, then one more for each update."""
+    """L-016: with threshold 3 there are four calls, then one more for each update of the claim."""
     plain.script.set("provision", "data", "final:disk on fire")
     full = class_of(scene, plain)
     scene.claim("data", full)
@@ -157,7 +163,7 @@ def test_c038_a_threshold_gives_up_and_each_change_tries_once(plain, scene):
         return len(plain.script.calls("provision", "data"))
 
     wait_until(lambda: calls() == 4, 30, "four attempts")
-    # The next back-off would have been 1.6 s: two claims that fail and recover take longer.
+    # The next back-off would be 1.6 s: two claims that fail and recover take longer.
     plain.script.set("provision", "later", "final:x", "final:x", "final:x", "ok")
     scene.claim("later", full)
     scene.wait_bound("later")
@@ -168,12 +174,12 @@ def test_c038_a_threshold_gives_up_and_each_change_tries_once(plain, scene):
     scene.claim("again", full)
     scene.wait_bound("again")
     assert calls() == 5
-    # Each worker process that tried counts the event in an object of its own.
+    # Each worker process that tried writes an Event object of its own.
     assert set(messages(scene, "data", "ProvisioningFailed")) == {"disk on fire"}
 
 
 def test_c026_c029_a_claim_deleted_in_background_is_finished(plain, scene):
-    """G7: the volume that may exist gets its PV, and both go."""
+    """G7: the volume that may exist gets its PV, then both are deleted."""
     plain.script.set("provision", "data", "background:still at it", "background:still", "ok")
     claim = scene.claim("data", class_of(scene, plain))
     scene.wait_event("data", "still at it")
@@ -184,7 +190,10 @@ def test_c026_c029_a_claim_deleted_in_background_is_finished(plain, scene):
 
 
 def test_c032_reschedule_takes_the_node_off(plain, scene):
-    """L-052; C-018 on the way: the node reaches the plug-in."""
+    """L-052: the claim loses its selected node, so the scheduler can choose another.
+
+    C-018 too: the plug-in receives the name of the node.
+    """
     plain.script.set("provision", "data", "reschedule:no room on this node", "ok")
     full = class_of(scene, plain, "late", volumeBindingMode="WaitForFirstConsumer")
     scene.claim("data", full)
@@ -214,7 +223,10 @@ def test_c044_invalid_argument_is_told_and_retried_slowly(plain, scene):
 
 
 def test_c054_backoff_store_deletes_what_it_cannot_save(backoff, scene):
-    """L-081: the API server refuses a PV without capacity, three times; then a good one."""
+    """L-081: the API server refuses a PV without capacity three times.
+
+    The plug-in then deletes that volume and makes another.
+    """
     backoff.script.set("provision", "data", "no-capacity", "ok")
     claim = scene.claim("data", class_of(scene, backoff))
     event = scene.wait_event("data", "Deleting the volume.")
@@ -238,10 +250,11 @@ def test_c055_backoff_store_asks_for_manual_deletion(backoff, scene):
 
 
 def test_c051_queue_store_keeps_what_it_cannot_save(plain, scene):
-    """L-080, D-040: told on the claim, and never deleted.
+    """L-080, D-040: a volume whose PV cannot be saved causes an event and is never deleted.
 
-    What the API server finds wrong in the PV itself only another answer can mend: the plug-in is
-    asked again, with its back-off. Errors of the server: `test_saving.py`, no second call.
+    If the API server finds the PV invalid, only another answer of the plug-in helps, so it is
+    called again with its back-off. After a server error there is no second call: see
+    `test_saving.py`.
     """
     plain.script.set("provision", "data", "no-capacity")
     scene.claim("data", class_of(scene, plain))
@@ -252,7 +265,7 @@ def test_c051_queue_store_keeps_what_it_cannot_save(plain, scene):
 
 
 def test_c063_a_failed_deletion_is_told_and_given_up_at_its_threshold(plain, scene):
-    """Threshold 2: three calls; a change of the PV gives one more."""
+    """With threshold 2 there are three calls; a change of the PV causes one more."""
     plain.script.set("delete", "data", "tray is stuck")
     full = class_of(scene, plain)
     claim = scene.claim("data", full)
@@ -275,7 +288,7 @@ def test_c063_a_failed_deletion_is_told_and_given_up_at_its_threshold(plain, sce
 
 
 def test_c065_without_finalizer_a_deleted_volume_is_left_alone(plain, scene):
-    """L-073 row 3: a foreign finalizer keeps the PV there, marked as deleted."""
+    """L-073 row 3: another program's finalizer keeps the PV, which is marked as deleted."""
     full = class_of(scene, plain)
     claim = scene.claim("data", full)
     scene.wait_bound("data")
@@ -291,7 +304,7 @@ def test_c065_without_finalizer_a_deleted_volume_is_left_alone(plain, scene):
 
 
 def test_c071_a_finalizer_is_rolled_back(plain, scene):
-    """L-072 last row: others stay in their order."""
+    """L-072 last row: the other finalizers stay, in their order."""
     claim = scene.claim("data", class_of(scene, plain))
     scene.wait_bound("data")
     name = f"pvc-{claim['metadata']['uid']}"
@@ -345,7 +358,7 @@ def test_c077_an_ignored_volume_stays_without_event_or_retry(plain, scene):
 
 
 def test_pause_explain_and_status_know_a_plugin(fleet, kubeconfig, plain, scene):
-    """A plug-in is a driver to all tools, the slash in its name included."""
+    """All commands treat a plug-in like a driver, although its name has a slash."""
 
     def tool(*words):
         flags = [f"--kubeconfig={kubeconfig}", f"--redis-url={fleet.redis_url}"]

@@ -1,4 +1,4 @@
-"""Every snippet of docs/custom-provisioners.md is run, in the order of the page."""
+"""Runs every snippet of docs/custom-provisioners.md in the order of the page."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def env_of(folder):
 
 @pytest.fixture
 def modules(folder, monkeypatch):
-    """Imports a file of the page."""
+    """Return a function that imports a file of the page."""
     monkeypatch.syspath_prepend(str(folder))
 
     def load(name):
@@ -81,7 +81,7 @@ def modules(folder, monkeypatch):
 
 
 def test_no_snippet_is_left_out():
-    """A new block needs a test here."""
+    """A new block on the page needs a test here."""
     assert [(one.language, one.title) for one in blocks()] == [
         ("python", "mydirs.py"),
         ("python", "check.py"),
@@ -113,11 +113,11 @@ def test_the_kit_prints_what_the_page_shows(folder):
 
 
 def test_the_ten_minutes(folder, kubeconfig, scene, redis_binary):
-    """The claim of the page is bound by the command of the page, and goes with its directory."""
+    """The page's command binds the page's claim, and deleting the claim removes its directory."""
     (run,) = commands("csi-fleet run")
     flags = shlex.split(run)[2:]
     tag = uuid.uuid4().hex[:8]
-    # Names are the page's but for a tag: the cluster of the tests is shared.
+    # The names are the page's with a tag added, because the tests share the cluster.
     source = folder / "mydirs.py"
     source.write_text(source.read_text().replace("example.com/", f"{tag}.example.com/"))
     (apply,) = commands("kubectl")
@@ -173,7 +173,7 @@ def test_the_entry_point_leads_to_the_class(modules):
 
 
 def test_the_package_of_the_page_is_found_by_its_short_name(folder, tmp_path_factory):
-    """Built as the page says, beside the other files that a reader has in the folder."""
+    """The package is built as the page says, next to the other files of the reader's folder."""
     site = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", site, "."], cwd=folder, check=True, timeout=120)

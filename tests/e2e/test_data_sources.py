@@ -1,4 +1,4 @@
-"""The data source validator as a process: rights, CRD, faults, Lease and `explain`."""
+"""The data source validator as a process: permissions, CRD, faults, Lease and `explain`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def source(kind: str = "Backup") -> dict[str, str]:
 
 
 def wanted(scene: Scene, name: str, kind: str = "Backup", storage_class: str = "") -> str:
-    """A claim that is to be filled from an object of that kind."""
+    """Create a claim that a populator has to fill from an object of that kind; return its name."""
     scene.claim(name, storage_class or f"none-{scene.namespace}", dataSourceRef=source(kind))
     return name
 
@@ -43,14 +43,14 @@ def register(api: KubeApi, kind: str = "Backup", name: str = "e2e") -> None:
 
 
 def warnings(scene: Scene, name: str) -> int:
-    """How often its owner was told."""
+    """Return how many warnings about its data source the claim has."""
     found = [one for one in scene.events(name) if one["reason"] == REASON]
     return sum(int(one["count"]) for one in found)
 
 
 @pytest.fixture
 def populators(api):
-    """Removed afterwards."""
+    """The API. All VolumePopulators are removed after the test."""
     yield api
     with suppress(KubeApiError):
         for one in api.items(POPULATORS):
@@ -58,7 +58,7 @@ def populators(api):
 
 
 def test_the_shipped_rights_are_enough(request, tmp_path, api, scene, populators, redis_binary):
-    """DV-032: accounts of k8s/, users of the shipped Redis, policies or not."""
+    """DV-032: the accounts of k8s/ and the users of the shipped Redis suffice."""
     if os.environ.get("CSI_FLEET_TEST_KUBECONFIG") or not is_as_shipped(redis_binary):
         pytest.skip("needs a control plane with RBAC of its own, and Redis 7")
     plane = request.getfixturevalue("control_plane")
@@ -80,7 +80,10 @@ def test_the_shipped_rights_are_enough(request, tmp_path, api, scene, populators
 def test_a_claim_is_explained_and_its_warning_does_not_expire(
     tmp_path, kubeconfig, api, scene, populators
 ):
-    """DVD-002, DVD-004: `no-populator`, then `waits-for-populator`; each resync writes it again."""
+    """DVD-002, DVD-004: `explain` reports `no-populator`, and each resync repeats the warning.
+
+    Once the populator is registered, the cause changes and no further warning comes.
+    """
     name = f"{scene.namespace}/data"
     with Fleet(tmp_path, kubeconfig, [], CONTROLLER, "--resync-period=2s") as fleet:
         tool = Tool(kubeconfig, fleet.redis_url)
@@ -98,7 +101,7 @@ def test_a_claim_is_explained_and_its_warning_does_not_expire(
 
 
 def test_a_cluster_without_the_crd_and_then_with_it(tmp_path, kubeconfig, api, scene):
-    """DV-006, DVT-016: silent, and all is looked at when it comes."""
+    """DV-006, DVT-016: without the CRD there is no warning; then all claims are checked."""
     name = "volumepopulators.populator.storage.k8s.io"
     api.delete(f"{CRDS}/{name}")
     wait_until(lambda: api.find(f"{CRDS}/{name}") is None, 30, "the CRD is gone")
@@ -135,9 +138,9 @@ def empty_redis(fleet: Fleet) -> None:
     "fault", [kill_workers, kill_watcher, empty_redis], ids=lambda one: one.__name__
 )
 def test_no_warning_is_lost_and_none_is_false(fault, tmp_path, kubeconfig, api, scene, populators):
-    """DVT-012, DVT-014: a fault amid sixty claims, every third of them populated.
+    """DVT-012, DVT-014: a fault occurs amid sixty claims, every third of which has a populator.
 
-    An event that a killed worker had not written yet comes at the next resync (DVD-004).
+    An event that a killed worker did not write is written at the next resync (DVD-004).
     """
     register(api)
     kinds = ["Other", "Another", "Backup"]
@@ -158,7 +161,10 @@ def test_no_warning_is_lost_and_none_is_false(fault, tmp_path, kubeconfig, api, 
 
 
 def test_it_waits_for_the_go_programs_lease(tmp_path, kubeconfig, api, scene):
-    """DV-031: a stranger holds it; when he lets go, what came meanwhile is told."""
+    """DV-031: while another program holds the Lease nothing is written.
+
+    Then claims made meanwhile get their warning.
+    """
     path = f"/apis/coordination.k8s.io/v1/namespaces/{scene.namespace}/leases"
     name = "data-source-validator-leader"
     body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}

@@ -1,4 +1,4 @@
-"""The arguments of real drivers' csi-provisioner containers start our worker as they are."""
+"""The arguments of real drivers' csi-provisioner containers start our worker without a change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.test_driver_arguments import ARGUMENTS
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_dp005_arguments_of_the_driver_provision(name, tmp_path, kubeconfig, scene):
-    """Only what names a place on the node is another here: socket, port, namespace of the Lease."""
+    """Only flags that name a place on the node differ here: socket, port, Lease namespace."""
     places = {
         "--http-endpoint": f"127.0.0.1:{free_port()}",
         "--leader-election-namespace": scene.namespace,

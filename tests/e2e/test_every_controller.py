@@ -1,4 +1,4 @@
-"""Every controller in both ways to run: what is promised for one operation holds for all eight."""
+"""Runs all controllers in both modes: each guarantee holds for all eight operations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def drivers():
 
 @contextmanager
 def fleet_of(mode, directory, kubeconfig, drivers, *flags):
-    """One program with all controllers; central mode reads a drivers file."""
+    """Run one program with all controllers. Central mode reads a drivers file."""
     directory.mkdir(exist_ok=True)
     file = directory / "drivers.yaml"
     lines = [f"- {{name: {one.name}, endpoint: {one.address}}}\n" for one in drivers]
@@ -47,7 +47,10 @@ def all_done(life):
 
 @pytest.mark.parametrize("mode", ["sidecar", "central"])
 def test_a_paused_driver_waits_alone(mode, kubeconfig, scene, drivers, tmp_path):
-    """One call of each for the one; none for the other, and `explain` says why, until `resume`."""
+    """The paused driver gets no call, and `explain` says why; the other gets one per operation.
+
+    After `resume`, the paused driver gets its calls too.
+    """
     paused, other = lives = [Life(scene, one) for one in drivers]
     with fleet_of(mode, tmp_path, kubeconfig, drivers) as fleet:
         try:
@@ -69,11 +72,14 @@ def test_a_paused_driver_waits_alone(mode, kubeconfig, scene, drivers, tmp_path)
         finally:
             for life in lives:
                 life.clean_up()
-            scene.clean_up()  # while somebody is there to do it
+            scene.clean_up()  # while a worker runs that can delete the volumes
 
 
 def test_sigterm_ends_no_call(kubeconfig, scene, drivers, tmp_path):
-    """A-008, SNA-110, SND-028, DA-031: exit code 0, all is saved, nothing is called afterwards."""
+    """A-008, SNA-110, SND-028, DA-031: after SIGTERM all running calls finish and are saved.
+
+    The program exits with 0 and starts no further call.
+    """
     life = Life(scene, drivers[0])
     with fleet_of("sidecar", tmp_path, kubeconfig, drivers[:1]) as fleet:
         life.prepare()
@@ -83,7 +89,8 @@ def test_sigterm_ends_no_call(kubeconfig, scene, drivers, tmp_path):
         signalled = time.time()
         assert fleet.stop() == 0
         assert [c.method for c in life.driver.calls() if c.started_at > signalled] == []
-        # The cluster binds the claim by itself, and takes the object of the snapshot's own side.
+        # The cluster binds the claim itself. The snapshot controller may still have to update its
+        # objects.
         left = set(life.undone()) - {"create"}
         assert left <= {"snapshot", "delete-snapshot"}
         fleet.start()
@@ -99,7 +106,7 @@ def workers_killed(fleet, driver):
 
 
 def worker_frozen(fleet, driver):
-    """Longer than a lease: others go on, and the frozen one wakes up as a zombie."""
+    """Freeze a worker for longer than its lease, so that others take over before it continues."""
     pids = fleet.workers()[:1]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -125,7 +132,7 @@ def driver_killed(fleet, driver):
 )
 @pytest.mark.parametrize("mode", ["sidecar", "central"])
 def test_nothing_is_doubled_lost_or_left(mode, fault, kubeconfig, scene, drivers, tmp_path):
-    """Eight calls under way and one fault: each ends once, nobody calls twice at a time."""
+    """A fault occurs during eight calls: each operation finishes once and no two calls overlap."""
     life = Life(scene, drivers[0])
     before = len(life.driver.concurrent_calls())
     with fleet_of(mode, tmp_path, kubeconfig, drivers[:1], "--workers=2") as fleet:
@@ -141,12 +148,12 @@ def test_nothing_is_doubled_lost_or_left(mode, fault, kubeconfig, scene, drivers
             life.clean_up()
             scene.clean_up()
         wait_until(lambda: life.driver.volumes() == {}, 60, "no volume is left")
-        # After a death the deletion waits for the deadline of the dead worker's call, a minute.
+        # If a worker died, the deletion waits until the deadline of its call, a minute later.
         wait_until(lambda: life.driver.snapshots() == {}, 120, "no snapshot is left")
 
 
 def owners(operation):
-    """Whose Leases must be free before the driver is asked for it."""
+    """Return the controllers whose Leases must be free before the operation."""
     (spec,) = (one for one in catalogue.SPECS for kind in one.kinds if operation in kind.operations)
     return {spec.name} | ({"snapshot-controller"} if spec.name == "snapshotter" else set())
 
@@ -154,7 +161,10 @@ def owners(operation):
 def test_each_controller_waits_for_the_holder_of_its_own_lease(
     kubeconfig, scene, drivers, tmp_path
 ):
-    """M-020: strangers hold all of them and go one after the other; nothing is asked too early."""
+    """M-020: another program holds all Leases and releases one after the other.
+
+    No driver call comes before its Lease is free.
+    """
     driver = drivers[0]
     life, specs = Life(scene, driver), catalogue.choose(CONTROLLERS)
     leases = {one.name: one.lease_name(driver.name) for one in specs if one.lease_name is not None}
@@ -176,7 +186,7 @@ def test_each_controller_waits_for_the_holder_of_its_own_lease(
             for name, lease in leases.items():
                 wanted = {one for one in life.operations() if owners(one) <= free}
                 wait_until(lambda wanted=wanted: not wanted & {*life.undone()}, 60, f"{wanted}")
-                let_pass(2)  # longer than a look at a Lease
+                let_pass(2)  # longer than the interval between two reads of a Lease
                 early = {one: count for one, count in life.called().items() if one not in wanted}
                 assert set(early.values()) <= {0}, (name, early)
                 free.add(name)
@@ -190,7 +200,10 @@ def test_each_controller_waits_for_the_holder_of_its_own_lease(
 
 @pytest.mark.parametrize("end", [Process.stop, Process.kill], ids=lambda one: one.__name__)
 def test_replicas_that_bring_their_own_redis_take_turns(end, kubeconfig, scene, drivers, tmp_path):
-    """As charts run them, two and with `--leader-election`: neither sees the other's calls."""
+    """Two replicas with `--leader-election`, as charts run them: only one calls the drivers.
+
+    Neither sees the other's calls in its own Redis.
+    """
     flags = leader_flags(scene.namespace)
     lives = [Life(scene, one) for one in drivers]
     before = sum(len(one.concurrent_calls()) for one in drivers)

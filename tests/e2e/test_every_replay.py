@@ -1,8 +1,9 @@
-"""All records of a driver, of all its operations, put back later by each user of Redis (SEC2-1).
+"""Each Redis user puts all records of a driver's operations back later (SEC2-1).
 
-`Life` asks for one of everything. The first call of each gets no answer and the second is slow;
-meanwhile everything that Redis keeps of the driver is copied, and the ConfigMaps of its attempts
-too. Put back later, none of it changes an object, a volume or a snapshot, or leads to a call.
+`Life` requests one of every operation. The first call of each gets no answer and the second is
+slow. Meanwhile the test copies everything that Redis stores about the driver, and the intent copies
+in ConfigMaps. When a user puts these back later, no object, volume or snapshot changes, and no call
+is made.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ GROUP_API = f"/apis/{GROUPS}"
 GROUP_CONTENTS = f"{GROUP_API}/volumegroupsnapshotcontents"
 COPIES = f"/api/v1/namespaces/{RECORDS}/configmaps"
 FAMILIES = {name for name, test in REPLAYED.items() if test == EVERY}
-# Not ControllerUnpublishVolume: of a volume that is published nowhere it may be repeated.
+# ControllerUnpublishVolume is left out: it may be repeated for a volume that is published nowhere.
 EFFECTS = ("Create", "Delete", "ControllerPublish", "ControllerExpand", "ControllerModify")
 WRITES = {
     "hash": lambda client, place, field, raw: client.hset(place, field, raw),
@@ -87,7 +88,7 @@ def fleet(tmp_path_factory, control_plane, redis_binary, driver):
 
 
 class Everything(Life):
-    """With a snapshot of a group."""
+    """A life with a group snapshot."""
 
     def operations(self):
         return super().operations() | {
@@ -126,7 +127,7 @@ class Everything(Life):
 
 
 class Attacker:
-    """Copies what Redis keeps of the driver, and puts it back as any of the users."""
+    """Copies what Redis stores about the driver, and puts it back as one of the Redis users."""
 
     def __init__(self, fleet, life):
         self.fleet, self.life, self.api = fleet, life, life.api
@@ -139,7 +140,7 @@ class Attacker:
 
     @contextmanager
     def copying(self):
-        """Everything of the driver, as it is while the block runs; each value that it has."""
+        """Copy every value that the driver's records have while the block runs."""
         is_over = threading.Event()
 
         def copy():
@@ -166,7 +167,7 @@ class Attacker:
             self.copies.setdefault(one["metadata"]["name"], one)
 
     def rows(self):
-        """(place, field, value, key) by family; of each the first and the last value."""
+        """Return (place, field, value, key) by family, with each first and last value."""
         rows = {name: [] for name in sorted(FAMILIES)}
         for (name, place, field), raws in self.found.items():
             key = self._key(name, field, raws[0])
@@ -180,7 +181,11 @@ class Attacker:
         return field.decode() if family in {"marks", "memos"} else ""
 
     def unsaved(self, intents):
-        """Of the moment between the driver's answer and the save nothing is copied in time."""
+        """Yield an unsaved PV for the first intent.
+
+        It exists in Redis only between the driver's answer and the save, which is too short to copy
+        it.
+        """
         for _, field, raw, key in intents[:1]:
             volume = self.api.get(f"{VOLUMES}/{field.decode()}")
             kept = {name: volume[name] for name in ("apiVersion", "kind", "spec")}
@@ -190,7 +195,7 @@ class Attacker:
             yield place, field, self.seal.close(UNSAVED, field.decode(), tenant_of(raw), text), key
 
     def put_back(self, user, rows):
-        """What of it the user is allowed to write; then all keys are worked on."""
+        """Write the rows that the user is allowed to write, and wait for their reconciles."""
         written = False
         with self.fleet.redis.client(user) as client:
             for place, field, raw, _ in rows:
@@ -201,7 +206,7 @@ class Attacker:
         return written
 
     def work(self, rows):
-        """The keys of all rows are worked on."""
+        """Queue the keys of all rows and wait until they were reconciled."""
         keys = sorted({key for _, _, _, key in rows if key})
         self.queue.add(map(Key.parse, keys))
         wait_until(lambda: not any(map(self._is_waiting, keys)), 60, "all keys were worked on")
@@ -210,7 +215,7 @@ class Attacker:
         return any(self.tester.hexists(f"csifleet:{name}", key) for name in ("since", "leases"))
 
     def make_copies_again(self):
-        """As an administrator does from a backup: no user of Redis can."""
+        """Restore the ConfigMaps as an administrator does from a backup; no Redis user could."""
         for name, one in self.copies.items():
             metadata = {part: one["metadata"].get(part) for part in ("labels", "annotations")}
             kind = {"apiVersion": "v1", "kind": "ConfigMap", "data": one["data"]}
@@ -224,7 +229,7 @@ class Attacker:
 
 
 def state(life):
-    """All objects of the driver, its storage, and how often it was asked for an effect."""
+    """Return all objects of the driver, its storage, and how often each effect was requested."""
     api, driver = life.api, life.driver
     paths = (VOLUMES, CONTENTS, GROUP_CONTENTS, ATTACHMENTS, life.scene.claims_path)
     objects = {
@@ -265,7 +270,7 @@ def ended(life):
 
 
 def kept(life):
-    """As runbooks say: all data stays in the storage, and every object goes."""
+    """The data stays in the storage and every object is deleted, as runbooks describe it."""
     api, driver = life.api, life.driver
     for one in life.cluster.attachments():
         api.delete(f"{ATTACHMENTS}/{one['metadata']['name']}")
@@ -299,7 +304,7 @@ def own(api, path, driver):
 
 
 def handed_over(life):
-    """Other objects name the same volumes, snapshots and publication."""
+    """Other objects now name the same volumes, snapshots and publication."""
     kept(life)
     api, driver = life.api, life.driver
     for number, handle in enumerate(driver.volumes()):
@@ -342,13 +347,13 @@ def of_another_cluster(life):
 
 
 def elsewhere(attacker, rows):
-    """The records as another cluster with the same keys would have them: of other uids."""
+    """Yield the records as another cluster with this signing key has them: with other UIDs."""
     for name, records in rows.items():
         for place, field, raw, key in records:
             if not key or not isinstance(raw, bytes):
                 continue
             if not (match := re.search(r"\w{8}(-\w{4}){3}-\w{12}", key)):
-                continue  # of no object
+                continue  # it belongs to no object
             uid = match[0]
             other = f"{uid[:-4]}{'1111' if uid.endswith('0000') else '0000'}"
             text = content(raw).decode().replace(uid, other).encode()
@@ -358,7 +363,7 @@ def elsewhere(attacker, rows):
 
 
 def taken(fleet, life, meanwhile=lambda _: None):
-    """Everything was asked for, with one lost answer each; what Redis had of it meanwhile."""
+    """Run every operation, with one lost answer each; return what Redis stored meanwhile."""
     attacker = Attacker(fleet, life)
     life.prepare()
     life.answer_all({"code": "DEADLINE_EXCEEDED", "times": 1}, {"delay_seconds": 1})

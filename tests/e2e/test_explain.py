@@ -1,4 +1,4 @@
-"""`csi-fleet explain`: the text a person reads for each cause, on a real API server (issue 10)."""
+"""Checks the text of `csi-fleet explain` for each cause, on a real API server (issue 10)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 
 LATE = {"volumeBindingMode": "WaitForFirstConsumer"}
 ZONE = "zone.example.org/zone"
-# Nothing is tried again by itself while a test looks at it, however slow the machine is.
+# No retry comes during a test, however slow the machine is.
 FLAGS = ("--workers=1", "--worker-threads=2", "--timeout=60s", "--retry-interval-start=120s")
 
 
@@ -41,7 +41,7 @@ def driver(driver_of_file):
 
 @pytest.fixture(scope="module")
 def slow():
-    """A driver for one test that keeps its two places taken."""
+    """A driver for one test, slow enough to keep its two slots occupied."""
     with DirectoryDriver() as driver:
         driver.set_rules({"method": "CreateVolume", "delay_seconds": 40})
         yield driver
@@ -61,13 +61,13 @@ def tool(fleet, kubeconfig):
 
 @pytest.fixture
 def plain(scene, driver):
-    """A class of the driver that binds at once."""
+    """A class of the driver that binds immediately."""
     return scene.storage_class(driver.name, "plain")
 
 
 @pytest.fixture
 def node(api, scene):
-    """A node of the scene's name, without CSINode."""
+    """A node named after the scene, without a CSINode."""
     metadata = {"name": scene.name}
     api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
     yield scene.name
@@ -83,7 +83,7 @@ def csi_node(api, name: str, driver: str, *keys: str) -> None:
 
 
 def test_bound_with_the_timeline(tool, scene, plain, driver):
-    """Seen, queued, taken by, each RPC with duration and code, saved, bound."""
+    """The timeline shows each step in order, and each RPC with its duration and code."""
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 0.2})
     scene.claim("data", plain)
     scene.wait_bound("data")
@@ -114,7 +114,7 @@ def test_bound_with_the_timeline(tool, scene, plain, driver):
 
 
 def test_a_wrong_name_gets_a_hint(tool, scene, plain):
-    """No such claim, no namespace, wrong namespace, misspelt claim, class, driver."""
+    """A name that does not exist gets a hint: claim, namespace, class or driver."""
     done = tool.run("explain", "pvc", f"{scene.namespace}/nothing")
     assert (done.returncode, done.stderr) == (1, "")
     assert f"There is no claim {scene.namespace}/nothing." in done.stdout
@@ -152,7 +152,7 @@ def test_redis_away_is_one_line(scene, plain, kubeconfig):
     away = Tool(kubeconfig, "redis://127.0.0.1:1/0")
     done = away.run("explain", "pvc", f"{scene.namespace}/data")
     assert done.returncode == 1
-    causes = (": redis-away\n", ": binding\n", ": bound\n")  # it is bound meanwhile
+    causes = (": redis-away\n", ": binding\n", ": bound\n")  # the claim may be bound meanwhile
     assert any(one in done.stdout for one in causes)
     assert done.stderr.count("\n") == 1
     for command in (["status"], ["failed"]):
@@ -219,7 +219,7 @@ def test_pod_without_a_node(tool, scene, driver, api, fleet):
 
 
 def test_a_node_that_does_not_do_gives_the_claim_back(tool, scene, zoned, api, node):
-    """No CSINode, then one without the driver, then a node without the driver's label."""
+    """The claim is given back if the node has no CSINode, driver or topology label."""
     name = f"{scene.namespace}/data"
     scene.claim("data", scene.storage_class(zoned.name, "late", **LATE))
     given_back = "Provisioning failed for the node that the scheduler chose"
@@ -244,7 +244,7 @@ def test_no_node_has_the_drivers_topology(tool, scene, zoned):
 
 
 def explained(tool, name: str) -> str:
-    """The sentence of the cause alone."""
+    """Return only the sentence about the cause."""
     return tool.json("explain", "pvc", name)["text"]
 
 
@@ -269,7 +269,7 @@ def test_quota_used_up(tool, scene, plain, api, fleet):
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata}
     api.create({**quota, "spec": {"hard": hard}})
     path = f"/api/v1/namespaces/{scene.namespace}/resourcequotas/few"
-    # What the quota controller writes, which a test's control plane may not run.
+    # The test writes the status, because its control plane may have no quota controller.
     api.patch(f"{path}/status", {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}})
     scene.claim("one", plain)
     with pytest.raises(KubeApiError, match="exceeded quota"):
@@ -445,7 +445,7 @@ def test_kept_volume_and_foreign_volume(tool, scene, driver, api, fleet):
 
 
 def test_dead_driver_then_no_worker(tmp_path, scene, kubeconfig, redis_binary):
-    """A driver that died, then nobody at all."""
+    """A dead driver is named as the cause; once no worker runs, that is the cause."""
     folder = tmp_path / "redis"
     folder.mkdir()
     own_redis = RedisServer(redis_binary, folder).start()
@@ -460,7 +460,7 @@ def test_dead_driver_then_no_worker(tmp_path, scene, kubeconfig, redis_binary):
                 text = own.wait_cause("pvc", name, "driver-lost")
                 assert f'No worker is connected to driver "{driver.name}"' in text
                 assert "-> Check the driver's pod and log." in text
-        # With nobody alive the queue's clock goes on by a second at most for each `explain`.
+        # If no worker runs, each `explain` advances the queue's clock by a second at most.
         text = own.wait_cause("pvc", name, "no-worker", 180)
         assert "No csi-fleet worker is running" in text
     finally:
@@ -468,7 +468,10 @@ def test_dead_driver_then_no_worker(tmp_path, scene, kubeconfig, redis_binary):
 
 
 def test_pending_groups_what_explain_explains(tool, scene, driver, fleet):
-    """The same words as explain's, by cause; a driver's and a namespace's; `failing` in status."""
+    """`pending` groups by cause with the words of `explain`, and filters by driver and namespace.
+
+    `status` shows the driver as `failing`.
+    """
     driver.set_rules({"method": "CreateVolume", "code": "INTERNAL", "message": "disk on fire"})
     for number in range(3):
         scene.claim(f"lost-{number}", "no-such-class-x")
@@ -508,7 +511,7 @@ def test_a_driver_a_class_and_a_namespace(tool, scene, plain, driver):
 
 
 def test_a_claim_that_is_deleted_while_its_volume_is_made(tool, scene, plain, driver):
-    """The work is shown until its end, and the end for an hour."""
+    """`explain` shows the work until it ends, and its result for an hour."""
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 25})
     scene.claim("short", plain)
     name = f"{scene.namespace}/short"

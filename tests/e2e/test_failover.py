@@ -1,4 +1,4 @@
-"""Redis is promoted, or empty, while people rely on it: one volume per claim, and pauses hold."""
+"""Redis fails over or loses its data during work: each claim gets one volume, and pauses stay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLAIMS = 30
 
 @pytest.fixture
 def driver():
-    """Of this test alone: nobody else may serve it."""
+    """A driver for one test, because no other program may serve it."""
     with DirectoryDriver() as driver:
         yield driver
 
@@ -25,7 +25,10 @@ def driver():
 def test_the_master_is_killed_while_claims_are_at_work(
     tmp_path, kubeconfig, driver, scene, redis_binary, lags
 ):
-    """The sentinels promote the replica, which in the second case lacks what came last."""
+    """The sentinels promote a replica.
+
+    In the second case the replica is missing the latest writes.
+    """
     driver.set_rules({"method": "CreateVolume", "delay_seconds": [0.2, 1.5]})
     names = [f"c{number}" for number in range(CLAIMS)]
     with ReplicatedRedis(redis_binary, tmp_path / "redis") as replicated:
@@ -47,7 +50,7 @@ def test_the_master_is_killed_while_claims_are_at_work(
 
 
 def test_a_pause_holds_over_a_wipe_of_redis(tmp_path, kubeconfig, driver, scene, own_redis):
-    """OPS-1: the operator works at the array while the node of Redis is drained."""
+    """OPS-1: an operator works at the array while the node of Redis is drained."""
     with (
         DirectoryDriver() as other,
         Fleet(tmp_path, kubeconfig, [driver, other], redis_url=own_redis.url) as fleet,

@@ -1,4 +1,4 @@
-"""Flower in a real browser: login required, claims found by name, nothing can be changed."""
+"""Flower in a real browser: it requires a login, finds claims by name and changes nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fleet(tmp_path_factory, kubeconfig, driver_of_file, redis_binary):
 
 @pytest.fixture(scope="module")
 def flower(fleet, kubeconfig, tmp_path_factory):
-    """Its address without the login; it reads the API server for the page /fleet."""
+    """Flower's address without the login. It reads the API server for the page /fleet."""
     port, directory = free_port(), tmp_path_factory.mktemp("flower")
     process = start_process(
         "flower",
@@ -74,7 +74,7 @@ def signed_in(url: str, path: str) -> str:
 
 @pytest.fixture(scope="module")
 def known_worker(flower, fleet):
-    """Flower receives events, and has asked the worker for those of its tasks."""
+    """Wait until Flower receives events and the worker sends its task events."""
     app = make_app(parse("worker", [f"--redis-url={fleet.redis_url}"], {}))
 
     def is_asked():
@@ -92,7 +92,7 @@ def api(url: str, path: str):
 
 
 def tasks_of(url: str, scene) -> dict[str, list[dict]]:
-    """Flower's tasks of the scene's claims, by name of the claim."""
+    """Return Flower's tasks of the scene's claims, by name of the claim."""
     found: dict[str, list[dict]] = {}
     for task in api(url, f"/api/tasks?search=args:{scene.namespace}").values():
         place, _, name = (task["args"] or "").split(" ")[0].partition("/")
@@ -102,13 +102,13 @@ def tasks_of(url: str, scene) -> dict[str, list[dict]]:
 
 
 def orders(url: str, scene, state: str) -> list[dict]:
-    """Flower's tasks of the claim `orders` that have been in a state, `failed` or `retried`."""
+    """Return Flower's tasks of the claim `orders` that were once `failed` or `retried`."""
     return [one for one in tasks_of(url, scene).get("orders", []) if one[state]]
 
 
 @pytest.fixture
 def claim(scene, driver_of_file, known_worker):
-    """A claim that was provisioned while Flower looked."""
+    """A claim that was provisioned while Flower received events."""
     name = "orders-db"
     scene.claim(name, scene.storage_class(driver_of_file.name))
     scene.wait_bound(name)
@@ -142,7 +142,7 @@ def test_a_claims_task_is_found_by_its_name(flower, claim, driver_of_file):
 
 
 def test_each_key_is_a_task_of_its_own(flower, fleet, scene, known_worker, driver_of_file):
-    """Also those that a thread takes when it ended the one before, without a message."""
+    """This includes a key that a thread takes after another key, without a message of its own."""
     storage_class = scene.storage_class(driver_of_file.name)
     names = [f"many-{number}" for number in range(12)]
     for name in names:
@@ -162,7 +162,7 @@ def test_each_key_is_a_task_of_its_own(flower, fleet, scene, known_worker, drive
 
 
 def test_a_failed_pass_is_a_failed_task_with_its_cause(flower, scene, driver_of_file, known_worker):
-    """FAILURE with the driver's words; SUCCESS only where the claim has its volume."""
+    """The task is FAILURE with the driver's message; SUCCESS comes only with the volume."""
     rule = {"method": "CreateVolume", "code": "INTERNAL", "message": "pool p1 is degraded"}
     driver_of_file.set_rules(rule)
     storage_class = scene.storage_class(driver_of_file.name)
@@ -191,7 +191,7 @@ def test_a_failed_pass_is_a_failed_task_with_its_cause(flower, scene, driver_of_
 
 
 def test_a_pass_that_waits_is_a_retried_task(flower, scene, driver_of_file, known_worker):
-    """Its driver went away in the call: nothing has failed, and nothing succeeded."""
+    """The driver disappears during the call: the task neither failed nor succeeded."""
     driver_of_file.set_rules({"method": "CreateVolume", "hang": True, "times": 1})
     scene.claim("orders", scene.storage_class(driver_of_file.name))
     wait_until(lambda: driver_of_file.calls("CreateVolume"), 30, "CreateVolume has begun")
@@ -218,7 +218,7 @@ def test_neither_ticks_nor_wake_ups_are_tasks(flower, scene, driver_of_file, kno
 def test_the_broker_page_has_the_lengths_of_the_drivers_queues(
     flower, scene, fleet, driver_of_file, kubeconfig
 ):
-    """As `status` counts them; a list of Celery's would hold one message."""
+    """The lengths are those of `status`; Celery's own list would hold one message."""
     tool = Tool(kubeconfig, fleet.redis_url)
     tool.ok("pause", f"--driver={driver_of_file.name}", "--reason=upgrade")
     queue = f"drv.{driver_of_file.name}"
@@ -251,7 +251,11 @@ def test_the_broker_page_has_the_lengths_of_the_drivers_queues(
 
 
 def assert_nothing_is_left(redis_url: str) -> None:
-    """Celery fetches as many messages as it has threads: what it forgot to end would be missing."""
+    """Wait until no worker holds a task.
+
+    Celery fetches as many messages as it has threads, so each message that is never acknowledged
+    costs a thread.
+    """
     app = make_app(parse("worker", [f"--redis-url={redis_url}"], {}))
     inspect = app.control.inspect(timeout=10)
 
@@ -266,7 +270,7 @@ def assert_nothing_is_left(redis_url: str) -> None:
 
 
 def test_screens_for_the_documentation(flower, claim, tmp_path):
-    """Written to docs/images with UPDATE_IMAGES=1, else only made."""
+    """Take screenshots; UPDATE_IMAGES=1 writes them to docs/images."""
     folder = IMAGES if os.environ.get("UPDATE_IMAGES") == "1" else tmp_path
     folder.mkdir(exist_ok=True)
     for name, path in (("flower-tasks", "/tasks"), ("flower-workers", "/")):
@@ -294,7 +298,7 @@ def test_nothing_can_be_changed(flower, path):
 
 @pytest.fixture
 def sick(scene, driver_of_file, known_worker):
-    """Claims that wait for two causes."""
+    """Claims that wait for two different causes."""
     rule = {"method": "CreateVolume", "code": "INTERNAL", "message": "pool p1 is degraded"}
     driver_of_file.set_rules(rule)
     storage_class = scene.storage_class(driver_of_file.name)
@@ -321,7 +325,10 @@ def test_the_page_fleet_needs_the_login(flower):
 def test_the_page_fleet_shows_drivers_what_waits_and_why(
     flower, fleet, sick, kubeconfig, driver_of_file, tmp_path
 ):
-    """What the commands say, in a browser; each link leads to a page; pictures for the docs."""
+    """The page shows what the commands print, and each of its links leads to a page.
+
+    With UPDATE_IMAGES=1 the test writes pictures for the docs.
+    """
     page = wait_until(
         lambda: (text := page_text(signed_in(flower, "/fleet"))) and "3 x " in text and text,
         60,
@@ -356,7 +363,7 @@ def test_the_page_fleet_shows_drivers_what_waits_and_why(
 
 
 def test_the_page_fleet_by_keyboard_and_on_a_narrow_screen(flower, sick):
-    """Links, a field and a button alone, in reading order; nothing is wider than a phone."""
+    """The page uses only links, a field and a button in reading order, and fits a phone's width."""
     page = page_text(signed_in(flower, "/fleet"))
     assert "<script" not in page
     assert not re.findall(r'tabindex="[1-9]|onclick|<div role="button"', page)

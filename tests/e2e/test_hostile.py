@@ -1,4 +1,4 @@
-"""Drivers that answer nonsense and objects at their limits: a clear event, no leak, still alive."""
+"""Drivers answer nonsense and objects reach their limits: an event says so, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def answer(**volume):
 
 
 def is_left(driver, claim):
-    """Whether the driver holds a volume for the claim."""
+    """Return True if the driver holds a volume for the claim."""
     name = f"pvc-{claim['metadata']['uid']}"
     return name in {one["name"] for one in driver.volumes().values()}
 
@@ -29,7 +29,7 @@ def wait_nothing_left(driver, claim, timeout_seconds=20):
 
 
 def context_of_bytes(value: bytes) -> bytes:
-    """A response whose volume_context holds a value that is no UTF-8."""
+    """Return a response with a value in volume_context that is not UTF-8."""
     plain = answer(volume_id="v-bad", volume_context={"key": "x" * len(value)})
     return plain.SerializeToString().replace(b"x" * len(value), value)
 
@@ -65,7 +65,10 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("unusable", "text"), UNUSABLE)
 def test_an_unusable_answer(fleet, driver, scene, unusable, text):
-    """Told on the claim; the next, good answer is used; the claim's deletion leaves nothing."""
+    """The claim gets an event, and the next good answer is used.
+
+    Deleting the claim leaves nothing.
+    """
     driver.answer_with("CreateVolume", unusable)
     claim = scene.claim("data", scene.storage_class(driver.name))
     event = wait_until(
@@ -90,7 +93,10 @@ def test_an_unusable_answer(fleet, driver, scene, unusable, text):
 
 
 def test_an_unusable_answer_and_a_deleted_claim_leave_nothing(fleet, driver, scene):
-    """The API server would refuse the PV for good: the volume is deleted, with or without claim."""
+    """The API server would always refuse the PV, so the volume is deleted.
+
+    That does not depend on the claim.
+    """
     before = len(driver.calls("DeleteVolume"))
     driver.answer_with(
         "CreateVolume", answer(volume_id="v", volume_context={"key": "x" * 5 * MIB}), skip_work=True
@@ -119,7 +125,7 @@ def test_the_largest_capacity(fleet, driver, scene):
 
 
 def test_t089_d020_the_wrong_content_source_is_cleaned_up(fleet, driver, scene):
-    """D-020: a volume of other content than asked for is deleted, never handed out."""
+    """D-020: a volume whose content differs from the request is deleted and never used."""
     full = scene.storage_class(driver.name)
     source = scene.claim("source", full)
     scene.wait_bound("source")
@@ -143,7 +149,7 @@ def test_t089_d020_the_wrong_content_source_is_cleaned_up(fleet, driver, scene):
 
 
 def test_a_response_after_the_deadline_is_one_volume(fleet, driver, scene):
-    """The late answer belongs to nobody; the repeated call finds the same volume."""
+    """The late answer is dropped, and the repeated call finds the same volume."""
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 4, "after_work": True, "times": 1})
     before = set(driver.volumes())
     scene.claim("data", scene.storage_class(driver.name))
@@ -153,7 +159,7 @@ def test_a_response_after_the_deadline_is_one_volume(fleet, driver, scene):
 
 
 def test_objects_at_their_limits(fleet, driver, scene):
-    """Names of 253 and annotations of 200 kB pass through Redis, ConfigMap, PV and event."""
+    """Names of 253 characters and annotations of 200 kB fit into Redis, ConfigMap, PV and event."""
     name = f"{'a' * 250}-0"
     full = scene.storage_class(
         driver.name,
@@ -173,7 +179,10 @@ def test_objects_at_their_limits(fleet, driver, scene):
 
 
 def test_c008_a_missing_class_is_told_and_found_later(fleet, driver, scene):
-    """P-803 leaves the event to the cluster's own controller; ours retries until it exists."""
+    """P-803: the cluster's own controller writes the event; csi-fleet retries.
+
+    It provisions once the class exists.
+    """
     full = f"{scene.name}-late"
     scene.claim("data", full, metadata={"annotations": {ANN_STORAGE_PROVISIONER: driver.name}})
     wait_until(
@@ -187,7 +196,7 @@ def test_c008_a_missing_class_is_told_and_found_later(fleet, driver, scene):
 
 
 def test_a_class_replaced_while_a_call_may_run_leaks_nothing(fleet, driver, scene):
-    """Another provisioner's class of the same name does not make us forget the volume."""
+    """If another provisioner's class takes the name, the volume is still deleted with its claim."""
     driver.set_rules({"method": "CreateVolume", "code": "DEADLINE_EXCEEDED", "after_work": True})
     full = scene.storage_class(driver.name, "swap")
     claim = scene.claim("data", full)
@@ -203,7 +212,7 @@ def test_a_class_replaced_while_a_call_may_run_leaks_nothing(fleet, driver, scen
 
 
 def test_c031_a_claim_re_created_under_its_name(fleet, driver, scene):
-    """Two claims, two volumes; the old one's is reclaimed."""
+    """Each of the two claims gets its own volume; the deleted claim's volume is reclaimed."""
     driver.set_rules(
         {"method": "CreateVolume", "code": "DEADLINE_EXCEEDED", "after_work": True, "times": 1}
     )
@@ -221,7 +230,7 @@ def test_c031_a_claim_re_created_under_its_name(fleet, driver, scene):
 
 
 def test_c058_a_volume_of_that_name_for_another_claim(fleet, driver, scene):
-    """Told, never taken over; saved once the stranger is gone."""
+    """The other claim's PV causes an event and stays; once it is gone, the new PV is saved."""
     full = scene.storage_class(driver.name, "late", volumeBindingMode="WaitForFirstConsumer")
     claim = scene.claim("data", full)
     name = f"pvc-{claim['metadata']['uid']}"

@@ -1,6 +1,6 @@
-"""A driver that answers every field of every call at its worst: other drivers notice nothing.
+"""A driver answers every field of every call with hostile values; other drivers are unaffected.
 
-The answers are made from the definition of CSI (tests/support/hostile_answers.py).
+The answers are generated from the definition of CSI (tests/support/hostile_answers.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def is_open(claim):
 
 
 def bind(scene, storage_class, name):
-    """Claims of the other driver; waits until all are bound."""
+    """Create claims of the other driver and wait until all are bound."""
     names = [f"{name}-{number}" for number in range(OTHERS)]
     for one in names:
         scene.claim(one, storage_class)

@@ -1,4 +1,4 @@
-"""A roll-over from csi-provisioner and back by way of its Lease (M-020, F-020)."""
+"""The Lease hands work over from csi-provisioner and back (M-020, F-020)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.engine.leasename import lease_name
 def test_m020_work_waits_for_a_foreign_holder_and_the_lease_is_given_back(
     tmp_path, kubeconfig, scene, redis_binary
 ):
-    """F-020: nothing is asked of the driver while a csi-provisioner may still be at work."""
+    """F-020: the driver gets no call while a csi-provisioner might still be working."""
     with DirectoryDriver() as driver:
         name = lease_name(driver.name)
         path = f"/apis/coordination.k8s.io/v1/namespaces/{scene.namespace}/leases/{name}"
@@ -49,34 +49,37 @@ def test_m020_work_waits_for_a_foreign_holder_and_the_lease_is_given_back(
             spec = scene.api.get(path)["spec"]
             assert "_" in spec["holderIdentity"]
             assert spec["leaseDurationSeconds"] == 4
-            # Who stops earlier cannot know that no other worker stands behind the Lease.
+            # A worker that stops earlier cannot know that no other worker relies on the Lease.
             wait_until(lambda: held_seconds(scene, path) > 3, 20, "the others had time to speak")
             fleet.stop()
         assert not scene.api.get(path)["spec"].get("holderIdentity")
 
 
 def held_seconds(scene, path):
-    """From taking the Lease to its last renewal."""
+    """Return the seconds from acquiring the Lease to its last renewal."""
     spec = scene.api.get(path)["spec"]
     taken, renewed = (datetime.fromisoformat(spec[name]) for name in ("acquireTime", "renewTime"))
     return (renewed - taken).total_seconds()
 
 
 def all_of_it(fleet):
-    """As a container that is started again, whose files stay."""
+    """Kill and start the whole program, like a container that restarts and keeps its files."""
     fleet.process.kill()
     fleet.start()
 
 
 def redis_and_worker(fleet):
-    """Out of memory: the supervisor lives and starts both again."""
+    """Kill Redis and the worker as if out of memory; the supervisor survives and restarts both."""
     for pid in [*fleet.parts("redis-server"), *fleet.workers()]:
         os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("die", [all_of_it, redis_and_worker], ids=lambda one: one.__name__)
 def test_who_comes_after_a_death_need_not_wait_for_its_own_lease(die, tmp_path, kubeconfig, scene):
-    """A Lease for ten minutes; its holder is known by the name that the folder's Redis has."""
+    """The next program takes over at once, although the Lease lasts ten minutes.
+
+    It knows the holder by the name in the folder's Redis.
+    """
     with DirectoryDriver() as driver:
         storage_class = scene.storage_class(driver.name)
         with Fleet(

@@ -1,4 +1,4 @@
-"""Redis is promoted, or comes back empty, while Leases are held (COR-6)."""
+"""Redis fails over, or restarts empty, while Leases are held (COR-6)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def driver():
 
 @pytest.fixture
 def fleets(tmp_path, kubeconfig, scene, driver, redis_binary):
-    """Two programs of one installation over a Redis with sentinels."""
+    """Two programs of one installation that use a Redis with sentinels."""
     key = {"CSI_FLEET_RECORDS_KEY": new_key()}
     with ReplicatedRedis(redis_binary, tmp_path / "redis") as replicated:
 
@@ -40,7 +40,10 @@ def fleets(tmp_path, kubeconfig, scene, driver, redis_binary):
 
 @pytest.mark.parametrize("how", ["lagging", "empty"])
 def test_no_lease_is_left_in_a_fail_over(how, driver, scene, fleets):
-    """Nobody takes a fellow for a stranger, nor the other way round; one volume per claim."""
+    """Programs of one installation still know each other, and each claim gets one volume.
+
+    None of them takes another for a stranger, nor a stranger for one of them.
+    """
     replicated, one, two = fleets
     driver.set_rules({"method": "CreateVolume", "delay_seconds": [0.2, 1.5]})
     storage_class = scene.storage_class(driver.name)
@@ -54,7 +57,7 @@ def test_no_lease_is_left_in_a_fail_over(how, driver, scene, fleets):
         with replicated.client(replicated.master()) as client:
             name = client.get("csifleet:installation")
         before = replicated.kill_master()
-        if how == "empty":  # back before a sentinel saw it down; its replica follows it
+        if how == "empty":  # it is back before a sentinel notices; its replica follows it
             folder = replicated.directory / f"redis-{before.port}"
             command = [replicated.binary, str(folder / "redis.conf")]
             before.process = start_process("redis", command, log=folder / "log")
@@ -62,7 +65,7 @@ def test_no_lease_is_left_in_a_fail_over(how, driver, scene, fleets):
             replicated.wait_promoted(before)
         scene.wait_bound(timeout_seconds=180)
         with replicated.client(replicated.master()) as client:
-            # All may have been bound before the loss, so nobody has noticed it yet.
+            # All claims may have been bound before the loss, so no process may have noticed it yet.
             installation = partial(client.get, "csifleet:installation")
             wait_until(installation, 60, "its name is put back")
             assert installation() == name

@@ -1,4 +1,4 @@
-"""A process dies or Redis loses its data while claims are at work: nothing leaks (issue 3)."""
+"""A process dies or Redis loses its data during work, and nothing leaks (issue 3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLAIMS = 50
 
 @pytest.fixture
 def drivers():
-    """Two drivers of this test alone: nobody else may serve them."""
+    """Two drivers for one test, because no other program may serve them."""
     with DirectoryDriver() as one, DirectoryDriver() as two:
         yield one, two
 
@@ -30,7 +30,7 @@ def driver(drivers):
 def test_a_worker_killed_in_create_volume_leaves_one_volume(
     tmp_path, kubeconfig, driver, scene, redis_binary
 ):
-    """G1, G5: another worker binds the claim."""
+    """G1, G5: another worker repeats the call and binds the claim."""
     flags = ("--timeout=30s", "--lease-ttl=2s")
     before = set(driver.volumes())
     with Fleet(tmp_path, kubeconfig, [driver], *flags) as fleet:
@@ -59,7 +59,7 @@ def test_a_worker_killed_in_create_volume_leaves_one_volume(
 def test_the_embedded_redis_is_killed_while_claims_are_in_progress(
     tmp_path, kubeconfig, driver, scene
 ):
-    """G7: `csi-fleet run` starts another, twice, and every claim becomes Bound, one volume each."""
+    """G7: `csi-fleet run` restarts Redis twice, and every claim is bound with one volume."""
     before = set(driver.volumes())
     with Fleet(tmp_path, kubeconfig, [driver], "--timeout=30s") as fleet:
         driver.set_rules({"method": "CreateVolume", "delay_seconds": [0.2, 1.5]})
@@ -82,7 +82,7 @@ def test_the_embedded_redis_is_killed_while_claims_are_in_progress(
 def test_redis_flushed_while_claims_are_in_progress(
     tmp_path, kubeconfig, drivers, scene, own_redis
 ):
-    """G7: all become Bound, one volume each."""
+    """G7: every claim is bound with one volume."""
     before = {driver.name: set(driver.volumes()) for driver in drivers}
     rule = {"method": "CreateVolume", "delay_seconds": [0.2, 1.5]}
     flags = ("--workers=2", "--worker-threads=6")
@@ -93,7 +93,7 @@ def test_redis_flushed_while_claims_are_in_progress(
             classes.append(scene.storage_class(driver.name))
         for number in range(CLAIMS):
             scene.claim(f"data-{number}", classes[number % 2])
-        # The FLUSHALL comes while some are bound, some at the driver and most wait.
+        # At the FLUSHALL some claims are bound, some calls are running, and most claims wait.
         wait_until(lambda: len(scene.volumes()) >= 10, 30, "ten volumes")
         with redis.Redis.from_url(own_redis.url) as client:
             client.flushall()

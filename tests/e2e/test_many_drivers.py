@@ -1,4 +1,4 @@
-"""Twenty drivers in one installation: four go wrong, sixteen do not notice (issue 8)."""
+"""Twenty drivers in one installation: four fail, sixteen are unaffected (issue 8)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def entry(host, name, *lines):
 @pytest.fixture
 def host(tmp_path):
     run = uuid.uuid4().hex[:6]
-    # A socket's path has 107 bytes at most, which pytest's folders may exceed.
+    # A socket's path has at most 107 bytes, which pytest's folders may exceed.
     with DriverHost(tmp_path.parent / run, [f"{run}-{n}.example.org" for n in range(20)]) as host:
         yield host
 
@@ -41,7 +41,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def central(tmp_path, kubeconfig, file, redis_binary):
-    """Starts the program over the drivers file."""
+    """Return a function that starts the program with the drivers file."""
 
     def start(*flags):
         flags = (f"--drivers-file={file}", "--workers=1", "-v=4", *flags)
@@ -51,7 +51,7 @@ def central(tmp_path, kubeconfig, file, redis_binary):
 
 
 def create(scene, drivers, count):
-    """`count` claims for each driver, by several clients at once; returns names by driver."""
+    """Create `count` claims for each driver with several clients; return the names by driver."""
     names = {driver: [f"{driver}-{i}" for i in range(count)] for driver in drivers}
     classes = {driver: scene.storage_class(driver) for driver in drivers}
     with ThreadPoolExecutor(8) as pool:
@@ -90,7 +90,7 @@ def test_four_bad_drivers_do_not_hold_up_sixteen_good_ones(host, central, scene,
             flooded = create(scene, [flood], FLOOD)
             names = create(scene, good, 3)
             scene.wait_bound(*(name for own in names.values() for name in own), timeout_seconds=90)
-            # Mended: everything ends Bound.
+            # The drivers are repaired: every claim becomes Bound.
             over.set()
             crashing.join()
             for name in (hang, full, crash):
@@ -100,7 +100,7 @@ def test_four_bad_drivers_do_not_hold_up_sixteen_good_ones(host, central, scene,
             figures = host.figures()
             assert figures[flood]["most_creates"] <= FLOOD_LIMIT
             assert all(figures[name]["volumes"] == 3 for name in good)
-            # A lost socket is nobody's failure: no event tells of it (S-020).
+            # A lost socket is not a failure of the claim, so no event reports it (S-020).
             for name in bad[crash]:
                 texts = [e["message"] for e in scene.events(name) if e["type"] == "Warning"]
                 assert not [text for text in texts if "Unavailable" in text], texts
@@ -111,7 +111,10 @@ def test_four_bad_drivers_do_not_hold_up_sixteen_good_ones(host, central, scene,
 
 
 def test_drivers_come_and_go_with_the_file(host, central, scene, file):
-    """Without a restart; a bad file keeps the last good set; a driver that is down stops nobody."""
+    """Drivers are added and removed without a restart.
+
+    An invalid file keeps the last good set, and a driver that is down delays no other.
+    """
     first, second, down = host.names[:3]
     host.set_mode(down, mode="gone")
     file.write_text("drivers:\n" + entry(host, first) + entry(host, down))
@@ -133,7 +136,7 @@ def test_drivers_come_and_go_with_the_file(host, central, scene, file):
 
 
 def test_limits_hold_over_four_workers(host, central, scene, file):
-    """Concurrency, rate and the serial mode, measured at the driver; a worker is killed."""
+    """Limits of concurrency and rate and the serial mode hold while a worker is killed."""
     serial, rated, parallel = host.names[:3]
     file.write_text(
         "drivers:\n"
@@ -157,11 +160,11 @@ def test_limits_hold_over_four_workers(host, central, scene, file):
         assert figures[parallel]["most_creates"] <= 3
         starts = sorted(figures[rated]["starts"])
         windows = [sum(1 for t in starts if s <= t < s + 1) for s in starts]
-        assert max(windows) <= RATE + 1, windows  # a bucket of one, refilled within the second
+        assert max(windows) <= RATE + 1, windows  # one token, refilled within the second
 
 
 def test_one_call_at_a_time_even_over_the_death_of_its_worker(host, central, scene, file):
-    """The driver goes on with a call whose caller was killed; nobody begins another one."""
+    """The driver continues a call whose caller was killed, and no other call starts meanwhile."""
     name = host.names[0]
     file.write_text(
         "drivers:\n"
@@ -182,7 +185,7 @@ def test_one_call_at_a_time_even_over_the_death_of_its_worker(host, central, sce
 
 
 def test_one_claim_does_not_wait_for_a_flood_of_another_namespace(host, central, scene, api, file):
-    """Between its way to the queue and its call no more of the flood begins than ran already."""
+    """While the claim waits, at most as many calls of the flood begin as ran already."""
     name = host.names[0]
     file.write_text(
         "drivers:\n" + entry(host, name, f"limits: {{create: {{concurrency: {FLOOD_LIMIT}}}}}")
@@ -209,7 +212,7 @@ def test_one_claim_does_not_wait_for_a_flood_of_another_namespace(host, central,
 
 
 def test_pools_split_the_drivers(host, central, scene, file):
-    """A worker of one pool never takes a key of another one's driver."""
+    """A worker of one pool never takes a key of a driver in another pool."""
     gold, other = host.names[:2]
     file.write_text("drivers:\n" + entry(host, gold, "pool: gold") + entry(host, other))
     with central("--workers=1", "--drivers-pool=gold"):

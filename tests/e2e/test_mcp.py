@@ -1,4 +1,4 @@
-"""csi-fleet-mcp over a real fleet, asked by the client of the official MCP package."""
+"""The client of the official MCP package calls csi-fleet-mcp for a real fleet."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def fleet(tmp_path_factory, kubeconfig, driver):
 
 
 def talk(arguments, calls, **variables):
-    """Start the server as an AI helper does, and call each (tool, arguments) of `calls`.
+    """Start the server as an AI assistant does, and call each (tool, arguments) of `calls`.
 
-    Returns the server's tools and its answers.
+    Return the server's tools and its answers.
     """
     parameters = StdioServerParameters(
         command=SERVER[0],
@@ -104,7 +104,7 @@ def test_an_error_of_the_command_is_the_answer(ask):
 
 
 def test_from_a_laptop_kubectl_runs_the_command_in_a_pod(tmp_path):
-    """Of the context that its own flags name."""
+    """The server's own flags name kubectl's context."""
     pod = {
         "metadata": {"name": "worker-0", "namespace": "csi-fleet"},
         "spec": {"containers": [{"name": "worker", "env": [{"name": "CSI_FLEET_REDIS_URL"}]}]},
@@ -127,7 +127,7 @@ def test_from_a_laptop_kubectl_runs_the_command_in_a_pod(tmp_path):
 
 
 def test_without_the_package_the_remedy_is_named(tmp_path):
-    """A plain installation has no MCP."""
+    """A plain installation does not include MCP."""
     (tmp_path / "mcp.py").write_text("raise ImportError('No module named mcp')\n")
     done = subprocess.run(
         SERVER, check=False, capture_output=True, text=True, cwd=ROOT,

@@ -1,10 +1,10 @@
-"""A right that is missing for a while costs only time, and everybody is told which one it is.
+"""A permission that is missing for a while costs only time, and the log and `explain` name it.
 
-A row takes one verb on one resource from one account amid work, until the log and `explain` of each
-object that waits name it; then it is given back. Nothing is lost or left over, no process ends or
-is busy with refusals, and all is done by itself. Each row is another way to wait: a volume that is
-not saved yet, a status, a finalizer, a deletion, a secret, a list. tests/e2e/test_rbac_removed.py
-shows that each right is needed at all.
+Each row removes one verb on one resource from one account during work, until the log and `explain`
+of each waiting object name it. Then it is restored. Nothing is lost or left over, no process exits
+or causes a storm of refused requests, and all work finishes by itself. Each row waits in a
+different place: a volume that is not saved yet, a status, a finalizer, a deletion, a secret, a
+list. tests/e2e/test_rbac_removed.py shows that each permission is needed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.support.waiting import wait_until
 
 COMPONENTS = sorted(one.name for one in (K8S / "components").glob("controller-*"))
 CONTENTS = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
-# Each key pauses longer after each refusal; a slower machine has fewer.
+# Each key backs off longer after each refusal; a slower machine has fewer refusals.
 MOST_REFUSALS_PER_SECOND = 15.0
 NAMED_SECONDS, DONE_SECONDS = 60, 120
 
 
 class Right(NamedTuple):
-    """One verb; `resource` may have a subresource."""
+    """Permission for one verb. `resource` may have a subresource."""
 
     account: str
     verb: str
@@ -43,12 +43,12 @@ class Right(NamedTuple):
 
     @property
     def words(self) -> str:
-        """How the API server names it when it refuses."""
+        """The words that the API server uses when it refuses."""
         return f'cannot {self.verb} resource "{self.resource}"'
 
 
 class World(ShippedWorld):
-    """Every controller with the rights in k8s/, the shipped Redis and one driver."""
+    """Every controller with the permissions in k8s/, the shipped Redis and one driver."""
 
     def __init__(self, redis_binary: str, directory: Path) -> None:
         capabilities = f"{CAPABILITIES},CLONE_VOLUME"
@@ -62,18 +62,18 @@ class World(ShippedWorld):
         self.tool.flags = [f"--kubeconfig={self.plane.kubeconfig}", *self.redis.login("operator")]
 
     def start(self) -> None:
-        """Both components."""
+        """Start watcher and worker."""
         self.start_part("watcher")
         self.start_part("worker", f"--csi-address={self.driver.address}")
 
     def start_part(self, name: str, *flags: str, wait: bool = True) -> None:
-        """Without `wait` one that cannot become ready."""
+        """Start a component. Use `wait=False` if it cannot become ready."""
         common = (f"--namespace={RECORDS}", f"--controllers={CONTROLLERS}")
         self.parts.start(name, kubeconfig_for(self.plane, name), *common, *flags, wait=wait)
 
     @contextmanager
     def without(self, right: Right) -> Iterator[None]:
-        """Every role of the account loses it."""
+        """Remove the permission from every role of the account while the block runs."""
         roles = self.roles_of(right.account)
         try:
             for role in roles:
@@ -86,14 +86,14 @@ class World(ShippedWorld):
             self._wait_allowed(right, wanted=True)
 
     def refusals(self, right: Right) -> int:
-        """How often the API server has refused it so far."""
+        """Return how often the API server has refused the permission so far."""
         name, _, sub = right.resource.partition("/")
         return self.answers(
             right.account, right.group, name, code=403, verb=right.verb, subresource=sub
         )
 
     def left_over(self) -> dict[str, Any]:
-        """What nobody has an object for any more."""
+        """Return the volumes, snapshots, contents and intent copies that are left."""
         maps = self.api.items(f"/api/v1/namespaces/{RECORDS}/configmaps")
         found = {
             "volumes": sorted(self.driver.volumes()),
@@ -111,16 +111,19 @@ class World(ShippedWorld):
 
 
 class RestoringLife(Life):
-    """With a restore and a clone."""
+    """A life with a restore and a clone."""
 
     def prepare(self) -> None:
-        """One more snapshot, which stays."""
+        """Prepare as usual, and take one more snapshot, which stays."""
         super().prepare()
         self._cut("kept")
         wait_until(lambda: self._is_ready("kept"), 60, "the kept snapshot is ready")
 
     def operations(self) -> dict[str, Operation]:
-        """Those of every life and these two; a person asks for the snapshot, not its content."""
+        """Return all operations with clone and restore.
+
+        `explain` is called for the snapshot, not for its content.
+        """
         group, found = {"apiGroup": "snapshot.storage.k8s.io"}, super().operations()
         old = ("snapshot", f"{self.scene.namespace}/{self.name}-old")
         return found | {
@@ -130,7 +133,7 @@ class RestoringLife(Life):
         }
 
     def clean_up(self) -> None:
-        """The snapshot that stayed, too."""
+        """Delete the snapshot that stayed, too."""
         self.api.delete(self._snapshot_path("kept"))
         super().clean_up()
 
@@ -180,7 +183,8 @@ def life(world):
 STORAGE, SNAPSHOT = "storage.k8s.io", "snapshot.storage.k8s.io"
 NEW = {"create", "clone", "restore"}
 ALL = NEW | {"delete", "attach", "detach", "expand", "modify", "snapshot", "delete-snapshot"}
-# With what waits for it. What has begun before a refusal goes on: a volume is made, not saved.
+# The operations that wait without each permission. An operation that began before the refusal
+# continues: a volume is created, but not saved.
 ROWS = [
     (Right("worker", "create", "", "persistentvolumes"), NEW),
     (
@@ -206,7 +210,8 @@ def test_what_waits_for_a_right_names_it_and_goes_on_with_it(world, life, right,
     refused, begun = world.refusals(right), time.monotonic()
     with world.without(right):
         if right.account == "watcher":
-            # A watch that goes on is not asked for its right again.
+            # The API server checks the permission only when a watch begins, so the watch must begin
+            # again.
             world.parts.stop("watcher")
             world.start_part("watcher", wait=False)
         life.begin()
@@ -243,5 +248,5 @@ def nothing_left(world):
 
 
 def new_log(world, name, lengths):
-    """Quotes in a log line's fields are escaped."""
+    """Return the log since the given lengths, with the quotes in its fields unescaped."""
     return world.parts.log_text(name)[lengths[name] :].replace('\\"', '"')

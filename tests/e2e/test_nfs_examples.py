@@ -31,7 +31,7 @@ def export(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def driver_root():
-    """The CSI driver's process; a short path for its socket."""
+    """The folder of the running CSI driver, short enough for its socket's path."""
     with tempfile.TemporaryDirectory(prefix="nfs-") as name:
         root = Path(name)
         process = start_process(
@@ -63,7 +63,7 @@ def _answers(socket):
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory, kubeconfig, export, driver_root, redis_binary):
-    """Two workers that serve the plug-in and the CSI driver side by side."""
+    """Run two workers that serve both the plug-in and the CSI driver."""
     env = {"NFS_EXPORTS": f"nfs1:/export={export}", "NFS_PROVISIONER_NAME": PLUGIN}
     flags = (
         "--provisioner=examples.nfs_provisioner.provisioner:NfsProvisioner",
@@ -76,7 +76,7 @@ def fleet(tmp_path_factory, kubeconfig, export, driver_root, redis_binary):
 
 
 def test_npt008_npt010_claims_become_directories(fleet, scene, export):
-    """Two claims, two directories; with the claims they are archived."""
+    """Each of two claims gets a directory, which is archived when the claim is deleted."""
     full = scene.storage_class(
         PLUGIN,
         "nfs",
@@ -123,7 +123,7 @@ def test_npt006_a_block_claim_is_refused_by_the_engine(fleet, scene):
 
 
 def test_npt011_one_claim_of_two_workers_is_one_volume(fleet, scene, export):
-    """Each of many claims gets one directory and one event of success, whoever took it."""
+    """Each claim gets one directory and one event of success, whichever worker takes it."""
     assert len(fleet.workers()) == 2
     parameters = {**CLASS, "subDir": "${pvc.metadata.namespace}-${pvc.metadata.name}"}
     full = scene.storage_class(PLUGIN, "nfs", parameters=parameters)
@@ -134,11 +134,11 @@ def test_npt011_one_claim_of_two_workers_is_one_volume(fleet, scene, export):
     assert len(scene.volumes()) == len(list(export.glob(f"{scene.namespace}-*"))) == len(names)
     both = {"Provisioning", "ProvisioningSucceeded"}
     told = lambda: all(scene.reasons(name) == both for name in names)  # noqa: E731
-    wait_until(told, 30, "each claim has its events")  # those of a burst stand back
+    wait_until(told, 30, "each claim has its events")  # events of a burst are delayed
 
 
 def test_npt001_static_volumes_are_not_touched(fleet, scene):
-    """The article's first step: a PV made by hand, a claim without class."""
+    """A PV made by hand is bound to a claim without class: the first step of the article."""
     name = f"{scene.name}-static"
     spec = {
         "capacity": {"storage": "1Gi"},

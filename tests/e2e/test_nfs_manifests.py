@@ -1,4 +1,4 @@
-"""The NFS driver's manifests are taken by a real API server, and name flags that exist."""
+"""A real API server accepts the NFS driver's manifests, and their flags exist."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def objects(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_api_server_takes_every_object(api, name):
-    """As a dry run, with unknown fields refused."""
+    """The objects are sent as a dry run that refuses unknown fields."""
     for body in objects(name):
         path = COLLECTIONS[body["kind"]]
         if body["kind"] == "Pod":
-            # Admission wants the service account to exist, which a dry run does not make.
+            # Admission requires the service account to exist, which a dry run does not create.
             body["spec"]["serviceAccountName"] = "default"
         if "/namespaces/" in path:
             body["metadata"]["namespace"] = "default"
@@ -65,7 +65,7 @@ def test_the_flags_exist():
 
 
 def test_privileged_pods_have_a_namespace_of_their_own():
-    """SEC-8: the system's namespace enforces `restricted` and holds Redis' passwords."""
+    """SEC-8: csi-fleet's namespace enforces `restricted` and holds the passwords of Redis."""
     (namespace,) = objects("namespace.yaml")
     placed = {
         body["metadata"]["namespace"]
@@ -73,7 +73,7 @@ def test_privileged_pods_have_a_namespace_of_their_own():
         for body in objects(name)
         if "namespace" in body["metadata"]
     }
-    # Records of attempts lie in the system's place for them.
+    # Intent copies are in csi-fleet-records, a namespace of csi-fleet itself.
     assert placed - {"csi-fleet-records"} == {namespace["metadata"]["name"]} == {"csi-nfs"}
 
 

@@ -1,4 +1,4 @@
-"""Node deployment: on each node a csi-fleet, with its own Redis or one for all; one driver name."""
+"""Node deployment: one csi-fleet per node and one driver name, with own or shared Redis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.tool import Tool
 from tests.support.waiting import let_pass, wait_until
 
-# A record whose key rests is looked for once a minute.
+# An intent whose key is not queued is looked up once a minute.
 RECOVERY_SECONDS = 120
 CREATE, DELETE = {"method": "CreateVolume"}, {"method": "DeleteVolume"}
 LOST = {**CREATE, "code": "DEADLINE_EXCEEDED", "after_work": True}
@@ -23,7 +23,7 @@ FULL = {**CREATE, "code": "RESOURCE_EXHAUSTED"}
 
 @pytest.fixture(params=["own", "shared"])
 def make(request, tmp_path, kubeconfig, api, redis_binary):
-    """Nodes with a Redis each, and nodes that share one."""
+    """Nodes with a Redis each, or nodes that share one Redis."""
     with ExitStack() as stack:
         url = ""
         if request.param == "shared":
@@ -68,7 +68,7 @@ def test_a_burst_gets_one_volume_a_claim_and_each_node_deletes_its_own(make):
 )
 @pytest.mark.parametrize("seconds", [0, 3.5], ids=["fast", "slow"])
 def test_a_claim_that_goes_to_another_node_leaves_nothing(make, rules, seconds):
-    """P-052, P-055, G7: only the chosen node's volume is the claim's; the first one's goes."""
+    """P-052, P-055, G7: the claim gets the chosen node's volume; the first one is deleted."""
     with make() as world:
         scene, (first, second) = world.scene, world.nodes
         first.driver.set_rules(*rules)
@@ -86,7 +86,7 @@ def test_a_claim_that_goes_to_another_node_leaves_nothing(make, rules, seconds):
 
 
 def test_a_dead_node_remembers_what_it_left_although_another_one_was_slow_too(make):
-    """Its Redis is lost, and the other node kept a record of the same name."""
+    """The dead node loses its Redis, and the other node has an intent copy of the same name."""
     with make() as world:
         scene, (first, second) = world.scene, world.nodes
         first.driver.set_rules({**CREATE, "hang": True, "after_work": True, "times": 1})
@@ -171,4 +171,4 @@ def test_an_audit_on_one_node_judges_only_that_node_s_volumes(make, kubeconfig):
             {lost["metadata"]["name"]: handle_of(lost)},
             {},
         )
-        assert len(tool.json("audit", *words)["missing"]) == 3  # with the other node's two
+        assert len(tool.json("audit", *words)["missing"]) == 3  # includes the other node's two

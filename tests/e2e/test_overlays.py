@@ -1,8 +1,8 @@
-"""Each overlay as shipped: its pods' own arguments, accounts, mounts, Redis users and probes.
+"""Runs each overlay as shipped: its pods' arguments, accounts, mounts, Redis users and probes.
 
-A control plane with RBAC takes all objects of the overlay; watcher, workers, beat and Flower run as
-the manifests say, on tokens of their accounts, over the shipped Redis with TLS and ACL. Claims
-are bound and deleted, and neither the API server nor Redis had to refuse anything.
+A control plane with RBAC accepts all objects of the overlay. Watcher, workers, beat and Flower run
+as the manifests say, with tokens of their accounts and the shipped Redis with TLS and ACL. Claims
+are bound and deleted, and neither the API server nor Redis refuses a request.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ def assert_flower_shows_workers(world):
 
 
 def assert_everybody_has_a_user_of_its_own(world):
-    """Redis listens with TLS only, so each of these connections is encrypted."""
+    """Each component logs in as its own Redis user.
+
+    Redis listens with TLS only, so each of these connections is encrypted.
+    """
     with world.redis.client("tester") as client:
 
         def users():
@@ -95,5 +98,5 @@ def assert_everybody_has_a_user_of_its_own(world):
 
         found = wait_until(users, 20, "nobody is without a user")
     assert {"watcher", "beat", "flower"} <= found
-    # Beside a driver the worker's user is that driver's own.
+    # A worker in a driver's pod has a user for that driver.
     assert found & {"worker", f"worker.{DRIVER_NAME}"}

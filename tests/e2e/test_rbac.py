@@ -1,8 +1,8 @@
-"""The rights in k8s/: watcher and worker run with tokens of their own accounts, RBAC switched on.
+"""The permissions in k8s/: watcher and worker use tokens of their own accounts, with RBAC enabled.
 
-Enough: every feature works and nothing is refused. Needed: the audit log shows that each right is
-used, and taking away those of the main flow stops it. No more: what the API server says an account
-may do is the table below, to the last verb.
+They suffice: every feature works and no request is refused. They are needed: the audit log shows
+that each permission is used, and without those of the main flow work stops. They are minimal: what
+the API server grants to an account equals the table below, to the last verb.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ALLOWED = {
     for account, namespace, group, resource, verbs in TABLE
     for verb in verbs.split()
 }
-# What the admission policy asks RBAC for is no call of ours: tests/e2e/test_attacks.py proves it.
+# The admission policy asks RBAC for this verb; our code does not (see tests/e2e/test_attacks.py).
 FOR_THE_POLICY = {
     Right("worker", "", "csi-fleet.io", "drivers", verb) for verb in ("serve", "confine")
 }
@@ -106,7 +106,7 @@ def driver():
 
 @pytest.fixture(scope="module")
 def pod(api, driver):
-    """The worker's pod and its ReplicaSet, owners of capacity; a node with the driver."""
+    """The worker's pod and ReplicaSet, which own capacity, and a node with the driver."""
     meta = {"name": "worker-1", "namespace": NAMESPACE, "labels": {"app": "worker"}}
     container = {"name": "worker", "image": "csi-fleet"}
     template = {"metadata": {"labels": {"app": "worker"}}, "spec": {"containers": [container]}}
@@ -156,7 +156,7 @@ def redis(redis_binary, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def parts(plane, pod, driver, redis, tmp_path_factory):
-    """Watcher and worker with the rights of their accounts and of their Redis users."""
+    """Run watcher and worker with the permissions of their accounts and of their Redis users."""
     with Components(tmp_path_factory.mktemp("parts"), redis) as parts:
         parts.start("watcher", kubeconfig_for(plane, "watcher"), f"--namespace={RECORDS}")
         parts.start(
@@ -169,7 +169,7 @@ def parts(plane, pod, driver, redis, tmp_path_factory):
             "--timeout=8s",
             "--enable-capacity",
             "--capacity-ownerref-level=2",
-            # Only events bring it about here, no poll that reads everything anew.
+            # Only events cause a refresh here, not the poll that reads everything again.
             "--capacity-poll-interval=1h",
             "--snapshot-orphan-sweep-interval=2s",
             "--leader-election",
@@ -221,7 +221,7 @@ def test_clones_and_their_protection(parts, scene, driver):
 
 
 def test_restores_from_a_snapshot_of_another_namespace(parts, scene, driver):
-    """Snapshot, its content, the source finalizer, its sweep, and the grant."""
+    """The worker reads snapshot, content and grant; later it removes the source finalizer."""
     storage_class = scene.storage_class(driver.name)
     scene.claim("origin", storage_class)
     scene.wait_bound()
@@ -272,8 +272,8 @@ def test_slow_attempts_leave_and_remove_their_record(parts, scene, driver):
 
 
 def test_a_claim_deleted_after_a_final_error_gets_its_last_call(parts, scene, driver):
-    """Its record is believed, for the claim had no volume when it was deleted; no PV has it."""
-    # Slow, so that the claim goes while a call runs that will fail.
+    """The claim had no volume when it was deleted and no PV holds one, so its intent is trusted."""
+    # Slow, so that the claim is deleted while a call runs that will fail.
     slow = {"method": "CreateVolume", "code": "INTERNAL", "message": "no", "delay_seconds": 5}
     driver.set_rules(slow)
     claim = scene.claim("lost", scene.storage_class(driver.name))
@@ -309,7 +309,10 @@ def test_no_room_on_the_node_gives_the_claim_back(parts, scene, driver):
 
 
 def test_capacity_is_published_kept_right_and_removed(parts, scene, driver):
-    """A volume changes it, somebody else has changed the object meanwhile: it is read again."""
+    """A new volume changes the capacity.
+
+    Another client changed the object meanwhile, so it is read again before the update.
+    """
     late = scene.storage_class(driver.name, "late", volumeBindingMode="WaitForFirstConsumer")
     path = f"/apis/{STORAGE}/v1/namespaces/{NAMESPACE}/csistoragecapacities"
 
@@ -329,7 +332,7 @@ def test_capacity_is_published_kept_right_and_removed(parts, scene, driver):
 
 
 def test_deletion_looks_for_the_class_of_an_older_provisioners_volume(parts, scene, driver):
-    """Which names no deletion secret: its class would, so it is asked for, and may be gone."""
+    """The volume names no deletion secret, so the worker reads its class, which may be gone."""
     storage_class = scene.storage_class(driver.name)
     scene.claim("a", storage_class)
     scene.wait_bound()
@@ -344,7 +347,7 @@ def test_deletion_looks_for_the_class_of_an_older_provisioners_volume(parts, sce
 
 
 def test_a_watchers_account_writes_pauses_and_no_other_record(plane, api):
-    """`kubectl csi-fleet pause` runs in a watcher's pod; the manifests bring the ConfigMap."""
+    """`kubectl csi-fleet pause` runs in a watcher's pod; the manifests create the ConfigMap."""
     path = f"/api/v1/namespaces/{RECORDS}/configmaps"
     for name in ("csi-fleet-pauses", "another"):
         api.create(
@@ -360,7 +363,7 @@ def test_a_watchers_account_writes_pauses_and_no_other_record(plane, api):
 
 
 def test_a_watchers_account_lists_what_waits(plane, parts, redis, scene, driver):
-    """`kubectl csi-fleet pending` runs in a watcher's pod, as does explain of a namespace."""
+    """`kubectl csi-fleet pending` and `explain namespace` run in a watcher's pod."""
     driver.set_rules({"method": "CreateVolume", "code": "INTERNAL", "message": "on fire"})
     scene.claim("sick", scene.storage_class(driver.name))
     scene.claim("lost", f"{scene.name}-of-nobody")
@@ -389,7 +392,7 @@ def test_roles_in_the_manifests_are_the_table():
 @pytest.mark.parametrize("account", ["watcher", "worker"])
 @pytest.mark.parametrize("namespace", [NAMESPACE, RECORDS, "default", "kube-system"])
 def test_api_server_grants_nothing_outside_the_table(plane, api, account, namespace):
-    """SelfSubjectRulesReview, less what every authenticated user has."""
+    """SelfSubjectRulesReview returns the table and what every authenticated user is granted."""
     everybody = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
     with KubeApi(kubeconfig_for(plane, account)) as own:
         review = own.create(
@@ -437,7 +440,7 @@ MAIN_FLOW = [
 def test_without_the_right_nothing_is_bound_and_with_it_all_goes_on(
     plane, api, parts, scene, driver, account, resource, verbs
 ):
-    """Taken away and given back while running; nothing is lost meanwhile."""
+    """The permission is removed and restored while the program runs; nothing is lost."""
     name = f"csi-fleet-{account}"
     path = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}"
     role = next(
@@ -475,17 +478,18 @@ def test_without_the_right_nothing_is_bound_and_with_it_all_goes_on(
 @pytest.mark.last
 @pytest.mark.parametrize("account", ["watcher", "worker"])
 def test_every_right_is_used_and_no_other_is_asked_for(plane, api, parts, account):
-    """What the audit log holds of all features above.
+    """Checks the audit log of all tests above.
 
-    A right that no request of this file used would be one too many; a refusal, apart from those
-    provoked above, one too few.
+    A permission that no request of this file used is superfluous; a refused request that no test
+    provoked shows that one is missing.
     """
     by_code = audited(plane, account)
     used = set().union(*(asked for code, asked in by_code.items() if code < 400 or code == 404))
     mine = {one for one in ALLOWED if one.account == account}
     shapes = {one if one in mine else one._replace(namespace="") for one in used}
     assert mine - shapes == set()
-    # One rule of the watcher holds both kinds. `pending` and `explain` say what they may not see.
+    # One rule of the watcher covers both kinds. `pending` and `explain` report what they cannot
+    # read.
     provoked = {
         "watcher": {(one, verb) for one in ("persistentvolumeclaims", "persistentvolumes")
                     for verb in ("list", "watch")}

@@ -1,9 +1,9 @@
-"""Each right in k8s/ is needed: without it something does not happen, with it again it does.
+"""Each permission in k8s/ is needed: a feature stops without it and works again once it is back.
 
-A row takes all verbs on one resource away, from every role of the account, while watcher and worker
-run. The API server refuses, the feature stands still, and goes on when the right is back: a missing
-rule loses nothing. tests/e2e/test_rbac.py shows that together the rights are enough, that
-each single verb is used, and that there are no others.
+A row removes all verbs on one resource from every role of the account while watcher and worker run.
+The API server refuses, the feature stops, and continues when the permission is back: a missing rule
+loses nothing. tests/e2e/test_rbac.py shows that together the permissions suffice, that each single
+verb is used, and that there are no others.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def is_bound(scene, name):
     return scene.get(name)["status"]["phase"] == "Bound"
 
 
-# Each scenario prepares, stops while the right is taken away, then yields what must not hold
-# without the right and must with it.
+# Each scenario prepares and yields while the permission is removed. It then yields a condition that
+# must be false without the permission and true with it.
 
 
 def binding(world, scene):
@@ -59,7 +59,7 @@ def deletion(world, scene):
 
 
 def deletion_without_class(world, scene):
-    """A volume of an older provisioner: its class would tell of secrets, but is gone."""
+    """The volume of an older provisioner, whose class would name its secrets, but is gone."""
     storage_class = scene.storage_class(world.driver.name)
     scene.claim("a", storage_class)
     scene.wait_bound()
@@ -81,7 +81,8 @@ def new_node(world, scene):
     world.add_node(scene.name)
 
     def bound():
-        # The attempt may have given the claim back to the scheduler, which would choose again.
+        # The attempt may have given the claim back to the scheduler, which would select a node
+        # again.
         if not is_bound(scene, "a"):
             scene.select_node("a", scene.name)
         return is_bound(scene, "a")
@@ -122,7 +123,7 @@ def slow_attempts(world, scene):
 
 
 def memory_of_attempts(world, scene):
-    """Without it a crash together with a loss of Redis could leak the volume."""
+    """Without the intent copy, a crash together with a loss of Redis could leak the volume."""
     yield
     world.driver.set_rules(slow_attempts(world, scene))
     scene.claim("a", scene.storage_class(world.driver.name))
@@ -132,18 +133,18 @@ def memory_of_attempts(world, scene):
 
 
 def attempt_of_a_deleted_claim(world, scene):
-    """Only the ConfigMap knows of the call; Redis has lost its data."""
+    """Redis has lost its data, so only the ConfigMap records the call."""
     world.driver.set_rules(slow_attempts(world, scene))
     scene.claim("a", scene.storage_class(world.driver.name))
     wait_until(lambda: copies(world), 30, "the attempt is remembered")
     scene.delete("a")
     wait_until(lambda: scene.get("a") is None, 30, "the claim is gone")
-    # A pass under way would give Redis its record back, and end the attempt by itself.
+    # A running reconcile would restore the intent in Redis, and finish the attempt itself.
     world.parts.stop("worker")
     yield
     world.driver.set_rules()
     world.start_main_worker(wait=False)
-    # The record goes when the PV is saved; the PV, of a claim that is gone, goes after it.
+    # The copy is deleted when the PV is saved. As the claim is gone, the PV is deleted afterwards.
     yield lambda: not copies(world)
     wait_until(lambda: world.driver.volumes() == {}, 30, "the volume is deleted")
 
@@ -178,7 +179,7 @@ def attributes_class(world, scene):
 
 
 def restoring(world, scene):
-    """From a snapshot of another namespace, by grant."""
+    """A grant allows the restore from a snapshot of another namespace."""
     storage_class = scene.storage_class(world.driver.name)
     scene.claim("origin", storage_class)
     scene.wait_bound()
@@ -212,7 +213,10 @@ def capacity(world, scene):
 
 
 def capacity_that_somebody_deletes(world, scene):
-    """Made again at once; what was deleted unseen waits for the next poll."""
+    """A deleted object is created again at once.
+
+    If no watcher saw the deletion, the next poll creates it.
+    """
     late = {
         name: scene.storage_class(world.driver.name, name, volumeBindingMode="WaitForFirstConsumer")
         for name in ("before", "after")
@@ -232,7 +236,7 @@ def capacity_that_somebody_deletes(world, scene):
     watched = world.watches(*resource)
 
     def is_made_again():
-        # Only what is deleted under the new watcher's eyes.
+        # Delete the second object only once the restarted watcher watches.
         if "after" in old and world.watches(*resource) > watched:
             delete("after")
         return sizes(world, late["before"]) or ("after" not in old and sizes(world, late["after"]))
@@ -241,7 +245,7 @@ def capacity_that_somebody_deletes(world, scene):
 
 
 def owner_of_capacity(world, scene):
-    """A worker that cannot find the owner it was told to find ends and says so."""
+    """A worker that cannot find the owner of its capacity objects logs this and exits."""
     yield
     world.start_worker(scene.name, wait=False)
 
@@ -291,7 +295,7 @@ ROWS = [
 
 def test_every_right_of_the_manifests_has_a_row():
     given = {(one.account, one.group, one.resource) for one in rights(manifests())}
-    given.remove(("worker", "csi-fleet.io", "drivers"))  # asked by the admission policy alone
+    given.remove(("worker", "csi-fleet.io", "drivers"))  # only the admission policy asks for it
     assert given == {row[:3] for row in ROWS}
 
 
@@ -308,7 +312,8 @@ def test_without_the_right_its_feature_stands_still(
     try:
         world.take_away(account, group, resource)
         if account == "watcher":
-            # As if it had never had the right: nothing it saw earlier is left.
+            # The watcher loses everything that it saw earlier, as if it had never had the
+            # permission.
             world.parts.stop("watcher")
             if resource != "csistoragecapacities":
                 world.lose_redis_data()

@@ -1,4 +1,4 @@
-"""What `make release` makes is installed from its files alone, outside the checkout, and works."""
+"""Installs what `make release` builds from its files alone, outside the checkout, and runs it."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def make(source):
-    """`make release` there, of an image that was built elsewhere."""
+    """Return a function that runs `make release` in the checkout with the digest of an image."""
     return partial(make_release, source, digest=DIGEST)
 
 
 @pytest.fixture(scope="module")
 def release(make, tmp_path_factory):
-    """The folder that a reader downloads."""
+    """The folder of the release that a reader downloads."""
     return make(tmp_path_factory.mktemp("release"))
 
 
@@ -63,7 +63,7 @@ def installed(release, tmp_path_factory):
     folder = tmp_path_factory.mktemp("installed")
     run(PYTHON, "-m", "venv", folder / ".venv")
     pip = folder / ".venv/bin/pip"
-    # Bytecode of all packages would take longer than all else here.
+    # Compiling all packages to bytecode would take longer than everything else here.
     options = ("-q", "--no-compile", "--no-deps", "--require-hashes")
     run(pip, "install", *options, "-r", "requirements.txt", cwd=release)
     run(pip, "check")
@@ -71,7 +71,7 @@ def installed(release, tmp_path_factory):
 
 
 def test_signature_and_checksums_cover_every_file(release):
-    """As docs/how-to/install-from-a-release.md types it."""
+    """The commands are those of docs/how-to/install-from-a-release.md."""
     run("openssl", "dgst", "-sha256", "-verify", "SHA256SUMS.pub", "-signature", "SHA256SUMS.sig",
         "SHA256SUMS", cwd=release)  # fmt: skip
     run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=release)
@@ -90,7 +90,7 @@ def test_the_site_has_every_page_and_a_search(release, tmp_path):
     assert {one for one in pages if not (site / one).is_file()} == set()
     texts = json.loads((site / "search/search_index.json").read_text())["docs"]
     assert any("csi-fleet adopt" in one["text"] for one in texts)
-    # It needs no network: nothing is loaded from another host.
+    # The site needs no network: it loads nothing from another host.
     text = (site / "index.html").read_text()
     assert re.findall(r'(?:src|<link[^>]*href)="https?://[^"]*', text) == []
 
@@ -126,7 +126,7 @@ def test_wheel_holds_the_three_packages_and_nothing_else(release):
 
 
 def test_the_installed_wheel_provisions_and_deletes(installed, kubeconfig, scene, tmp_path):
-    """`csi-fleet run` in an empty environment: its Redis, watcher, worker and beat."""
+    """`csi-fleet run` starts its Redis, watcher, worker and beat in an empty environment."""
     with DirectoryDriver() as driver:
         with Fleet(tmp_path / "fleet", kubeconfig, [driver], code=installed) as fleet:
             assert str(installed) in fleet.command[0]
@@ -182,7 +182,7 @@ def test_overlay_names_images_by_digest(unpacked, overlay):
 
 @pytest.mark.parametrize("page", ["INSTALL.md", "RELEASE_NOTES.md"])
 def test_links_of_a_page_lead_into_the_unpacked_manifests(release, unpacked, page):
-    """A reader has no checkout."""
+    """A reader of the page has no checkout."""
     links = re.findall(r"\]\(([^)#]+)", (release / page).read_text())
     assert links
     assert [one for one in links if not (unpacked.parent / one).is_file()] == []
@@ -254,7 +254,7 @@ def test_helm_finds_nothing_to_complain_of_in_the_packaged_chart(library, releas
     archive = release / f"csi-fleet-{VERSION}.tgz"
     report = library.lint(archive, strict=True, namespace="csi-fleet")
     assert report["errors"] == []
-    # Not even "icon is recommended", which is information only.
+    # This includes "icon is recommended", which is only informational.
     assert report["messages"] == []
 
 
@@ -273,7 +273,7 @@ def test_packaged_chart_installs_by_digest_whatever_the_values(chart, values):
 
 @pytest.fixture
 def registry(tmp_path):
-    """An empty registry of this machine, and skopeo to push to it: Debian's packages."""
+    """An empty registry on this machine, and skopeo to push to it, both from Debian packages."""
     programs = ("docker-registry", "skopeo")
     if missing := [one for one in programs if shutil.which(one) is None]:
         try:
@@ -294,7 +294,7 @@ def registry(tmp_path):
 
 
 def test_helm_pulls_the_chart_that_skopeo_pushed(library, release, registry, tmp_path):
-    """As docs/upgrade.md types it, and by the digest that the archive has."""
+    """The commands are those of docs/upgrade.md, and the digest is that of the archive."""
     source = f"oci-archive:{release}/csi-fleet-{VERSION}-chart.tar:{VERSION}"
     manifest = run("skopeo", "inspect", "--raw", source)
     address = f"{registry}/charts/csi-fleet"

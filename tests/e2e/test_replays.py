@@ -1,7 +1,8 @@
-"""Records that were valid once, put back later by each user of Redis: nothing in use is touched.
+"""Each Redis user puts back records that were valid once, and nothing in use changes.
 
-One real fleet with shipped rights; every record type x every user x what became of the object. The
-names of the cases say the situation; each put-back must leave storage and objects as they are.
+One real fleet runs with shipped permissions. Every record type is tried with every user and every
+fate of the object. The names of the cases describe the situation; each time storage and objects
+must stay as they are.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def fleet(tmp_path_factory, control_plane, redis_binary, driver):
 
 
 def at(place, driver):
-    """The Redis key of a driver's records."""
+    """Return the Redis key of a driver's records."""
     return f"{place}:{driver.name}"
 
 
@@ -72,7 +73,7 @@ class Redis:
 
     @contextmanager
     def copied(self, place):
-        """All records of a hash as they were while the block ran."""
+        """Copy all values of a hash that exist while the block runs."""
         found, is_over = {}, threading.Event()
 
         def copy():
@@ -88,7 +89,10 @@ class Redis:
         thread.join()
 
     def put_back(self, user, records):
-        """What of it the user is allowed to write; the keys are worked on again."""
+        """Write the records that the user is allowed to write, and wait for their reconciles.
+
+        Return True if any record was written.
+        """
         written = []
         with self.fleet.redis.client(user) as client:
             for place, field, raw, key in records:
@@ -102,19 +106,19 @@ class Redis:
         return bool(written)
 
     def is_waiting(self, key):
-        """Whether the key waits for a worker, or has one."""
+        """Return True if the key is waiting for a worker or leased by one."""
         return any(self.tester.hexists(f"csifleet:{name}", key) for name in ("since", "leases"))
 
     def drop(self, records):
-        """Tidies up for the next case."""
+        """Delete the records before the next case."""
         for place, field, _, _ in records:
             self.tester.hdel(place, field)
 
 
 class State:
-    """What must stay as it is: the objects of a volume or snapshot, and its place in the storage.
+    """The objects of a volume or snapshot and its data in the storage, which must not change.
 
-    Other tests' volumes may still be on their way out.
+    Volumes of other tests may still be in deletion.
     """
 
     def __init__(self, scene, driver, handle, name):
@@ -145,7 +149,7 @@ class State:
 
 
 def records_of_claim(store, scene, driver, name):
-    """Provisions a claim; returns its records as they were meanwhile, and its PV."""
+    """Provision a claim; return the records that existed meanwhile, and its PV."""
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 1.0})
     with store.copied(at(INTENTS, driver)) as found:
         claim = scene.claim(name, scene.storage_class(driver.name))
@@ -155,7 +159,8 @@ def records_of_claim(store, scene, driver, name):
     field = next(one for one in found if claim["metadata"]["uid"].encode() in one)
     raw = found[field][0]
     record = json.loads(content(raw))
-    # Of the moment between the driver's answer and the save nothing is copied in time; this is it.
+    # The unsaved PV exists only between the driver's answer and the save, which is too short to
+    # copy it, so it is built here.
     kept = {name: volume[name] for name in ("apiVersion", "kind", "spec")}
     kept["spec"] = {**kept["spec"], "claimRef": dict(kept["spec"]["claimRef"])}
     kept["metadata"] = {
@@ -176,7 +181,7 @@ def records_of_claim(store, scene, driver, name):
 
 
 def keep(scene, volume):
-    """As runbooks say: policy Retain, claim and PV away, the data stays."""
+    """Remove claim and PV with policy Retain, as runbooks describe it; the data stays."""
     api, name = scene.api, volume["metadata"]["name"]
     api.patch(f"{VOLUMES}/{name}", {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
     scene.delete(volume["spec"]["claimRef"]["name"])
@@ -190,7 +195,7 @@ def keep(scene, volume):
 
 
 def import_volume(scene, driver, volume, name):
-    """A PV by hand for a volume that exists, and its claim."""
+    """Create a PV by hand for an existing volume, and its claim."""
     pv = f"{name}-{scene.name}"
     scene.api.create(
         {
@@ -219,18 +224,18 @@ def ended(scene, driver, volume):
 
 
 def gone(scene, driver, volume):
-    """No object of this cluster names the volume: it is kept, or another cluster's by now."""
+    """No object of this cluster names the volume: it is retained, or belongs to another cluster."""
     keep(scene, volume)
 
 
 def another_pv(scene, driver, volume):
-    """The volume is the data of another claim."""
+    """The volume holds the data of another claim."""
     keep(scene, volume)
     import_volume(scene, driver, volume, "archive")
 
 
 def judge(store, scene, driver, rows, handle, name):
-    """Each record type by each user; returns what was not as before."""
+    """Put back each record type as each user; return what changed."""
     wrong, tried = [], 0
     for what, records in rows.items():
         for user in USERS:
@@ -242,7 +247,7 @@ def judge(store, scene, driver, rows, handle, name):
             if after != before.known:
                 wrong.append((what, user, before.known, after))
             store.drop(records)
-    # Watcher and operator; neither the worker beside another driver nor Celery's users.
+    # Watcher and operator can write; another driver's worker and Celery's users cannot.
     assert tried >= 2 * len(rows)
     return wrong
 
@@ -263,7 +268,7 @@ def test_no_volume_is_touched(fleet, driver, scene, situation):
 
 @pytest.mark.parametrize("user", ["watcher", "worker", "operator"])
 def test_an_attempt_that_is_open_is_ended_whoever_puts_its_record_back(fleet, driver, scene, user):
-    """Its claim was deleted while the driver did not answer."""
+    """The claim was deleted while the driver did not answer."""
     store = Redis(fleet)
     driver.set_rules({"method": "CreateVolume", "code": "UNAVAILABLE"})
     claim = scene.claim("data", scene.storage_class(driver.name))
@@ -285,7 +290,7 @@ def test_an_attempt_that_is_open_is_ended_whoever_puts_its_record_back(fleet, dr
 
 
 def records_of_snapshot(store, scene, driver, snapshots):
-    """Takes a snapshot; returns its marks as they were meanwhile, and its content."""
+    """Take a snapshot; return the reconcile state that existed meanwhile, and its content."""
     driver.set_rules({"method": "CreateSnapshot", "delay_seconds": 1.0})
     with store.copied(at(MARKS, driver)) as found:
         snapshots.take("snap", "data")
@@ -305,7 +310,7 @@ def records_of_snapshot(store, scene, driver, snapshots):
 
 
 def keep_snapshot(scene, snapshots, made):
-    """As Velero does: policy Retain, objects away, the snapshot stays."""
+    """Delete the objects with policy Retain, as Velero does; the snapshot stays."""
     name = made["metadata"]["name"]
     scene.api.patch(f"{CONTENTS}/{name}", {"spec": {"deletionPolicy": "Retain"}})
     snapshots.delete("snap")
@@ -316,7 +321,7 @@ def keep_snapshot(scene, snapshots, made):
 
 
 def import_snapshot(scene, driver, snapshots, made):
-    """A content by hand for a snapshot that exists, and its VolumeSnapshot."""
+    """Create a content by hand for an existing snapshot, and its VolumeSnapshot."""
     name = f"backup-{scene.name}"
     snapshots.create(
         "VolumeSnapshotContent",

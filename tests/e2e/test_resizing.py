@@ -1,6 +1,6 @@
-"""Volumes grow and change their class on a real API server, whatever fails on the way (issue 19).
+"""Volumes grow and change their class on a real API server, even if calls fail (issue 19).
 
-One worker process has both controllers of the claims' life; kubelet's part is played by the test.
+One worker process runs provisioner and resizer; the test acts as kubelet.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def fleet(tmp_path_factory, kubeconfig, driver):
 
 
 class Claims:
-    """Claims of one test, what they want and what they have."""
+    """The claims of one test: what their specs request and what their volumes have."""
 
     def __init__(self, scene, driver):
         self.scene, self.driver = scene, driver
@@ -83,7 +83,7 @@ class Claims:
         wait_until(lambda: self.part(name) == part, 60, f"{name} is {part}")
 
     def finish_node_part(self, name):
-        """As kubelet does."""
+        """Finish the expansion on the node, as kubelet does."""
         self.wait_part(name, "NodeResizePending")
         size = self.volume(name)["spec"]["capacity"]["storage"]
         status = {
@@ -95,7 +95,7 @@ class Claims:
         self.scene.api.patch(path, {"status": status})
 
     def wait_size(self, name, size):
-        """Until driver, volume and claim agree."""
+        """Wait until driver, volume and claim agree on the size."""
 
         def agree():
             status, volume = self.status(name), self.volume(name)
@@ -119,7 +119,7 @@ class Claims:
         assert self.volume(name)["spec"]["volumeAttributesClassName"] == full
 
     def sizes(self, name):
-        """What was asked of the driver for this volume, in GiB."""
+        """Return the sizes in GiB that the driver was asked for."""
         handle = self.handle(name)
         return [
             int(call.request["capacity_range"]["required_bytes"]) // GIB
@@ -141,7 +141,7 @@ def claims(fleet, scene, driver):
 
 
 def test_volumes_grow_once_and_the_node_part_is_handed_over(claims, driver):
-    """TR-020, TR-040, R-070: twenty at a time, each with one call per size."""
+    """TR-020, TR-040, R-070: twenty volumes grow at the same time, with one call each per size."""
     names = [f"data-{number}" for number in range(20)]
     claims.bound(*names)
     for size in (2, 3):
@@ -160,7 +160,7 @@ def test_volumes_grow_once_and_the_node_part_is_handed_over(claims, driver):
 
 
 def test_a_size_that_fails_can_be_taken_back(claims, driver):
-    """TR-050, TR-056: infeasible, then lowered: at once, and nothing is left of the failure."""
+    """TR-050, TR-056: a lower size replaces the infeasible one at once and without a trace."""
     driver.set_rules({"method": EXPAND, "code": "OUT_OF_RANGE", "message": "at most 5", "times": 1})
     claims.bound("data")
     claims.edit("data", 9)
@@ -173,7 +173,10 @@ def test_a_size_that_fails_can_be_taken_back(claims, driver):
 
 
 def test_a_size_that_may_be_at_work_is_asked_for_first(claims, driver):
-    """TR-053, I-2: the driver grew but nobody heard of it; the user lowers meanwhile."""
+    """TR-053, I-2: the driver grew the volume, its answer is lost, the user lowers the size.
+
+    The first size is requested again before another one.
+    """
     driver.set_rules({"method": EXPAND, "code": "UNAVAILABLE", "after_work": True, "times": 1})
     claims.bound("data")
     claims.edit("data", 5)
@@ -185,7 +188,7 @@ def test_a_size_that_may_be_at_work_is_asked_for_first(claims, driver):
 
 
 def test_explain_names_what_a_claim_waits_for(claims, driver, fleet, kubeconfig):
-    """The first cause, of size and class, by the command a person runs."""
+    """`explain` names the first cause among those of size and class."""
     tool = Tool(kubeconfig, fleet.redis_url)
     driver.set_rules({"method": EXPAND, "code": "OUT_OF_RANGE", "message": "at most 5", "times": 1})
     claims.bound("data")
@@ -201,7 +204,7 @@ def test_explain_names_what_a_claim_waits_for(claims, driver, fleet, kubeconfig)
 
 
 def test_a_paused_driver_starts_nothing(claims, fleet, kubeconfig, driver):
-    """`pause`: the claim waits without a failure and goes on at the end of the pause."""
+    """While the driver is paused, the claim waits without a failure, then continues."""
     tool = Tool(kubeconfig, fleet.redis_url)
     claims.bound("data")
     tool.ok("pause", f"--driver={driver.name}", "--reason=upgrade")
@@ -215,7 +218,10 @@ def test_a_paused_driver_starts_nothing(claims, fleet, kubeconfig, driver):
 
 
 def test_a_driver_that_is_away_is_given_a_rest(claims, driver):
-    """Its lanes are paused: no failure is counted, no event is written, the claim goes on."""
+    """The driver's queues are paused: no failure is counted and no event is written.
+
+    The claim continues once the driver is back.
+    """
     claims.bound("data")
     driver.kill()
     try:
@@ -228,7 +234,7 @@ def test_a_driver_that_is_away_is_given_a_rest(claims, driver):
 
 
 def test_another_class_is_applied_also_when_it_comes_late(claims, driver):
-    """TR-121, TR-124, DR-018."""
+    """TR-121, TR-124, DR-018: the class may be created after the claim names it."""
     claims.bound("data")
     claims.edit("data", volumeAttributesClassName=f"{claims.scene.name}-gold")
     claims.scene.wait_event("data", "does not exist")
@@ -238,7 +244,7 @@ def test_another_class_is_applied_also_when_it_comes_late(claims, driver):
 
 
 def test_an_infeasible_class_can_be_left(claims, driver):
-    """TR-126, TR-132."""
+    """TR-126, TR-132: another class replaces an infeasible one."""
     driver.set_rules({"method": MODIFY, "code": "INVALID_ARGUMENT", "message": "no", "times": 1})
     gold, silver = (claims.attributes_class(name, tier=name) for name in ("gold", "silver"))
     claims.bound("data")
@@ -253,7 +259,10 @@ def test_an_infeasible_class_can_be_left(claims, driver):
 
 
 def test_size_and_class_in_one_edit(claims, driver):
-    """TR-156, MR-001: no conflict, no warning, one call of each."""
+    """TR-156, MR-001: each claim gets one call for size and one for class.
+
+    There is no conflict and no warning.
+    """
     gold = claims.attributes_class("gold", tier="gold")
     names = [f"data-{number}" for number in range(10)]
     claims.bound(*names)
@@ -271,7 +280,10 @@ def test_size_and_class_in_one_edit(claims, driver):
 
 
 def test_tr158_a_worker_killed_between_call_and_status(claims, driver, fleet):
-    """MR-033: the storage has grown, nothing says so; finished, never a second size, no shrink."""
+    """MR-033: the storage has grown but no object says so.
+
+    The worker finishes this size before the next, and the volume never shrinks.
+    """
     driver.set_rules({"method": EXPAND, "hang": True, "after_work": True, "times": 1})
     claims.bound("data")
     claims.edit("data", 3)

@@ -1,7 +1,8 @@
-"""Every password and certificate changes while claims are worked on, in central mode as shipped.
+"""Every password and certificate changes during work, in central mode as shipped.
 
-Real processes with the manifests' accounts, users and mounts; containers that end are started again
-as a kubelet does it. Nothing fails: each claim is Bound, asks for one volume and tells no error.
+Real processes run with the manifests' accounts, users and mounts; containers that exit are
+restarted as kubelet does it. Nothing fails: each claim is Bound with one volume and without an
+error event.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.support.overlay_world import DRIVER_NAME, World, make_driver_certific
 from tests.support.waiting import wait_until
 
 EVERY_SECONDS = 0.2
-# All that a client of Redis logs in or checks its server with; the records key stays.
+# Everything that a client of Redis logs in with or verifies its server with; the signing key stays.
 OF_REDIS = ("watcher", "worker", "beat", "flower", "ca.crt", "ca.key", "tls.crt", "tls.key")
 
 
@@ -32,7 +33,7 @@ def world(redis_binary, tmp_path):
 
 
 class Load:
-    """Claims one after the other, until the end."""
+    """Creates one claim after another until it is closed."""
 
     def __init__(self, world):
         self.world = world
@@ -57,7 +58,7 @@ class Load:
             self.names.append(name)
 
     def goes_on(self, what):
-        """Ten claims made from now on get their volumes; returns the claims made before."""
+        """Wait until ten new claims are bound; return the names of the claims made before."""
         before = list(self.names)
         wait_until(lambda: len(self.names) >= len(before) + 10, 30, "ten claims are made")
         wanted = self.names[len(before) : len(before) + 10]
@@ -72,7 +73,7 @@ class Load:
 
 
 def change_flower_login(world):
-    """It ends by itself, is started again, and takes the new one alone."""
+    """Flower exits by itself, is restarted, and accepts only the new login."""
     flower, address = world.flower, f"http://127.0.0.1:{world.flower.port}/api/workers"
     old = world.kubelet.file("Secret", "flower-login", "login").decode().strip()
     (world.redis.secrets / "flower-login").write_text("admin:changed")
@@ -85,7 +86,7 @@ def change_flower_login(world):
 
 
 def change_driver_certificates(world):
-    """Another authority for both sides; the driver reads its own at its start."""
+    """Replace the authority of both sides; the driver reads its certificate only when it starts."""
     driver = world.drivers["shared"]
     host = driver.tls.server_name
     make_driver_certificates(world.folder / "driver-tls", host)
@@ -94,7 +95,7 @@ def change_driver_certificates(world):
 
 
 def change_redis(world):
-    """All passwords and the authority at once."""
+    """Replace all passwords and the authority at once."""
     for name in OF_REDIS:
         (world.redis.secrets / name).unlink()
     world.kubelet.apply_secrets()
@@ -118,7 +119,8 @@ def test_nothing_fails_while_everything_is_rotated(world):
     calls = Counter(one.request["name"] for one in driver.calls("CreateVolume"))
     assert len(driver.volumes()) == len(load.names)
     assert driver.concurrent_calls() == []
-    # Without Redis a worker cannot record what the driver answered: it asks once more, by name.
+    # Without Redis a worker cannot record the driver's answer, so it repeats the call with the same
+    # name.
     assert {calls[uid_of[name]] for name in undisturbed} == {1}
     told = world.api.items(f"/api/v1/namespaces/{load.scene.namespace}/events")
     assert [one["message"] for one in told if one["reason"] == "ProvisioningFailed"] == []
@@ -132,5 +134,5 @@ def test_nothing_fails_while_everything_is_rotated(world):
     )
     restarted = {pod.name.rpartition("-")[0] for pod in world.kubelet.pods if pod.restarts}
     assert restarted <= {"flower", "beat"}, "watchers and workers take what is new as they run"
-    # The files change first: until Redis starts anew it refuses who comes with the new password.
+    # The files change first: until Redis restarts, it refuses clients that use the new password.
     assert [one for one in world.redis.denials() if ": auth " not in one] == []

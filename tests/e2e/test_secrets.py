@@ -1,4 +1,4 @@
-"""A planted secret is at the driver and in its Secret, and nowhere else (issue 4)."""
+"""A secret value reaches only its Secret and the driver (issue 4)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ FORMS = {
     "backwards": PLANTED[::-1],
     "head cut off": PLANTED[len(PLANTED) // 2 - 1 :],
 }
-# As they stand in JSON, a log or Redis; what the driver says first is shown without the secret.
+# These are the forms in JSON, a log or Redis. The driver's first message is logged without the
+# secret.
 FORMS |= {f"{name}, in JSON": json.dumps(form)[1:-1] for name, form in FORMS.items()}
 ECHO = f"login as {PLANTED} refused ({CODED})"
 SPELLED = f"login refused: {'; '.join(FORMS.values())}"
@@ -54,7 +55,7 @@ def parameters(namespace, name):
 
 
 def redis_content(client):
-    """Every key with every value of every type."""
+    """Return every key with its value, for every type."""
     readers = {
         "string": client.get,
         "hash": client.hgetall,
@@ -88,7 +89,7 @@ def own_redis(redis_binary, tmp_path):
 
 
 class Flower:
-    """`csi-fleet flower` beside the system, and all its pages that name our tasks."""
+    """`csi-fleet flower` of the fleet, and all its pages that show our tasks."""
 
     def __init__(self, directory, redis_url):
         self.url = f"http://127.0.0.1:{(port := free_port())}"
@@ -120,14 +121,14 @@ class Flower:
 
 
 class Kept:
-    """Everything that anybody but the driver could read, taken again and again."""
+    """Collects, again and again, everything that anyone except the driver could read."""
 
     def __init__(self, scene, redis_url, flower, port):
         self.scene, self.api, self.redis_url = scene, scene.api, redis_url
         self.flower, self.port, self.texts = flower, port, []
 
     def keep(self):
-        """What lives for a short time only."""
+        """Collect what exists for a short time only."""
         with redis.Redis.from_url(self.redis_url) as client:
             self.texts.append(repr(redis_content(client)))
         space = f"/api/v1/namespaces/{self.scene.namespace}"
@@ -135,13 +136,13 @@ class Kept:
         self.texts += [json.dumps(self.api.items(path)) for path in (*paths, *OBJECTS)]
 
     def keep_rest(self):
-        """What stays: events, Flower's pages, metrics."""
+        """Collect what stays: events, Flower's pages and metrics."""
         self.texts.append(json.dumps(self.api.items("/api/v1/events")))
         self.texts += self.flower.pages()
         self.texts.append(metrics(self.port))
 
     def check(self, directory):
-        """Files too: logs, Redis' own."""
+        """Check everything collected, and all files: logs and those of Redis."""
         self.texts += [
             path.read_text(errors="replace") for path in directory.rglob("*") if path.is_file()
         ]
@@ -156,7 +157,7 @@ class Kept:
 
 @pytest.fixture
 def watched(tmp_path, kubeconfig, driver, scene, own_redis):
-    """The system at its most talkative with Flower beside it."""
+    """Run the fleet at its highest log level, with Flower."""
     port = free_port()
     flags = (
         "-v=9",
@@ -175,7 +176,7 @@ def watched(tmp_path, kubeconfig, driver, scene, own_redis):
 
 
 def secrets(scene):
-    """One that every driver gets, one that is no text."""
+    """Create a Secret that reaches the driver and one that is not valid UTF-8."""
     good, bad = (
         base64.b64encode(value).decode()
         for value in (PLANTED.encode(), PLANTED.encode() + b"\xff\xfe")
@@ -185,7 +186,7 @@ def secrets(scene):
 
 
 def arrived(driver):
-    """The methods that got the secret, each as it was planted."""
+    """Return the methods that received the secret, after checking its value."""
     content = json.dumps({"password": PLANTED, "user": PLANTED}, sort_keys=True).encode()
     calls = [call for call in driver.calls() if call.secrets_arrived]
     assert {call.secrets_sha256 for call in calls} == {hashlib.sha256(content).hexdigest()}
@@ -193,7 +194,7 @@ def arrived(driver):
 
 
 def test_a_planted_secret_is_found_nowhere(tmp_path, driver, scene, watched):
-    """Success, driver errors that echo it, missing, non-UTF-8 and missing keys, deletion."""
+    """The cases are success, errors that quote the secret, bad or missing Secrets, deletion."""
     secrets(scene)
     for name in ("good", "bad", "missing"):
         scene.storage_class(driver.name, name, parameters=parameters(scene.namespace, name))
@@ -228,7 +229,7 @@ def test_a_planted_secret_is_found_nowhere(tmp_path, driver, scene, watched):
 
 
 def test_no_operation_tells_its_secret(tmp_path, driver, scene, watched):
-    """Each call of every controller: an error that echoes it, a call that hangs, then success."""
+    """Each call fails with an error that quotes the secret, then hangs, then succeeds."""
     secrets(scene)
     life = Life(scene, driver, "good")
     try:
@@ -254,7 +255,7 @@ def test_no_operation_tells_its_secret(tmp_path, driver, scene, watched):
 
 
 def metrics(port):
-    """What the endpoint of any part serves; the parts of one `run` share the flag."""
+    """Return the metrics of the endpoint that all parts of one `run` share."""
     answer = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=5)
     assert answer.ok
     return answer.text

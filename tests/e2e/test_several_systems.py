@@ -1,4 +1,4 @@
-"""Two systems in one cluster: two Redis servers, each with its watcher and workers."""
+"""Two installations in one cluster: two Redis servers, each with its watcher and workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPOCH = "csifleet:epoch"
 
 @pytest.fixture
 def servers(redis_binary, tmp_path):
-    """The Redis of each system."""
+    """One Redis for each installation."""
     with ExitStack() as stack:
         found = []
         for name in ("r0", "r1"):
@@ -33,7 +33,7 @@ def servers(redis_binary, tmp_path):
 
 @pytest.fixture
 def two_drivers():
-    """A driver of each system."""
+    """One driver for each installation."""
     names = [f"system-{os.getpid()}-{number}.csi.example.org" for number in (0, 1)]
     with DirectoryDriver(names[0]) as zero, DirectoryDriver(names[1]) as one:
         yield [zero, one]
@@ -41,7 +41,7 @@ def two_drivers():
 
 @pytest.fixture
 def drivers_file(two_drivers, tmp_path):
-    """One file for the workers of both systems; a pool of it is a system's."""
+    """One drivers file for the workers of both installations; each serves one pool of it."""
     path = tmp_path / "drivers.yaml"
     lines = [
         f"- {{name: {one.name}, endpoint: {one.address}, pool: p{index}}}\n"
@@ -54,7 +54,7 @@ def drivers_file(two_drivers, tmp_path):
 def test_two_drivers_in_two_systems_and_a_wipe_of_one(
     kubeconfig, scene, servers, two_drivers, drivers_file, tmp_path
 ):
-    """A claim each, the Redis of system 0 loses all, and a claim each again: one volume each."""
+    """One Redis loses its data between two rounds of claims; each claim gets one volume."""
     clients = [redis.Redis.from_url(one.url) for one in servers]
     classes = [scene.storage_class(one.name) for one in two_drivers]
     with ExitStack() as stack:
@@ -77,7 +77,7 @@ def test_two_drivers_in_two_systems_and_a_wipe_of_one(
         for server, driver in zip(servers, two_drivers, strict=True):
             assert [call.code for call in driver.calls("CreateVolume")] == ["OK", "OK"]
             assert Tool(kubeconfig, server.url).json("status")["drivers"].keys() == {driver.name}
-        scene.clean_up()  # while somebody is there to delete the volumes
+        scene.clean_up()  # while a worker runs that can delete the volumes
     for driver in two_drivers:
         assert [call.code for call in driver.calls("DeleteVolume")] == ["OK", "OK"]
 
@@ -85,7 +85,7 @@ def test_two_drivers_in_two_systems_and_a_wipe_of_one(
 def test_a_driver_that_two_systems_serve_is_worked_on_by_one(
     kubeconfig, scene, servers, two_drivers, tmp_path
 ):
-    """With Leases the second system waits, and its log and its status name who holds the Lease."""
+    """With Leases the second installation waits; log and `status` name the holder."""
     driver, flags = two_drivers[0], ("--workers=1", *leader_flags(scene.namespace))
     name = scene.storage_class(driver.name)
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""A shadow beside a csi-fleet that plays the sidecar's part, over one driver.
+"""A shadow predicts what another csi-fleet does, which acts as the Go sidecars for the same driver.
 
-The shadow has the cluster to itself first, so it cannot but predict; nothing may change then. What
-the other one does afterwards is what the shadow compares.
+The shadow runs alone at first, so that it can only predict and nothing may change. It then compares
+its predictions with what the other csi-fleet does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def shadow(tmp_path_factory, kubeconfig, driver):
 
 
 def report(shadow, driver):
-    """What `csi-fleet shadow report` says of the driver."""
+    """Return the entry of the driver in `csi-fleet shadow report`."""
     command = [*program(), "shadow", "report", f"--redis-url={shadow.redis_url}", "-o", "json"]
     found = subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
@@ -63,7 +63,7 @@ def wait_open(shadow, driver, count):
 
 
 def attach(api, scene, driver, node, volume):
-    """A node that has the driver and a volume that shall be attached to it."""
+    """Create a CSINode and a VolumeAttachment; return the attachment's path."""
     made = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node}}
     entry = {"name": driver.name, "nodeID": f"id-{node}", "topologyKeys": None}
     api.create({**made, "spec": {"drivers": [entry]}})
@@ -83,13 +83,13 @@ def attach(api, scene, driver, node, volume):
 
 
 def leases(api, driver):
-    """Names of the Leases that are named after the driver, as each controller's is."""
+    """Return the names of the Leases of this driver; each controller's Lease is named after it."""
     names = [one["metadata"]["name"] for one in api.items("/apis/coordination.k8s.io/v1/leases")]
     return [one for one in names if driver.name.replace(".", "-") in one.replace(".", "-")]
 
 
 def test_shadow_agrees_and_changes_nothing(api, scene, kubeconfig, driver, shadow, tmp_path):
-    """Issue 22: no write, no call but those of the handshake, agreement with what is done then."""
+    """Issue 22: the shadow writes nothing, only makes handshake calls, and predicts correctly."""
     storage_class = scene.storage_class(driver.name, reclaimPolicy="Delete")
     names = [f"data-{index}" for index in range(CLAIMS)]
     for name in names:
@@ -108,7 +108,8 @@ def test_shadow_agrees_and_changes_nothing(api, scene, kubeconfig, driver, shado
         place = attach(api, scene, driver, f"{scene.name}-n", volume)
         for name in names[1:]:
             scene.delete(name)
-        # The attachment, its volume's finalizer, and the deletions of the other volumes.
+        # These are the attachment with its volume's finalizer, and the deletions of the other
+        # volumes.
         wait_open(shadow, driver, 2)
         assert api.find(place).get("status", {}).get("attached") in {None, False}
         sidecar.start()
@@ -124,7 +125,7 @@ def test_shadow_agrees_and_changes_nothing(api, scene, kubeconfig, driver, shado
 
 
 def agree(shadow, driver, count):
-    """Until so many predictions agree; none may differ."""
+    """Wait until `count` predictions agree; none may differ."""
 
     def done():
         found = report(shadow, driver)

@@ -1,7 +1,7 @@
-"""Snapshots on a real API server, whatever fails on the way: cut, restored, deleted, left alone.
+"""Snapshots on a real API server are taken, restored and deleted, even if calls fail.
 
-One worker process has the controllers of both halves and the provisioner. The group CRDs are not
-there, so that all of it also shows that nothing else suffers from their absence.
+One worker process has snapshot-controller, snapshotter and provisioner. The group CRDs are not
+installed, which also shows that nothing else depends on them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def fleet(tmp_path_factory, kubeconfig, driver):
 
 
 class Snapshots:
-    """Snapshots of one test: what their objects say and what the storage holds."""
+    """The snapshots of one test: their objects and what the storage holds."""
 
     def __init__(self, scene, driver):
         self.scene, self.driver, self.api = scene, driver, scene.api
@@ -102,7 +102,7 @@ class Snapshots:
         wait_until(lambda: self.get(name) is None, 60, f"snapshot {name} is gone")
 
     def left(self):
-        """What this test's snapshots left in the storage."""
+        """Return the snapshots that this test has left in the storage."""
         return set(self.driver.snapshots()) - self.before
 
     def calls(self, method, content):
@@ -129,7 +129,7 @@ def snapshots(fleet, scene, driver):
 
 
 def test_twenty_at_once_are_cut_restored_and_deleted(snapshots, driver):
-    """SNT-001, SNT-021, SNT-040, SNT-074: one call each, nothing is left anywhere."""
+    """SNT-001, SNT-021, SNT-040, SNT-074: each snapshot costs one call; nothing is left."""
     names = [f"s-{number}" for number in range(20)]
     snapshots.bound("data", "more")
     for number, name in enumerate(names):
@@ -156,7 +156,7 @@ def test_twenty_at_once_are_cut_restored_and_deleted(snapshots, driver):
 
 
 def test_deleted_while_the_driver_works(snapshots, driver):
-    """SNT-065, SND-006: cut at last, then deleted; never Terminating for ever."""
+    """SNT-065, SND-006: the snapshot is taken and then deleted; it never stays in Terminating."""
     driver.set_rules({"method": CREATE, "delay_seconds": 2, "times": 1})
     snapshots.bound("data")
     snapshots.take("s", "data")
@@ -172,7 +172,7 @@ def test_deleted_while_the_driver_works(snapshots, driver):
 
 
 def test_the_answer_is_lost_and_the_snapshot_deleted(snapshots, driver):
-    """SNT-062, SNT-065: the same name is asked for again, then deleted."""
+    """SNT-062, SNT-065: the call is repeated with the same name, then the snapshot is deleted."""
     driver.set_rules({"method": CREATE, "code": "UNAVAILABLE", "after_work": True, "times": 1})
     snapshots.bound("data")
     snapshots.take("s", "data")
@@ -183,7 +183,7 @@ def test_the_answer_is_lost_and_the_snapshot_deleted(snapshots, driver):
 
 
 def test_workers_killed_while_the_driver_works(snapshots, driver, fleet):
-    """SNT-092: one storage snapshot, found again by its name."""
+    """SNT-092: the repeated call finds the one storage snapshot by its name."""
     driver.set_rules({"method": CREATE, "hang": True, "after_work": True, "times": 1})
     snapshots.bound("data")
     snapshots.take("s", "data")
@@ -198,7 +198,7 @@ def test_workers_killed_while_the_driver_works(snapshots, driver, fleet):
 
 
 def test_an_object_removed_by_force_leaves_nothing(snapshots, driver):
-    """Finalizers patched away in the middle of a call whose end nobody hears of."""
+    """An operator patches the finalizers away during a call whose answer is lost."""
     driver.set_rules({"method": CREATE, "hang": True, "after_work": True, "times": 1})
     snapshots.bound("data")
     snapshots.take("s", "data")
@@ -216,7 +216,7 @@ def test_an_object_removed_by_force_leaves_nothing(snapshots, driver):
 
 
 def test_a_restore_that_waits_holds_the_snapshot(snapshots, driver):
-    """SNT-042: the claim is made first, then the snapshot goes."""
+    """SNT-042: the restored claim is bound first, then the snapshot is deleted."""
     snapshots.bound("data")
     snapshots.take("s", "data")
     snapshots.wait_ready("s")
@@ -231,7 +231,7 @@ def test_a_restore_that_waits_holds_the_snapshot(snapshots, driver):
 
 
 def test_a_driver_that_does_not_delete_is_told_with_its_cause(snapshots, driver):
-    """SNT-076, SND-013."""
+    """SNT-076, SND-013: the content's status shows the driver's error until a retry succeeds."""
     refusal = {"code": "FAILED_PRECONDITION", "message": "has a clone", "times": 2}
     driver.set_rules({"method": DELETE, **refusal})
     snapshots.bound("data")

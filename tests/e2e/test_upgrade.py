@@ -1,4 +1,4 @@
-"""A release replaces the one before it, and is rolled back, while claims come and go (OPS-15)."""
+"""A release is upgraded and rolled back while claims are created and deleted (OPS-15)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory):
-    """The wheels of the commit before (or of UPGRADE_FROM) and of this one, unpacked."""
+    """The unpacked wheels of the previous commit (or UPGRADE_FROM) and of this one."""
     known = run("git", "rev-list", "--max-count=2", "HEAD", cwd=ROOT, text=True).split()
     places = []
     for commit in (os.environ.get("UPGRADE_FROM") or known[-1], "HEAD"):
@@ -43,7 +43,7 @@ def releases(tmp_path_factory):
 
 
 def test_upgrade_and_roll_back_lose_nothing(releases, tmp_path, kubeconfig, scene, own_redis):
-    """Both releases work side by side for a while, twice; nothing is lost, doubled or stuck."""
+    """Both releases run side by side twice; no volume is lost or doubled, and no claim is stuck."""
     old, new = releases
     key = {"CSI_FLEET_RECORDS_KEY": new_key()}
 

@@ -1,6 +1,6 @@
-"""The controller `health` as a process: a driver for CSI 1.12 and one for 1.13 in one installation.
+"""The controller `health` as a process, with a driver for CSI 1.12 and one for 1.13.
 
-No API server here stores healthStatus, so the field is dropped: events show the health.
+This API server does not store healthStatus and drops the field, so only events show the health.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def driver_of(kind: str) -> DirectoryDriver:
 
 
 def report(driver: DirectoryDriver, scene, name: str, *conditions) -> None:
-    """What the driver says of the claim's volume from now on."""
+    """Set the health that the driver reports for the claim's volume from now on."""
     claim = scene.get(name)
     handle = scene.volume(claim["spec"]["volumeName"])["spec"]["csi"]["volumeHandle"]
     draft = driver.root / "health.draft"
@@ -44,12 +44,15 @@ def report(driver: DirectoryDriver, scene, name: str, *conditions) -> None:
 
 
 def told(scene, name: str, reason: str) -> list[str]:
-    """The messages of such events about the claim."""
+    """Return the messages of the claim's events with this reason."""
     return [one["message"] for one in scene.events(name) if one["reason"] == reason]
 
 
 def test_drivers_of_both_versions_in_one_installation(tmp_path, kubeconfig, scene):
-    """VHD-010, VHD-012: each turns abnormal and recovers; a healthy claim has no event."""
+    """VHD-010, VHD-012: both drivers' volumes turn abnormal and recover.
+
+    A healthy claim has no event.
+    """
     drivers = {kind: driver_of(kind) for kind in KINDS}
     names = {kind: re.sub(r"[^a-z0-9]+", "-", kind) for kind in KINDS}
     try:
@@ -83,7 +86,7 @@ def test_drivers_of_both_versions_in_one_installation(tmp_path, kubeconfig, scen
 
 
 def test_a_failed_driver_has_not_recovered(tmp_path, kubeconfig, scene):
-    """VH-013: while its calls fail, and after a restart of csi-fleet, nothing is said."""
+    """VH-013: no recovery is reported while calls fail, nor after csi-fleet restarts."""
     with driver_of("1.13, list") as driver:
         name = "data"
         with Fleet(tmp_path, kubeconfig, [driver], *FLAGS):
@@ -103,7 +106,7 @@ def test_a_failed_driver_has_not_recovered(tmp_path, kubeconfig, scene):
 
 
 def test_the_shipped_rights_are_enough(request, tmp_path, scene, redis_binary):
-    """VH-042: accounts of k8s/, users of the shipped Redis."""
+    """VH-042: the accounts of k8s/ and the users of the shipped Redis suffice."""
     if os.environ.get("CSI_FLEET_TEST_KUBECONFIG") or not is_as_shipped(redis_binary):
         pytest.skip("needs a control plane with RBAC of its own, and Redis 7")
     plane = request.getfixturevalue("control_plane")

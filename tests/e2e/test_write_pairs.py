@@ -1,8 +1,8 @@
-"""No row of allowed writes does what one of them may not, to an object of another driver.
+"""Allowed writes in sequence do no more to another driver's object than single ones.
 
-Real API server, shipped RBAC and admission policies, real tokens. Each write that an account may do
-to a foreign object is done; then everything else is tried on what it left. Whatever the row changed
-must be what single writes change.
+A real API server runs with shipped RBAC, admission policies and tokens. Each write that an account
+is allowed to do to a foreign object is done, and then every other write is tried on the result. The
+sequence may change only what single writes change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ GROUP_CONTENTS = f"{GROUP_API}/volumegroupsnapshotcontents"
 GROUP_CRDS = Path(__file__).parents[1] / "parity" / "runner" / "crds" / "groupsnapshots.yaml"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NUMBERS = itertools.count()
-# Policy or RBAC, the object's own rules, no such path, no such field's type.
+# A policy or RBAC refuses, the object is invalid, the path does not exist, or a field has the wrong
+# type.
 REFUSED = {403, 422, 404, 405, 400}
 
 
@@ -69,12 +70,12 @@ def group_content(name):
 
 
 def held(body):
-    """With a finalizer of somebody else: what is deleted stays to be looked at."""
+    """Add another program's finalizer, so that a deleted object can still be examined."""
     body["metadata"]["finalizers"] = ["example.org/backup"]
     return body
 
 
-# The object, and which single writes change it: True for those that docs/security.md lists.
+# The object's path, its maker, and True if docs/security.md lists single writes that change it.
 VICTIMS = {
     "a volume": (VOLUMES, lambda name: held(volume(name, FOREIGN)), False),
     "an attachment": (ATTACHMENTS, lambda name: held(attachment_body(name, FOREIGN)), False),
@@ -92,7 +93,10 @@ VICTIMS = {
 
 @pytest.fixture(scope="module")
 def attacked(admin):  # noqa: F811
-    """The API server with group snapshots; their CRDs go again if they were not there."""
+    """The API server with the CRDs of group snapshots.
+
+    They are removed if they were not there before.
+    """
     definitions = [one for one in yaml.safe_load_all(GROUP_CRDS.read_text()) if one]
     known = {one["metadata"]["name"] for one in admin.items(CRDS)}
     for one in definitions:
@@ -107,7 +111,7 @@ def attacked(admin):  # noqa: F811
 
 
 class Attacker:
-    """One account, and one kind of foreign object made anew for each row of writes."""
+    """One account, and a foreign object of one kind, created again for each sequence of writes."""
 
     def __init__(self, owner, api, path, make):
         self.admin, self.api, self.path, self.make = owner, api, path, make
@@ -120,7 +124,7 @@ class Attacker:
         return self.admin.request("POST", self.path, self.make(name))
 
     def do(self, write, item, *, dry):
-        """The object after the write; None if it is refused or changes nothing."""
+        """Return the object after the write, or None if it is refused or changes nothing."""
         path = f"{self.path}/{item['metadata']['name']}{write.place}"
         params = {"dryRun": "All"} if dry else {}
         try:
@@ -172,7 +176,7 @@ def test_no_row_of_writes_does_what_one_may_not(attacked, worker, login, account
         single = set().union(*(changes(fresh, alone[one.name]) for one in allowed), set())
         assert has_allowed or not allowed, [one.name for one in allowed]
         assert "DELETE" not in [one.name for one in allowed]
-        # Some do the same by two paths.
+        # Some writes do the same through two paths.
         firsts = {frozenset(changes(fresh, alone[one.name])): one for one in allowed[::-1]}
         for first in firsts.values():
             victim = attacker.victim()
@@ -184,7 +188,7 @@ def test_no_row_of_writes_does_what_one_may_not(attacked, worker, login, account
                     continue
                 new = changes(victim, after) - single
                 assert not new, f"{first.name}, then {second.name}: {new}"
-            for other in allowed:  # and all in a row, as far as they go
+            for other in allowed:  # finally one after another, as far as they succeed
                 attacker.do(other, attacker.now(victim), dry=False)
             after = attacker.now(victim)
             assert not changes(victim, after) - single
@@ -195,11 +199,11 @@ def test_no_row_of_writes_does_what_one_may_not(attacked, worker, login, account
         attacker.clean_up()
 
 
-# Rows of writes that were found by thinking.
+# Sequences of writes that were found by reasoning.
 
 
 def test_a_snapshot_of_nobodys_group_is_not_made_a_member_of_one(attacked, worker):  # noqa: F811
-    """Neither by its owner, its finalizer or its status, nor by all of them in a row."""
+    """Changing the owner, the finalizer and the status, alone and one after another, is refused."""
     attacker = Attacker(attacked, worker, SNAPSHOTS, snapshot_body)
     item = attacker.victim()
     path = f"{SNAPSHOTS}/{item['metadata']['name']}"
@@ -225,7 +229,7 @@ def test_a_snapshot_of_nobodys_group_is_not_made_a_member_of_one(attacked, worke
 
 
 def test_what_a_member_of_a_group_goes_through_is_allowed(attacked, worker):  # noqa: F811
-    """members.py, groupnames.own, decide.py and groupdeletion.py, in their order."""
+    """The steps are those of members.py, groupnames.own, decide.py and groupdeletion.py."""
     name = f"member-{next(NUMBERS)}"
     path = f"{SNAPSHOTS}/{name}"
     body = snapshot_body(name, finalizers=[FINALIZER_SNAPSHOT_IN_GROUP], ownerReferences=OWNERS[:1])
@@ -270,7 +274,7 @@ OTHERS_MARK = {"pv.kubernetes.io/migrated-to": FOREIGN}
 
 @pytest.mark.parametrize("annotations", [OTHERS_PLUGIN, OTHERS_MARK])
 def test_a_volume_of_its_own_is_not_given_to_another_driver(worker, annotations):  # noqa: F811
-    """Released, it would be deleted by that driver, with the handle that its maker chose."""
+    """Otherwise the other driver would delete any handle that the attacker chooses."""
     body = volume("given", SERVED)
     body["metadata"]["annotations"] |= annotations
     assert "its own driver" in refusal(worker, "POST", VOLUMES, body)

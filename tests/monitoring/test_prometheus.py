@@ -1,9 +1,9 @@
-"""Each alert fires by its cause and ends with it, each panel shows what is true (OPS-4).
+"""Each alert fires for its cause and ends with it, and each panel shows true values (OPS-4).
 
-A real Prometheus (Debian's) scrapes two watchers and three workers. The rules are those of docs/,
-with their times made short (`tests.support.prometheus.shortened`). One story for all: everything
-that can go wrong side by side does so at once, each with a driver of its own; then what concerns
-all drivers, one after the other.
+A real Prometheus (Debian's) scrapes two watchers and three workers. The rules are those of docs/
+with shorter times (`tests.support.prometheus.shortened`). All tests share one run: first every
+fault of a single driver occurs at the same time, each with its own driver, then the faults that
+affect all drivers, one after another.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.support.monitored import Monitored
 from tests.support.prometheus import SCRAPE_SECONDS, shortened
 from tests.support.waiting import let_pass, wait_until
 
-# The story is told once, when the first test asks for it.
+# The first test that needs the run starts it.
 pytestmark = pytest.mark.timeout(2400)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RULES = yaml.safe_load((DOCS / "alerts" / "csi-fleet.yaml").read_text())
@@ -51,14 +51,14 @@ QUERIES = [
 
 @dataclass
 class Story:
-    """What came of it.
+    """The results of the run.
 
     Attributes:
-        quiet: what fired before anything went wrong.
+        quiet: alerts that fired before the first fault.
         fired: alerts with roles that fired while their causes held.
-        surprises: those that fired without one, behind the action that began what went wrong then.
-        lasting: those that went on firing after their causes were gone.
-        shown: what the panels' queries gave, by title and number, with what is true.
+        surprises: alerts that fired without a cause, after the action that began the current fault.
+        lasting: alerts that still fired after their causes were gone.
+        shown: results of the panels' queries by title and number, with the expected values.
     """
 
     quiet: set = field(default_factory=set)
@@ -69,7 +69,7 @@ class Story:
 
 
 class Teller:
-    """Tells the story, once for all tests."""
+    """Runs the story once for all tests."""
 
     def __init__(self, world):
         self.world, self.actions, self.story = world, Actions(world), Story()
@@ -84,7 +84,7 @@ class Teller:
         actions.broken = actions.bind("broken", 1)[0]
         self.world.tool.ok("pause", f"--driver={self.world.driver('paused')}", "--reason=firmware")
         actions.claim("paused", 20)
-        # Until the first scrapes there seems to be no watcher.
+        # Until the first scrapes the watcher seems to be missing.
         with suppress(TimeoutError):
             wait_until(lambda: not self.firing(), PATIENCE, "nothing fires")
         self.story.quiet = self.firing()
@@ -99,7 +99,7 @@ class Teller:
         return self.story
 
     def go_through(self, causes):
-        """Their alerts fire, no others do, and they end when they are mended."""
+        """Record which alerts the causes fire, which others fire, and which outlast them."""
         wanted = set().union(*(cause.fires for cause in causes))
         allowed = wanted.union(*(cause.also for cause in causes))
         seen = set()
@@ -116,7 +116,7 @@ class Teller:
                 cause.goes_on(self.actions)
             return False
 
-        with suppress(TimeoutError):  # told by the test of each
+        with suppress(TimeoutError):  # the test of each alert reports it
             wait_until(all_fired, PATIENCE, "all fire", interval_seconds=0.3)
         for cause in causes:
             cause.mend(self.actions)
@@ -128,7 +128,7 @@ class Teller:
         self.story.surprises |= {(causes[0].begin.__name__, *one) for one in seen - allowed}
 
     def look_at_panels(self):
-        """A window full of work, a worker that freezes, and then what every query says of it."""
+        """Fill a window with work, freeze a worker, and compare the result of every query."""
         world, actions = self.world, self.actions
         actions.wait_counted(
             ("controller_persistentvolumeclaim_provision_failed_total", "full"),
@@ -136,7 +136,7 @@ class Teller:
         )
         world.wait_scraped()
         since, before = time.time(), world.host.figures()
-        let_pass(3 * SCRAPE_SECONDS)  # what comes before the first scrape of a window is not in it
+        let_pass(3 * SCRAPE_SECONDS)  # the window excludes what comes before its first scrape
         SLOW.begin(actions)
         slow = actions.claim("slow", 10)
         names, steady_wait = actions.bind("steady", 12)
@@ -144,7 +144,7 @@ class Teller:
         FROZEN.begin(actions)
         slow_wait = actions.wait_bound(slow)
         states, sizes = [], []
-        for _ in range(16):  # a scrape takes up to its interval, and comes once in one
+        for _ in range(16):  # each interval contains one scrape, which takes up to an interval
             states.append(world.keys_by_state())
             sizes.append(
                 {name: world.entries(name) for name in SIZES}
@@ -191,7 +191,7 @@ def story(tmp_path_factory, redis_binary):
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_each_alert_fires_by_its_cause(story, alert):
-    """Whatever stands in the rules file must have a cause here."""
+    """Each alert in the rules file needs a cause in this file."""
     expected = {one for cause in CAUSES for one in cause.fires if one[0] == alert}
     assert expected, "an alert needs a cause that is tested"
     assert expected <= story.fired
@@ -208,7 +208,7 @@ def test_each_alert_ends_with_its_cause(story):
 
 @pytest.mark.parametrize(("title", "number"), QUERIES)
 def test_each_query_of_the_dashboard_shows_what_is_true(story, title, number):
-    """Whatever stands in the dashboard must have its truth, counted elsewhere."""
+    """Each query of the dashboard needs an expected value that was measured elsewhere."""
     shown, expected = story.shown[title, number]
     assert expected is not None, "a query needs a truth to compare it with"
     for labels, (least, most) in expected.items():

@@ -1,4 +1,4 @@
-"""One node with csi-fleet's manifests as pods, shared by the whole suite."""
+"""One node that runs csi-fleet's manifests as pods, shared by the whole suite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.support.node.requirements import lacking
 from tests.support.node.scene import NodeScene
 from tests.support.node.workloads import install, sidecar, wait_available
 
-# It needs the Go sidecars, which nothing here builds: PEER is the folder with their programs.
+# This test needs the Go sidecars, which csi-fleet does not build: PEER is the folder with their
+# programs.
 collect_ignore = (
     []
     if Path(os.environ.get("PEER", ""), "csi-attacher").is_file()
@@ -23,9 +24,9 @@ collect_ignore = (
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shuffled, but: adoptions want an empty cluster, hence first and as they are written.
+    """Shuffle the tests, but run adoptions first and in order: they need an empty cluster.
 
-    Tests marked `last` close their file.
+    Tests marked `last` run at the end of their file.
     """
     files = {path: number for number, path in enumerate(dict.fromkeys(one.path for one in items))}
 
@@ -40,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[NodeCluster]:
-    """The node is Ready and has nothing of ours: test_adoption.py comes first and leaves it so."""
+    """A Ready node without csi-fleet. test_adoption.py runs first and removes what it installs."""
     if reason := lacking():
         if os.environ.get("CI"):
             pytest.fail(f"CI runs the node suite: {reason}")
@@ -51,7 +52,7 @@ def node() -> Iterator[NodeCluster]:
 
 @pytest.fixture(scope="session")
 def cluster(node: NodeCluster) -> NodeCluster:
-    """Every pod of `k8s/overlays/prod-sidecar` is available."""
+    """The node with every pod of `k8s/overlays/prod-sidecar` available."""
     objects = sidecar()
     install(node.api, objects, node.directory / "secrets")
     wait_available(node.api, objects)
@@ -60,6 +61,6 @@ def cluster(node: NodeCluster) -> NodeCluster:
 
 @pytest.fixture
 def scene(cluster: NodeCluster) -> Iterator[NodeScene]:
-    """A namespace of the test's own."""
+    """A scene with a namespace for one test."""
     with NodeScene(cluster) as one:
         yield one

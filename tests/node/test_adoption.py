@@ -1,6 +1,6 @@
-"""README and docs/migration.md, typed to the letter into an empty cluster, and timed.
+"""Runs and times the exact commands of README and docs/migration.md in an empty cluster.
 
-PEER=csi-provisioner pytest tests/node/test_adoption.py -s     # the Go one moves; twice
+PEER=csi-provisioner pytest tests/node/test_adoption.py -s     # moves the Go program, twice
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ CLUSTER_WIDE = (
 
 
 def docker(cluster: NodeCluster) -> str:
-    """The node's images are made without Docker: a build gives one its name."""
+    """Return a shell script that acts as Docker.
+
+    The node's images are built without Docker, so `build` only tags one of them.
+    """
     ctr = f"{shlex.join(cluster.ctr_command())} images tag --force docker.io/library"
     lines = (
         '[ "$1" = build ] || exit 0',
@@ -44,7 +47,7 @@ def docker(cluster: NodeCluster) -> str:
 
 @pytest.fixture(scope="module")
 def reader(node: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walkthrough]:
-    """Has installed csi-fleet, and removes it in the end."""
+    """A reader who has installed csi-fleet. It is removed afterwards."""
     assert node.api.find("/api/v1/namespaces/csi-fleet") is None, "this file wants an empty cluster"
     node.ctr("images", "tag", "--force", BUSYBOX_IMAGE, "docker.io/library/busybox:1.37")
     folder = tmp_path_factory.mktemp("reader")
@@ -56,7 +59,7 @@ def reader(node: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_readme_leads_from_an_empty_cluster_to_a_volume(reader: Walkthrough) -> None:
-    """A Bound claim, a pod's bytes in its volume, and an answer from a laptop (OPS-3)."""
+    """The claim is Bound, its volume has a pod's bytes, and the laptop gets answers (OPS-3)."""
     print(reader.timeline())
     assert reader.printed("kubectl exec writer").strip() == "hello"
     assert "pvc default/hello" in reader.printed("explain pvc default/hello")
@@ -66,7 +69,7 @@ def test_readme_leads_from_an_empty_cluster_to_a_volume(reader: Walkthrough) -> 
 def test_a_driver_moves_over_and_back_while_claims_come(
     node: NodeCluster, reader: Walkthrough
 ) -> None:
-    """Nothing lost, nothing twice: each claim one volume, no two calls about one at a time."""
+    """Each claim gets one volume, no two calls for a volume overlap, and no claim is lost."""
     moving.provide_image(node, PEER)
     moving.install(node)
     claims = Claims(node.api)
@@ -93,7 +96,7 @@ def test_a_driver_moves_over_and_back_while_claims_come(
 
 
 def test_nothing_of_it_stays(node: NodeCluster, reader: Walkthrough) -> None:
-    """README's last lines remove all that it told to install (OPS-7)."""
+    """The last commands of README remove everything that it installs (OPS-7)."""
     moving.remove(node)
     reader.follow("README.md", "And away again")
     print(reader.timeline())

@@ -1,6 +1,6 @@
-"""A reader with the folder of a release, and no checkout, moves a driver over and back.
+"""A reader who has the folder of a release, but no checkout, moves a driver over and back.
 
-The pages are those of the release, typed as they stand: chart, plug-in, wheel and image by digest.
+The commands are those of the release's own pages: chart, plug-in, wheel and image by digest.
 INSTALL.md is docs/how-to/install-from-a-release.md.
 """
 
@@ -22,7 +22,7 @@ from tests.support.walkthrough import Walkthrough
 pytestmark = pytest.mark.timeout(1200)
 REGISTRY = "registry.example.com/storage"
 PAGES = f"csi-fleet-{VERSION}/docs"
-# What docs/migration.md is read with: its driver is this one, with one sidecar.
+# These words of docs/migration.md are replaced, because this driver has one sidecar.
 REPLACED = {
     "ebs.csi.aws.com": DRIVER,
     "kube-system": NAMESPACE,
@@ -33,7 +33,7 @@ REPLACED = {
 
 
 def in_registry(node: NodeCluster) -> str:
-    """The node has the image as if it had pulled it by digest; returns the digest.
+    """Tag the node's image as if it had been pulled by digest; return the digest.
 
     The kubelet looks an image up by name and digest, without the tag.
     """
@@ -46,7 +46,7 @@ def in_registry(node: NodeCluster) -> str:
 
 @pytest.fixture(scope="module")
 def reader(node: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walkthrough]:
-    """Has installed csi-fleet and its tools as INSTALL.md says."""
+    """A reader who has installed csi-fleet and its tools as INSTALL.md says."""
     assert node.api.find("/api/v1/namespaces/csi-fleet") is None, "this file wants an empty cluster"
     folder = tmp_path_factory.mktemp("from-release")
     source = committed(folder / "source")
@@ -94,7 +94,7 @@ def test_a_driver_moves_over_and_back_with_the_files_of_a_release(
 def test_every_pod_ran_the_image_of_the_release_by_digest(
     node: NodeCluster, reader: Walkthrough
 ) -> None:
-    """Nothing that the registry's tag names later would run."""
+    """A tag that later names another image has no effect."""
     used = [
         one["image"]
         for pod in node.api.items("/api/v1/namespaces/csi-fleet/pods")

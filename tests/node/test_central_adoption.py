@@ -1,9 +1,9 @@
-"""An EBS-like driver is adopted, as worker and centrally, and released, while claims keep coming.
+"""An EBS-like driver is adopted as a worker and centrally, and released, while claims are created.
 
 PEER=folder pytest tests/node/test_central_adoption.py -s     # ROUNDS=3: three times each
 
-The folder has Go's csi-provisioner, csi-attacher and csi-resizer. Nothing may be lost, no volume
-may have two calls at once, and one side alone is at work at each moment.
+The folder has Go's csi-provisioner, csi-attacher and csi-resizer. Nothing may be lost, no two
+calls for a volume may overlap, and only one side may work at any time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VALUES = {
     "controllers": ["provisioner", "attacher", "resizer"],
     "features": ["topology", "attachments", "attributes-classes"],
     "flower": {"enabled": False},
-    # What `--as=worker` needs; central workers need nothing of the chart for a driver.
+    # `--as=worker` needs this entry. Central workers need no entry of the chart for a driver.
     "drivers": [
         {"name": DRIVER, "mode": "worker", "namespace": NAMESPACE, "serviceAccount": ACCOUNT}
     ],
@@ -56,16 +56,16 @@ class System:
         self._values.write_text(yaml.safe_dump(VALUES))
 
     def helm(self, action: str, *words: str) -> str:
-        """One command for the release."""
+        """Run one helm command for the release."""
         return self._run("tests.support.helm", action, "csi-fleet", *words, "-n", "csi-fleet")
 
     def install(self) -> None:
-        """Everything is available then."""
+        """Install the chart and wait until everything is available."""
         chart = (str(ROOT / "k8s/chart"), "-f", str(self._values))
         self.helm("install", *chart, "--create-namespace", "--wait")
 
     def uninstall(self) -> None:
-        """Namespaces too."""
+        """Uninstall the release and delete its namespaces."""
         self.helm("uninstall", "--wait")
         for name in ("csi-fleet", "csi-fleet-records"):
             self.node.api.delete(f"/api/v1/namespaces/{name}")
@@ -75,7 +75,7 @@ class System:
         return self.node.api.find(f"/api/v1/namespaces/{namespace}") is None
 
     def move(self, command: str, *flags: str) -> float:
-        """`adopt` or `release`, to its end; returns the seconds."""
+        """Run `adopt` or `release` until it ends; return the seconds."""
         since = time.monotonic()
         said = self._run("workers", command, DRIVER, *flags)
         assert f"{DRIVER} is {command.removesuffix('e')}ed" in said
@@ -96,7 +96,10 @@ class System:
 
 @pytest.fixture
 def system(node: NodeCluster, tmp_path: Path) -> Iterator[System]:
-    """Of each test: with the vendor's namespace goes what the chart made in it."""
+    """One installation per test.
+
+    Deleting the vendor's namespace would delete what the chart created in it.
+    """
     node.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     made = System(node, tmp_path)
     made.install()
@@ -135,7 +138,7 @@ def test_two_replicas_are_adopted_and_released_while_claims_come(
     assert moving.overlapping(created, "name") == []
     about = [one for one in calls if "volume_id" in one.request]
     assert moving.overlapping(about, "volume_id") == []
-    # One at a time: nobody who had been replaced was at work again.
+    # One side works at a time: no process that was replaced worked again.
     assert ebs_like.came_back(created) == []
     assert sides.both == 0
     if "--as=worker" in flags:
@@ -149,7 +152,7 @@ def test_two_replicas_are_adopted_and_released_while_claims_come(
 
 
 def nothing_lost(node: NodeCluster, work: Work) -> None:
-    """At the API server and at the driver: a volume of the new size for each claim that is kept."""
+    """The API server and the driver have one volume of the new size for each claim that is kept."""
     kept = work.names("kept")
     assert kept | work.names("deleted") == {f"c{n}" for n in range(work.made)}
     is_done = lambda: set(moving.volumes(node.api).values()) == kept  # noqa: E731

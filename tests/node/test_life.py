@@ -1,4 +1,4 @@
-"""The life of volumes on a real node, with our parts only: nothing is set in Kubernetes' stead."""
+"""Volumes on a real node with csi-fleet and Kubernetes only: the test sets no status itself."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.node.scene import (
 from tests.support.node.workloads import DRIVER, ZONE
 from tests.support.waiting import wait_until
 
-# The first start may wait for builds and for a base image.
+# The first start may wait for image builds and for a base image.
 pytestmark = pytest.mark.timeout(1200)
 STAY = "while :; do sleep 1; done"
 
 
 def test_a_volume_is_written_read_grown_snapshotted_restored_and_cloned(scene: NodeScene) -> None:
-    """One claim's whole life; each pod sees what the one before left."""
+    """A claim goes through each operation, and each pod reads what the previous one wrote."""
     scene.claim("data")
     scene.printed("writer", "echo written > /v0/file; sync", of_claim("data"))
     volume = scene.volume_of("data")
@@ -43,7 +43,7 @@ def test_a_volume_is_written_read_grown_snapshotted_restored_and_cloned(scene: N
 
 
 def test_a_raw_block_volume_keeps_its_bytes_and_grows(scene: NodeScene) -> None:
-    """A loop device of the volume's size, the same content for the next pod."""
+    """The volume is a loop device of its size, and the next pod reads the same content."""
     scene.claim("disk", block=True, size="8Mi")
     write = "echo block-content | dd of=/v0 conv=notrunc 2>/dev/null; sync"
     scene.printed("writer", write, of_claim("disk"), block=True)
@@ -57,7 +57,7 @@ def test_a_raw_block_volume_keeps_its_bytes_and_grows(scene: NodeScene) -> None:
 
 
 def test_ephemeral_volumes_live_and_die_with_their_pod(scene: NodeScene) -> None:
-    """An inline one has no claim at all, a generic one a claim of the pod's."""
+    """An inline volume has no claim, and a generic one has a claim of the pod."""
     inline = {"csi": {"driver": DRIVER}}
     generic = {"ephemeral": {"volumeClaimTemplate": {"spec": claim_spec()}}}
     script = "echo one > /v0/file; echo two > /v1/file; cat /v0/file /v1/file"
@@ -68,7 +68,7 @@ def test_ephemeral_volumes_live_and_die_with_their_pod(scene: NodeScene) -> None
 
 @pytest.mark.last
 def test_nothing_stays_mounted_attached_or_stored(cluster: NodeCluster) -> None:
-    """After all the tests before: no mount, attachment, volume, snapshot, directory or record."""
+    """In the end there is no mount, attachment, volume, snapshot, directory or intent copy."""
     try:
         wait_until(lambda: not remains(cluster), SECONDS, "everything is gone")
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""Parts of node and driver end and come back, while one pod goes on writing into its volume."""
+"""Parts of node and driver stop and restart while one pod keeps writing to its volume."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NODE_PODS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/directory-node"
 
 @pytest.fixture(scope="module")
 def writing(cluster: NodeCluster) -> Iterator[NodeScene]:
-    """A pod that lives through all of it; in the end its volume has every line."""
+    """A pod that survives all faults. In the end its volume has every line."""
     with NodeScene(cluster) as scene:
         scene.claim("old")
         scene.pod("writer", WRITE, of_claim("old"))
@@ -34,7 +34,7 @@ def writing(cluster: NodeCluster) -> Iterator[NodeScene]:
 
 
 def driver_pod_deleted(cluster: NodeCluster) -> None:
-    """The node's driver and its registrar get a new pod."""
+    """Delete the pod of the node's driver and registrar, and wait for a new one."""
     old = set(_pods(cluster, "directory-node"))
     for name in old:
         cluster.api.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
@@ -43,7 +43,7 @@ def driver_pod_deleted(cluster: NodeCluster) -> None:
 
 
 def workers_killed(cluster: NodeCluster) -> None:
-    """All workers at once; the kubelet starts their containers again."""
+    """Kill all workers at once; kubelet restarts their containers."""
     before = {name: _worker(cluster, name) for name in _pods(cluster, "driver")}
     for worker in before.values():
         cluster.kill_container(worker)
@@ -53,10 +53,11 @@ def workers_killed(cluster: NodeCluster) -> None:
 
 
 def node_rebooted(cluster: NodeCluster) -> None:
-    """Kubelet and containerd end and start; the kubelet finds driver and mounts again.
+    """Stop and start kubelet and containerd; kubelet finds driver and mounts again.
 
-    A kubelet that ends between NodeUnpublishVolume and NodeUnstageVolume forgets that volume for
-    ever (kubernetes#121937), hence the wait until only the writer's is on the node.
+    If kubelet ends between NodeUnpublishVolume and NodeUnstageVolume, it forgets that volume
+    forever (kubernetes#121937). The function therefore waits until only the writer's volume is on
+    the node.
     """
     attached = "/apis/storage.k8s.io/v1/volumeattachments"
     wait_until(lambda: len(cluster.api.items(attached)) == 1, SECONDS, "one volume is attached")
@@ -70,7 +71,7 @@ def node_rebooted(cluster: NodeCluster) -> None:
 
 
 def registration_socket_lost(cluster: NodeCluster) -> None:
-    """Somebody empties the kubelet's directory; the registrar offers its socket anew."""
+    """Delete the socket from kubelet's directory; the registrar creates it again."""
     before = _registrations(cluster)
     (cluster.directory / "kubelet" / SOCKET).unlink()
     wait_until(lambda: _registrations(cluster) > before, SECONDS, "it is registered anew")
@@ -88,7 +89,7 @@ def registration_socket_lost(cluster: NodeCluster) -> None:
 def test_a_pod_writes_on_and_the_next_volume_is_made(
     cluster: NodeCluster, writing: NodeScene, fault: Callable[[NodeCluster], None]
 ) -> None:
-    """Afterwards the driver is registered, the old mount writable, a new claim usable."""
+    """Afterwards the driver is registered, the old mount is writable, and a new claim is usable."""
     fault(cluster)
     wait_until(lambda: _is_registered(cluster), SECONDS, "CSINode names the driver")
     written = _lines(writing)
@@ -100,7 +101,10 @@ def test_a_pod_writes_on_and_the_next_volume_is_made(
 
 
 def test_a_drained_pod_gives_its_volume_back(cluster: NodeCluster, scene: NodeScene) -> None:
-    """Cordon and evict, as `kubectl drain` does: unmounted and detached, the claim stays."""
+    """Cordoning and evicting the pod as `kubectl drain` does detaches its volume.
+
+    The claim stays.
+    """
     scene.claim("data")
     scene.pod("writer", WRITE, of_claim("data"))
     scene.wait_phase("writer", "Running")
@@ -119,7 +123,10 @@ def test_a_drained_pod_gives_its_volume_back(cluster: NodeCluster, scene: NodeSc
 
 
 def test_the_kubelet_writes_what_the_driver_says(cluster: NodeCluster) -> None:
-    """NR-001, NR-010: name, node id and topology in CSINode and Node, by our registrar alone."""
+    """NR-001, NR-010: csi-fleet's registrar alone gets the driver into CSINode and Node.
+
+    They have its name, node id and topology.
+    """
     wait_until(lambda: _is_registered(cluster), SECONDS, "CSINode names the driver")
     assert cluster.csi_node()["spec"]["drivers"] == [
         {"name": DRIVER, "nodeID": NODE, "topologyKeys": [ZONE]}
@@ -134,7 +141,7 @@ def _is_registered(cluster: NodeCluster) -> bool:
 
 
 def _registrations(cluster: NodeCluster) -> int:
-    """How often the kubelet told the registrar that runs now that it worked."""
+    """Return how often the running registrars logged that kubelet registered the driver."""
     pods = _pods(cluster, "directory-node")
     return sum(cluster.logs(NAMESPACE, one, "node").count(REGISTERED) for one in pods)
 

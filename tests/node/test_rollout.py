@@ -1,4 +1,4 @@
-"""Watchers, workers and driver pods are replaced one by one while claims come in."""
+"""Watchers, workers and driver pods are replaced one by one while claims are created."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1200)
 CLAIMS_PER_SECOND = 5
-# With more nodes than one another would be chosen; csi-provisioner tells the same here.
+# With several nodes another would be chosen. csi-provisioner reports the same error here.
 NO_NODE = "error generating accessibility requirements: no available topology found"
 ROLLED = (
     "/apis/apps/v1/namespaces/csi-fleet/deployments/watcher",
@@ -28,7 +28,7 @@ ROLLED = (
 
 
 def test_no_claim_fails_and_none_is_made_twice(cluster: NodeCluster, scene: NodeScene) -> None:
-    """Every claim of the time is Bound, with one volume each and no failure told to its user."""
+    """Each claim made meanwhile is Bound with one volume, and no event reports a failure."""
     template = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": scene.namespace}}}
     for path in ROLLED:
         cluster.api.patch(path, {"spec": {"template": template}})
@@ -52,7 +52,7 @@ def test_no_claim_fails_and_none_is_made_twice(cluster: NodeCluster, scene: Node
 
 
 def claims_until_rolled(cluster: NodeCluster, scene: NodeScene) -> int:
-    """Make claims at their rate until every new pod is ready and the old ones end or have ended."""
+    """Create claims at a fixed rate until all new pods are ready; return their number."""
     started = time.monotonic()
     for number in count():
         due = started + number / CLAIMS_PER_SECOND
@@ -65,14 +65,14 @@ def claims_until_rolled(cluster: NodeCluster, scene: NodeScene) -> int:
 
 
 def failures_told(cluster: NodeCluster, scene: NodeScene) -> list[str]:
-    """What users were told, but for what is true here: the only node has no driver for a while.
+    """Return failures in events, except that the only node has no driver for a while.
 
-    The end of the old driver pod's registrar takes the driver out of the only CSINode, and the new
-    pod's brings it back: 1 s on a quiet machine, 10 s at load 22, and no part of ours can shorten
-    it. An immediate claim of that time has no topology to ask for; the warning says so, as
-    csi-provisioner's does, and `all are Bound` holds for it like for the others. It is retried
-    after 1, 2, 4 s: at load 22 such claims waited 7 s in the middle and 16 s at most, while
-    others of the same burst waited up to 29 s for their turn.
+    When the old driver pod's registrar ends, kubelet removes the driver from the only CSINode, and
+    the new pod's registrar adds it again: 1 s on a quiet machine, 10 s at load 22, and csi-fleet
+    cannot shorten this. An immediate claim of that time has no topology to request. A warning says
+    so, like csi-provisioner's, and the claim must become Bound like the others. It is retried after
+    1, 2 and 4 s: at load 22 such claims waited 7 s at the median and 16 s at most, while others of
+    the same burst waited up to 29 s for their turn.
     """
     events = cluster.api.items(f"/api/v1/namespaces/{scene.namespace}/events")
     told = [one["message"] for one in events if one["reason"] == "ProvisioningFailed"]
@@ -80,7 +80,7 @@ def failures_told(cluster: NodeCluster, scene: NodeScene) -> list[str]:
 
 
 def at_the_driver(cluster: NodeCluster, volumes: set[str]) -> None:
-    """One stored volume for each claim, and no two calls for one of them at a time."""
+    """The driver stores one volume for each claim, and no two calls for a volume overlap."""
     root = cluster.directory / "kubelet/plugins" / DRIVER / "storage"
     with closing(DirectoryDriver(DRIVER, root=root)) as driver:
         stored = Counter(one["name"] for one in driver.volumes().values())

@@ -30,7 +30,7 @@ _ADVICE: Final = (
 
 
 class WithoutQueue:
-    """A stand-in for `Tools` that never queries Redis; it reports no driver, worker or pause."""
+    """Replaces `Tools` but never queries Redis; it reports no driver, worker or pause."""
 
     def __init__(self, tools: Tools) -> None:
         self.kube = tools.kube

@@ -168,7 +168,7 @@ class VolumeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why an object waits, for people.
+    """The reason why an object waits, with texts for people.
 
     Attributes:
         code: one word, stable for scripts.

@@ -467,7 +467,7 @@ def _reached(used: str, hard: str) -> bool:
 
 
 def _quietly(read: Callable[[], T], default: T) -> T:
-    """Return `read()`, or `default` if the API server refuses (for lack of permission, say)."""
+    """Return `read()`, or `default` if the API server refuses, for example without a permission."""
     try:
         return read()
     except Unreachable:

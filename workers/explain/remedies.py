@@ -1,4 +1,4 @@
-"""Who has to act on an error that the driver or the API server gave, and what to look at.
+"""Finds who has to act on an error of the driver or the API server, and what they have to do.
 
 The gRPC code or the HTTP status decides. Both are stored with each call in a key's history, so an
 error's text is parsed only if the history has expired. The names of a webhook, a policy, a quota or
@@ -40,7 +40,7 @@ ERRORS: Final = frozenset(
         *("refused", "deleted-failing", "last-error"),
     }
 )
-# The advice of these causes remains, because it says more than the answer does.
+# These causes keep their advice, because it is more specific than the remedy for the answer.
 _KEPT: Final = frozenset({"rescheduled", "save-refused", "deleted-failing"})
 _NO_ANSWER: Final = "no-answer"
 _LAST_WORDS: Final = re.compile(r"code = (\w+)")
@@ -48,7 +48,7 @@ _LAST_WORDS: Final = re.compile(r"code = (\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How one call ended.
+    """The result of one call.
 
     Attributes:
         code: the gRPC code, such as `NotFound`; "" if the API server answered.
@@ -63,7 +63,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Who has to act, what to do, and the commands, without names."""
+    """Who has to act, the advice, and the commands without names."""
 
     move: str
     advice: str
@@ -146,7 +146,7 @@ _WEBHOOK: Final = (
 )
 _PV: Final = "kubectl get pv {volume} -o yaml"
 _SNAPSHOT_CLASS: Final = "kubectl get volumesnapshotclasses -o yaml"
-# What a code means for one operation, where this differs.
+# The remedies for codes that have a special meaning for one operation.
 _BY_OPERATION: Final[Mapping[tuple[str, str], Remedy]] = {
     ("create", "AlreadyExists"): Remedy(
         USER,
@@ -267,7 +267,7 @@ _BY_STATUS: Final[Mapping[str, Remedy]] = {
     "422": _INVALID,
     **dict.fromkeys((_NO_ANSWER, "408", "429", "500", "502", "503", "504"), _RETRIED),
 }
-# What the message of a refusal names: the pattern, the names of its groups, and the remedy.
+# The remedies for messages that name what refused the request. The groups of each pattern name it.
 _NAMED: Final[tuple[tuple[re.Pattern[str], Remedy], ...]] = (
     (
         re.compile(r"ValidatingAdmissionPolicy '(?P<policy>[^']+)'"),

@@ -178,7 +178,7 @@ def ready_cause(snapshot: Json, content: Json | None, held: Cause | None, shape:
 
 
 def _as_of(cause: Cause, held: Cause | None) -> Cause:
-    """Return the cause with the remedy of its content, if that has one."""
+    """Return the cause with the remedy of its content, if the content has one."""
     if held is None or not held.move:
         return cause
     return replace(

@@ -15,8 +15,8 @@ from workers.queue.keys import Key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Set by workers.controllers.provisioner.intent, which is not imported because it loads far more
-# than this module needs.
+# workers.controllers.provisioner.intent sets this stage. That module is not imported, because it
+# loads far more than this module needs.
 STAGE_STRANDED: Final = "stranded"
 
 

@@ -1,9 +1,9 @@
-"""A shadow beside the component of a case: what it would have done, and what it did after all.
+"""Runs a shadow next to a case's component, to compare its predictions with what the component did.
 
-It has a twin of the case's driver, so that its calls are told apart from the component's. It
-starts first and sees what the case changes first, and a call of the component that changes
-something waits a moment for the shadow to come to the same one: beside a driver that answers at
-once nothing would be left to foresee.
+The shadow has a twin of the case's driver, so that its calls can be told apart from the
+component's. It starts first and sees the case's changes first. A call of the component that changes
+something waits briefly until the shadow predicts the same call: with a driver that answers at once,
+nothing would be left to predict.
 """
 
 import contextlib
@@ -44,8 +44,8 @@ COMPONENTS = (
 )
 OPEN = REDIS_NAMES["shadow_open"].full
 FORESEEN = REDIS_NAMES["shadow_known"].full
-PREFIXED = ("resync-period",)  # where two controllers in one program have a value each
-RACES = ("flight-02",)  # a pause would decide it otherwise than recorded
+PREFIXED = ("resync-period",)  # two controllers in one program have a value each
+RACES = ("flight-02",)  # a pause would change the recorded outcome
 NOT_SENT = "GRPC call not sent"
 NAMES = ("volume_id", "snapshot_id", "group_snapshot_id", "name")
 
@@ -58,9 +58,9 @@ class Beside:
         self.lock, self.held, self.met, self.lines = threading.Lock(), set(), [], []
         self.place, self.twin, self.process = 0, None, None
 
-    # -- its life
+    # -- start and stop
     def start(self, run, components):
-        """With the arguments of the case's components; returns when it works, or ended."""
+        """Start the shadow with the flags of the components; return when it is up or ended."""
         self.run, self.kube = run, run.kube
         self.state = Path(run.work, "shadow")
         address = str(Path(run.work, "twin.sock"))
@@ -98,7 +98,7 @@ class Beside:
 
     @contextlib.contextmanager
     def ahead(self, action):
-        """The components stand still until the shadow has seen what the action changes."""
+        """Stop the components until the shadow has seen what the action changes."""
         is_change = not {"wait", "respond", "stop", "start", "restart", "kill"} & action.keys()
         is_change &= self.run.case["id"] not in RACES
         parts = [
@@ -126,9 +126,9 @@ class Beside:
         if self.twin:
             self.twin.stop()
 
-    # -- what it would call
+    # -- what the shadow would call
     def would(self):
-        """Its calls that were not sent, as its log has them."""
+        """Return the shadow's calls that were not sent, from its log."""
         with self.lock:
             with self.log.open("rb") as log:
                 log.seek(self.place)
@@ -143,7 +143,7 @@ class Beside:
             return list(self.lines)
 
     def hold(self, entry, context):
-        """Runs before the component's call is answered."""
+        """Delay the answer to a component's call until the shadow predicts it, or time is up."""
         self.met.append({"entry": entry, "has_volume": self.has_volume(entry)})
         what = (entry["method"], about(entry["request"]))
         if entry["method"] in READS or what in self.held:
@@ -152,7 +152,7 @@ class Beside:
         end = time.time() + min(HOLD_SECONDS, 0.6 * (context.time_remaining() or HOLD_SECONDS))
         while time.time() < end and context.is_active() and self.process.exit_code() is None:
             if any((one["method"], about(one["request"])) == what for one in self.would()):
-                time.sleep(0.2)  # what it makes of the answer is written right after
+                time.sleep(0.2)  # the shadow records what follows from the answer right after it
                 break
             time.sleep(0.03)
 
@@ -161,9 +161,9 @@ class Beside:
         volumes = self.run.now("PersistentVolume").values()
         return any(handle and handle in json.dumps(v["spec"]) for v in volumes)
 
-    # -- what came of it
+    # -- results
     def told(self):
-        """All that the judgement of the case needs."""
+        """Return everything that is needed to judge the case."""
         found = {"exit_code": self.process.exit_code(), "would": self.would()}
         found["handshake"] = sorted(set(self.twin.handshake)) if self.twin else []
         found["called"] = self.twin.snapshot() if self.twin else []
@@ -187,7 +187,7 @@ class Beside:
         return found
 
     def wait_judged(self):
-        """Most predictions have a verdict within two looks of the judge."""
+        """Wait until predictions have a verdict; most have one after the judge has looked twice."""
         end = time.time() + JUDGE_SECONDS
         with redis.Redis(unix_socket_path=str(self.state / "redis.sock")) as client:
             while time.time() < end:
@@ -196,20 +196,20 @@ class Beside:
                 time.sleep(0.2)
 
     def now(self, url):
-        """As the judge of the shadow reads it."""
+        """Return the object as the shadow's judge reads it."""
         obj = self.kube.call("GET", url, missing_ok=True)
         if obj:
             obj["metadata"].pop("managedFields", None)
         return obj
 
     def foreseen(self):
-        """Paths of all objects that it ever expected to be written."""
+        """Return the paths of all objects that the shadow ever predicted to be written."""
         with redis.Redis(unix_socket_path=str(self.state / "redis.sock")) as client:
             families = client.scan_iter(match=f"{FORESEEN}*")
             return sorted(path.decode() for family in families for path in client.smembers(family))
 
     def wrote(self):
-        """Paths of the objects that the component changed, by who manages their fields."""
+        """Return the paths of the objects that the component changed, by their managedFields."""
         found = set()
         for kind in COMPARED:
             for _, obj in self.run.seen(kind):

@@ -1,4 +1,4 @@
-"""One case: put its objects there, start its components, act, wait, write down what was seen."""
+"""Runs one case: creates objects, starts components, acts, waits and records the results."""
 
 import json
 import re
@@ -23,15 +23,15 @@ CLUSTER_KINDS = (
     "VolumeAttachment",
     "PersistentVolume",
 )
-# deleted before their finalizers are taken away, lest a controller puts them back
+# These are deleted before their finalizers are removed, so that no controller adds them again.
 DELETE_FIRST = (
     *CLUSTER_KINDS,
     "PersistentVolumeClaim",
     "VolumeSnapshot",
     "VolumeGroupSnapshot",
 )
-# A retry that is due when a wait ends came just before its end in the reference: its queue is in
-# memory. Ours takes some ms more.
+# A retry that is due when a wait ends comes just before that end in the Go sidecar, whose queue is
+# in memory. csi-fleet takes a few ms longer.
 SLACK = 0.1
 
 
@@ -41,7 +41,7 @@ def lock_for(name):
 
 
 def components(case):
-    """The main component first, then those that run beside it."""
+    """Return the main component, then the others of the case."""
     first = {
         "component": case.get("component", "provisioner"),
         "flags": case.get("flags", case.get("provisioner_flags", {})),
@@ -51,15 +51,16 @@ def components(case):
 
 
 def alone(case):
-    """A component without a driver serves every namespace: no two run at once, nor beside others'.
+    """Return True if the case must run alone.
 
-    Snapshots, that is, and claims with a source of a kind that is not Kubernetes'.
+    It has a component without a driver, which serves all namespaces: it handles snapshots, or
+    claims with a source of a custom kind.
     """
     return any(c["component"] in SYSTEM_WIDE for c in components(case))
 
 
 def is_for_all(case):
-    """Whether a component without a driver would see to the objects of the case."""
+    """Return True if a component without a driver would handle the objects of the case."""
     text = json.dumps(case["objects_before"] + case.get("actions", []))
     return "snapshot.storage.k8s.io" in text or "dataSourceRef" in text
 
@@ -91,7 +92,7 @@ class CaseRun:
 
     # -- objects
     def substitute(self, obj):
-        """${uid:Kind/namespace/name} -> the UID of an object that exists already."""
+        """Replace ${uid:Kind/namespace/name} and ${pv:namespace/claim} by their values."""
 
         def uid(match):
             kind, namespace, name = match.group(1).split("/")
@@ -110,7 +111,8 @@ class CaseRun:
     def create(self, obj):
         self.kube.create(self.substitute(obj))
         if obj["kind"] in ("StorageClass", "VolumeAttributesClass"):
-            # The cluster's own PV controller must see the class first: it looks again after 15 s.
+            # The cluster's own PV controller must see the class first; otherwise it retries after
+            # 15 s.
             time.sleep(0.15)
 
     def remove(self, kind, namespace, name):
@@ -151,7 +153,7 @@ class CaseRun:
             time.sleep(0.3)
 
     def owns(self, kind, obj):
-        """Objects of this case: in its namespaces, named in it, or of its driver."""
+        """Return True if an object is in the case's namespaces, named in it, or its driver's."""
         if PATHS[kind][2]:
             return obj["metadata"].get("namespace") in self.namespaces
         spec = obj.get("spec", {})
@@ -265,7 +267,7 @@ class CaseRun:
         try:
             kind, namespace, name = self.substitute(want["object"]).split("/")
         except (TypeError, KeyError):
-            return False  # names an object that is not there yet
+            return False  # names an object that does not exist yet
         if kind in self.marks:
             value = self.now(kind).get((namespace or None, name))
         else:
@@ -331,7 +333,7 @@ class CaseRun:
             self.driver.stop()
 
     def part(self, name):
-        """`true` means the main component."""
+        """Return the named part. `true` means the main component."""
         return next((p for p in self.parts if p.name == name), self.main)
 
     def act(self, action, problems):
@@ -365,7 +367,7 @@ class CaseRun:
             self.control(action)
 
     def control(self, action):
-        """Stop, start, restart (SIGTERM), kill (SIGKILL, start) the main component or a named."""
+        """Stop, start, restart (SIGTERM) or kill (SIGKILL, then start) a component."""
         verb, name = next(iter(action.items()))
         if verb not in ("stop", "start", "restart", "kill"):
             raise ValueError(f"unknown action {action}")
@@ -374,7 +376,7 @@ class CaseRun:
             part.stop(signal.SIGKILL if verb == "kill" else signal.SIGTERM)
         if verb != "stop":
             if self.driver:
-                self.driver.handshake.clear()  # `ready` speaks of the new process
+                self.driver.handshake.clear()  # `ready` is about the new process
             part.start()
             part.wait_up(self.up)
 

@@ -1,4 +1,4 @@
-"""Recorded against actual, field by field.
+"""Compares a recorded case with an actual one, field by field.
 
 Repetition counts are compared as 'once' or 'repeated' unless the case says exact.
 """
@@ -32,7 +32,7 @@ def _walk(path, want, got, out):
 
 
 def _sort_affinity(pv):
-    """The order of expressions inside a node selector term is random in the reference."""
+    """Sort the expressions of node selector terms, whose order is random in the Go sidecar."""
     for term in (
         pv.get("spec", {}).get("nodeAffinity", {}).get("required", {}).get("nodeSelectorTerms", [])
     ):
@@ -49,7 +49,7 @@ def _prepare(record, rules, components):
             if part == "csi_calls" and (item["method"], item["code"]) == ("DeleteVolume", "OK"):
                 item.pop(
                     "count"
-                )  # the reference asks again when the volume's last update races with its finalizer
+                )  # csi-provisioner repeats it if the last update races with the finalizer
                 continue
             if part == "events" and item["reason"] == "Provisioning":
                 item.pop("count", None)

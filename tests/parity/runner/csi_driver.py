@@ -1,4 +1,4 @@
-"""A CSI driver that only records: answers by script, keeps each request as protobuf JSON."""
+"""A CSI driver that answers by script and keeps each request as protobuf JSON."""
 
 import importlib
 import os
@@ -43,11 +43,11 @@ def _load_messages():
 
 pb, rpc = _load_messages()
 CODES = {c.name: c for c in grpc.StatusCode}
-CREATED = "2026-01-02T03:04:05Z"  # creation time of every snapshot unless a step says otherwise
+CREATED = "2026-01-02T03:04:05Z"  # creation time of every snapshot unless a step has another
 
 
 class Script:
-    """Answers of one method: a list of steps, each used `times` times, the last one for ever."""
+    """The answers of one method: a list of steps, each used `times` times, the last one forever."""
 
     def __init__(self, steps):
         self.steps, self.used, self.lock = list(steps or [{}]), 0, threading.Lock()
@@ -72,8 +72,8 @@ class RecordingDriver(
             {},
             {},
             {},
-        )  # what was answered OK so far; the answers to come
-        self.before_answer = None  # (recorded call, context), when it is not to be answered at once
+        )  # the OK answers so far; the answers to come
+        self.before_answer = None  # called with (recorded call, context) before the answer
         self.respond(spec.get("responses", {}))
         self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=16))
         rpc.add_IdentityServicer_to_server(self, self.server)
@@ -87,7 +87,7 @@ class RecordingDriver(
         self.server.stop(0).wait(2)
 
     def respond(self, responses):
-        """New answers from now on, for the named methods only; `Method:id` for one object's."""
+        """Set new answers for the named methods; `Method:id` means those for one object."""
         self.scripts.update({key: Script(steps) for key, steps in responses.items()})
 
     def count(self, method, code=None):
@@ -191,7 +191,7 @@ class RecordingDriver(
             answer.accessible_topology.segments.update(node["segments"])
         return self._handshake("NodeGetInfo", context, answer)
 
-    # -- controller: each method records itself; what it answers is the function _<Method>, if any
+    # -- controller: each method records itself and answers with the function _<Method>, if any
     def _record(self, method, request, context):
         entry = {
             "method": method,
@@ -254,7 +254,7 @@ class RecordingDriver(
         nodes[:] = [n for n in nodes if n != request.node_id]
 
     def _ListVolumes(self, request, step, answer):
-        """`entries` of the step, else what is published by now."""
+        """Answer with the step's `entries`, or with what is published now."""
         truth = [
             {"volume_id": v, "published_node_ids": nodes}
             for v, nodes in sorted(self.published.items())
@@ -298,7 +298,7 @@ class RecordingDriver(
         self.snapshots.pop(request.snapshot_id, None)
 
     def _ListSnapshots(self, request, step, answer):
-        """`entries` of the step, else the snapshot asked for, changed by the step's fields."""
+        """Answer with the step's `entries`, or with the requested snapshot and step's fields."""
         entries = step.get("entries")
         if entries is None:
             entries = [
@@ -358,7 +358,7 @@ class RecordingDriver(
             snapshot.creation_time.FromJsonString(item.get("creation_time", CREATED))
 
     def _CreateVolumeGroupSnapshot(self, request, step, answer):
-        """`snapshots` of the step, else s-{name}-{volume} with its `member` fields."""
+        """Answer with the step's `snapshots`, or s-{name}-{volume} with its `member` fields."""
         group = step.get("group_snapshot_id", "g-{name}").replace("{name}", request.name)
         members = step.get("snapshots")
         if members is None:

@@ -1,4 +1,4 @@
-"""The little of the Kubernetes API that the runner needs, with watches kept in memory."""
+"""The small part of the Kubernetes API that the runner needs, with watches kept in memory."""
 
 import json
 import threading
@@ -71,7 +71,7 @@ class Kube:
             self.local.s = requests.Session()
             self.local.s.headers.update(self.headers)
             self.local.s.verify = False
-            self.local.s.trust_env = False  # else REQUESTS_CA_BUNDLE wins over verify
+            self.local.s.trust_env = False  # otherwise REQUESTS_CA_BUNDLE overrides verify
         return self.local.s
 
     def url(self, kind, namespace=None, name=None, sub=None):

@@ -1,4 +1,4 @@
-"""Volatile values become placeholders, the same way for every recording."""
+"""Replaces volatile values by placeholders, in the same way for every recording."""
 
 import json
 import re
@@ -26,12 +26,12 @@ def strip_meta(obj):
 
 
 def recent(value, seconds):
-    """Times of this very run; a fixed time of the case's own data stays."""
+    """Return a placeholder for a time of this run; keep a fixed time of the case's data."""
     return "<TIME>" if abs(seconds - time.time()) < 86400 else value
 
 
 def plain(thing):
-    """Without resource versions and without recent times given as nanoseconds."""
+    """Return a copy without resource versions and without recent times given as nanoseconds."""
     if isinstance(thing, dict):
         return {
             k: "<HOLDER>" if k == "holderIdentity" else plain(v)
@@ -51,7 +51,10 @@ class Normalizer:
         self.length = int(flags.get("volume-name-uuid-length", -1))
 
     def learn(self, uid, name):
-        """Remember a UID under a name (Kind/name but for claims, snapshots); a second gets #2."""
+        """Remember a UID under a name: Kind/name, or the name of a claim or snapshot.
+
+        A second gets #2.
+        """
         if any(uid == known for known, _ in self.pairs):
             return
         name = self.text(name)
@@ -79,7 +82,7 @@ class Normalizer:
                 lambda m: recent(m.group(), datetime.fromisoformat(m.group()).timestamp()),
                 text,
             )
-        # whose clock ended the call, the client's or the server's, is chance
+        # It is chance whether the client's or the server's clock ended the call.
         text = text.replace(
             "code = DeadlineExceeded desc = Deadline Exceeded",
             "code = DeadlineExceeded desc = context deadline exceeded",
@@ -90,7 +93,7 @@ class Normalizer:
         text = re.sub(r"(127\.0\.0\.1|localhost):\d+", "<APISERVER>", text)
         text = re.sub(
             r"Got \{(\w*) \[\][^\"]*?\}(?=\")", r"Got \1", text
-        )  # a dumped status: only the phase counts
+        )  # in a dumped status only the phase counts
         # a dumped volume
         return re.sub(r"PV:\{TypeMeta:.*?\}\. Error", "PV:<PV>. Error", text)
 

@@ -1,4 +1,4 @@
-"""One component under test as a process of its own group: started, ended, started again."""
+"""Runs one component under test as a process group, which can be stopped and restarted."""
 
 import os
 import shlex
@@ -14,7 +14,7 @@ UP_SECONDS = 20
 class Component:
     def __init__(self, name, flags, env, values, commands, log):
         self.name, self.process = name, None
-        self.ended = False  # by us, so that its exit code means nothing
+        self.ended = False  # by the runner, so that its exit code means nothing
         line = commands.get(name) or commands["*"]
         values = {
             **values,
@@ -28,7 +28,8 @@ class Component:
         self.log = Path(log).open("w")  # noqa: SIM115 - closed by `close`
 
     def start(self):
-        # Where it makes its files; anew, since what it left there speaks of the one before.
+        # The process gets a new folder for its files, because the old ones are about the previous
+        # process.
         self.home = Path(tempfile.mkdtemp(dir=self.work))
         self.process = subprocess.Popen(
             self.line,
@@ -40,7 +41,7 @@ class Component:
         self.ended = False
 
     def wait_up(self, parts):
-        """Until each part of the command has made its file, or it ended, or waits for the case."""
+        """Wait until each part has made its file, the process has exited, or time is up."""
         end = time.monotonic() + UP_SECONDS
         while self.exit_code() is None and time.monotonic() < end:
             if all(any(self.home.glob(f"*/{part}/*.ready")) for part in parts):
@@ -51,7 +52,7 @@ class Component:
         if self.exit_code() is not None or self.process is None:
             return
         self.ended = True
-        os.killpg(self.process.pid, first)  # the group we started ourselves
+        os.killpg(self.process.pid, first)  # the group that this class started
         try:
             self.process.wait(8)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What a case leaves behind, in recorded form."""
+"""Records what a case leaves behind."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def events(run, norm):
     found = {}
     for e in run.events():
         about = e["involvedObject"]
-        if about["kind"] == "Lease":  # about leaders, naming hosts
+        if about["kind"] == "Lease":  # events about leaders name hosts
             continue
         what = norm.value(
             {
@@ -83,12 +83,15 @@ def events(run, norm):
 
 
 def objects(run, norm):
-    """Each object's distinct states in order; `record_from: start` drops those of before it."""
+    """Return each object's distinct states in order.
+
+    `record_from: start` drops the states from before the start.
+    """
     found, from_start = {}, run.case.get("record_from") == "start"
     for kind in run.case["record"]:
         for t, obj in run.seen(kind):
             name = norm.text(f"{kind}/{full_name(obj)}")
-            if t == "DELETED" and name not in found:  # cleaned away before the case began
+            if t == "DELETED" and name not in found:  # deleted before the case began
                 continue
             states = found.setdefault(name, [])
             if from_start and int(obj["metadata"]["resourceVersion"]) <= run.started_at:

@@ -18,12 +18,12 @@ from kube import Kube
 
 
 def whole_case_is_defect(case):
-    """Tell whether the whole record shows a defect of the reference."""
+    """Return True if the whole record shows a defect of the Go sidecar."""
     return "reference_defect" in case and "defect_parts" not in case
 
 
 def parser():
-    """The command line."""
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(description=__doc__)
     add = found.add_argument
     add("mode", choices=["record", "compare"])
@@ -73,7 +73,7 @@ def parser():
 
 
 class Turns:
-    """Which case is next: of those that exclude each other one is always under way."""
+    """Chooses the next case, so that one of the mutually exclusive cases always runs."""
 
     def __init__(self, files, exclusive):
         self.guard, self.is_busy = threading.Lock(), False
@@ -94,7 +94,7 @@ class Turns:
 
 
 class Run:
-    """One run over chosen cases."""
+    """One run of the chosen cases."""
 
     def __init__(self, args):
         self.args = args
@@ -125,7 +125,7 @@ class Run:
         self.passed, self.failed = 0, []
 
     def wanted(self):
-        """The cases by file that --only and --only-component choose."""
+        """Return the cases by file that --only and --only-component choose."""
         files = []
         for path in map(Path, self.args.cases):
             files += sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -138,10 +138,10 @@ class Run:
         }
 
     def results(self):
-        """Each case's file, what came of it, and the seconds it took.
+        """Yield each case's file, its result or exception, and the seconds it took.
 
-        First those that a component without a driver would see to, then the rest, of which those
-        with such a component go one after the other.
+        The first cases are those whose objects a component without a driver would handle. The rest
+        follows, and of these the cases with such a component run one after another.
         """
         kube = Kube(self.args.kubeconfig)
         kube.start_watches()
@@ -170,14 +170,14 @@ class Run:
                     yield done.result()
 
     def case_run(self, kube, case):
-        """The run of one case."""
+        """Return the run of one case."""
         args, beside = self.args, None
         if args.shadow:
             beside = Beside(args.shadow, args.shadow_report, args.shadow_kubeconfig)
         return CaseRun(kube, case, self.commands, args.kubeconfig, self.logs, beside, args.up)
 
     def all(self):
-        """Run; returns the exit code."""
+        """Run all cases and return the exit code."""
         for path, result, took in self.results():
             if isinstance(result, Exception):
                 self.failed.append(path.stem)
@@ -201,7 +201,7 @@ class Run:
         return 1 if self.failed else 0
 
     def keep(self, path, result, told=None):
-        """Write what was seen where it is wanted; `told`: by a shadow."""
+        """Write the result to its place. `told` is the result of a shadow."""
         out = Path(self.args.out, path.name) if self.args.out else None
         if out is None and self.args.mode == "record":
             out = path
@@ -212,13 +212,13 @@ class Run:
             out.write_text(json.dumps(case, indent=1, ensure_ascii=False) + "\n")
 
     def unlike(self, path, result):
-        """What differs from the record."""
+        """Return the differences from the record."""
         case, args = self.cases[path], self.args
         leave = args.ignore + (case.get("defect_parts", []) if args.skip_defects else [])
         return differences(case, result, ignore=leave, components=args.components)
 
     def judge(self, path, result, took):
-        """Compare with the record and say what differs."""
+        """Compare with the record and print the differences."""
         case, args = self.cases[path], self.args
         found = self.unlike(path, result)
         if not found:

@@ -202,7 +202,7 @@ class SnapshotControllerRules:
             *self._groups.all_keys(),
         ]
 
-    # One kind each.
+    # One method per kind of object.
 
     def _snapshot(self, item: Snapshot) -> Iterable[Told]:
         name, one = item.metadata.full_name, _open_of(item)
@@ -234,7 +234,7 @@ class SnapshotControllerRules:
             bound = _with_uid(name, ref.uid)
             former = self._bound.get(meta.name, bound)
             self._bound[meta.name] = bound
-            if former != bound and not former.endswith("/"):  # "/" at the end: we bind it now
+            if former != bound and not former.endswith("/"):  # a "/" at the end: we are binding it
                 woken.append(_bound_key(former))
         waiting = self._open.get(name)
         if waiting is None:

@@ -393,7 +393,7 @@ class Creation:
         """
         work, is_reported = self.work, self.handle() is not None
         work.record_answer(handle, members)
-        if self.is_last:  # also with policy Retain: no object tells the user its handle
+        if self.is_last:  # even with policy Retain, because no object names the handle
             return orphans.discard(work, self.calls, handle, members, blame=self.blame)
         try:
             work.write_status("write-status", change)

@@ -77,7 +77,7 @@ class Intent:
         has_copy: whether a ConfigMap may exist.
         is_copied: whether a ConfigMap certainly exists and describes this call.
         handle, members: the handles in the driver's answer; empty before the answer. They are
-        recorded because a repeated call may not return them once the source is gone (G8).
+            recorded because a repeated call may not return them once the source is gone (G8).
         deadline: the call's deadline; none once the call's outcome is known.
         is_retained: whether the object's policy was Retain.
         version: the object's resourceVersion before the call; 0 if it is unknown.
