@@ -1,6 +1,4 @@
-"""One process around the frame of reconciles: an in-memory queue that hands out leases, a driver
-`d`.
-"""
+"""One process around the frame: an in-memory queue that hands out leases, and a driver `d`."""
 
 from __future__ import annotations
 
@@ -104,9 +102,7 @@ class World:
         yield outcomes.append
 
     def run(self, outcome, key=WORK, *others):
-        """Wake a thread while these keys are due; an exception given as `outcome` is raised in each
-        reconcile.
-        """
+        """Wake a thread while these keys are due; each reconcile returns or raises `outcome`."""
         self.queue.due = [lease_of(one) for one in (key, *others)]
         return self.wake(outcome, place_of(key.driver, key.kind))
 

@@ -29,9 +29,7 @@ def reads_of(leases):
 
 @pytest.mark.parametrize(("seconds", "reads"), [(15, 0), (15.1, 1)])
 def test_a_holder_reads_first_once_its_lease_may_be_another_s(leases, clock, seconds, reads):
-    """As client-go does, it writes without reading until the Lease expires, the last moment
-    included.
-    """
+    """As client-go does, it writes without a read until the Lease expires, last moment included."""
     election = elect(leases, clock)
     election.step()
     seen = reads_of(leases)
@@ -48,9 +46,7 @@ def test_nothing_is_fresh_before_the_first_look(leases, clock):
 
 
 def test_only_a_change_of_the_holder_counts_as_a_transition(leases, clock):
-    """As in client-go, a renewal keeps the count and the acquire time, with or without a read;
-    labels stay.
-    """
+    """As in client-go, a renewal, with or without a read, keeps count, acquire time and labels."""
     first, second = elect(leases, clock), elect(leases, clock, us("2"))
 
     def written():
@@ -73,9 +69,7 @@ def test_only_a_change_of_the_holder_counts_as_a_transition(leases, clock):
 
 @pytest.mark.parametrize(("duration", "lasts"), [(60, 60), (5, 5), (None, 15)])
 def test_a_stranger_s_lease_lasts_as_long_as_it_says(leases, clock, duration, lasts):
-    """M-020: the holder's own duration counts, and csi-fleet's only where the Lease names no
-    duration.
-    """
+    """M-020: the holder's own duration counts; csi-fleet's applies where the Lease names none."""
     leases.foreign("go-host", "t1")
     leases.lease["spec"]["leaseDurationSeconds"] = duration
     election = elect(leases, clock)
@@ -123,7 +117,7 @@ def test_what_becomes_of_a_lease_is_told_once(leases, clock, caplog):
 
 
 def test_a_lease_that_was_never_known_is_told_again_and_again(leases, clock, caplog):
-    """A worker that is not allowed to read its Lease does nothing, and no other log explains why."""
+    """No other log explains why a worker that is not allowed to read its Lease does nothing."""
     election = elect(leases, clock)
     leases.is_away = True
     for _ in range(7):

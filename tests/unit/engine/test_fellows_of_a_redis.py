@@ -291,7 +291,7 @@ def test_an_unexpected_error_is_no_reason_to_look_at_once(caplog):
 
 @pytest.mark.parametrize("others", [0, 20], ids=["ours alone", "others' too"])
 def test_leases_are_renewed_while_redis_hangs(others):
-    """A report that waits for Redis uses no thread of the renewals, however many Leases there are."""
+    """A report that waits for Redis uses no thread of the renewals, however many Leases exist."""
     world = World()
     many = [Candidate(f"d{number}", f"d{number}", ("claims",)) for number in range(20)]
     theirs = [Candidate(f"t{number}", f"t{number}", ("claims",)) for number in range(others)]
@@ -336,9 +336,7 @@ def test_who_hears_late_lets_the_lanes_go_at_once():
 
 
 def test_tickets_are_left_to_others_until_a_stranger_is_known_as_one():
-    """It may be a peer that still fetches messages; another installation's Lease pauses the queues
-    for all.
-    """
+    """It may be a peer, which still fetches messages; for another program the queues are paused."""
     world, backs = World(), []
     other = world.worker("w1", redis=FakeFellows("b"), lanes=FakeLanes())
     other.step(ONE)

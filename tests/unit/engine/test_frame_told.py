@@ -1,4 +1,4 @@
-"""What the frame reports about a reconcile: to the queue, metrics, the key's history and its trace."""
+"""What the frame reports about a reconcile: to the queue, metrics, history and trace."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ def world():
 
 
 def failed(**changes):
-    """Return the arguments that the queue gets for a failed attempt, with these changes to the
-    defaults.
-    """
+    """Return what the queue gets for a failed attempt: the defaults with these changes."""
     plain = {
         "base_seconds": 1.0,
         "cap_seconds": 300.0,
@@ -65,7 +63,7 @@ def failed(**changes):
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )
 def test_p400_what_the_queue_is_told_of_each_outcome(world, outcome, told, result):
-    """P-400, L-050: each outcome maps to one operation of the queue, and each outcome is counted."""
+    """P-400, L-050: each outcome maps to one operation of the queue, and each is counted."""
     assert world.run(outcome) == told
     labels = {"kind": "claims", "driver_name": "d"}
     assert world.counted("csi_fleet_attempts_total", **labels, outcome=result) == 1
@@ -149,9 +147,7 @@ def interval(start, longest):
     ],
 )
 def test_whose_retry_interval_counts(world, controllers, expected):
-    """A part of a controller, such as capacity, uses the whole's settings where it has none of its
-    own.
-    """
+    """A part of a controller, such as capacity, falls back to the settings of the whole."""
     assert (frame.RETRY_START_SECONDS, RETRY_MAX_SECONDS) == (1.0, 300.0)
     world.driver.settings = SimpleNamespace(controllers=controllers)
     base, cap = expected

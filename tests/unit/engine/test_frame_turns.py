@@ -79,9 +79,7 @@ def test_a_list_without_driver_has_its_kind(world):
 
 
 def test_g9_keys_that_others_must_work_on_are_not_taken(world):
-    """Another program holds the Kubernetes Lease from the start, or takes it between two
-    reconciles.
-    """
+    """Another program holds the Kubernetes Lease at once, or takes it between two reconciles."""
     world.context.may_work = lambda kind, driver: False
     assert world.run(done()) == []
     assert world.queue.asked == []

@@ -92,7 +92,7 @@ def test_f024_a_holder_renews_unread_and_the_slow_path_is_counted(leases, clock)
     ],
 )
 def test_when_a_lease_is_looked_at_again(leases, clock, monkeypatch, standing, least, most):
-    """COR-6: the API server is not asked more often than for client-go where nothing needs it."""
+    """COR-6: where nothing is urgent, the API server gets no more requests than from client-go."""
     election = elect(leases, clock)
     election.standing = standing
     for share, pause in ((0.0, least), (1.0, most)):
@@ -114,7 +114,7 @@ def test_a_round_waits_for_what_comes_first(leases, clock):
 
 
 def test_a_newcomer_writes_itself_in_and_everybody_works(leases, clock):
-    """F-021: csi-fleet's workers are active together; one that cannot know a renewal's age renews."""
+    """F-021: csi-fleet's workers are active together; one that cannot tell a renewal's age renews."""
     first, second = elect(leases, clock), elect(leases, clock, us("2"))
     first.step()
     assert look(second, clock) is Standing.HELD
@@ -155,9 +155,7 @@ def test_a_dead_holder_is_followed_before_its_lease_ends(leases, clock):
 
 
 def test_a_fellow_stops_before_a_stranger_may_start(leases, clock):
-    """COR-6: time counts from the last check that did not show the renewal, not from the one that
-    did.
-    """
+    """COR-6: time counts from the last check without the renewal, not from the check that saw it."""
     holder, other = elect(leases, clock), elect(leases, clock, us("2"))
     other.step()
     clock.now += 1
@@ -210,9 +208,7 @@ def test_a_released_lease_is_taken_at_once(leases, clock):
 
 
 def test_an_old_annotation_does_not_make_a_stranger_ours(leases, clock):
-    """After a rollback csi-provisioner keeps csi-fleet's annotation and writes itself as the
-    holder.
-    """
+    """After a rollback csi-provisioner keeps csi-fleet's annotation and writes itself as holder."""
     elect(leases, clock).step()
     leases.foreign("go-host", "t9")
     assert elect(leases, clock, us("2")).step() is Standing.FOREIGN
@@ -244,7 +240,7 @@ def test_an_unreachable_api_server_stops_work_after_the_renew_deadline(leases, c
 
 
 def test_a_stranger_that_cannot_be_seen_any_more_is_not_known(leases, clock):
-    """COR-5: a process that is cut off must not keep reporting to its peers what it saw long ago."""
+    """COR-5: a process that is cut off must stop reporting to its peers what it saw long ago."""
     lanes = FakeLanes()
     leadership = Leadership(leases, SETTINGS, us(), lanes, fellows=FakeFellows(), clock=clock)
     leases.foreign("go-host", "t1")
@@ -270,8 +266,7 @@ def test_two_start_at_once_and_the_slower_one_works_too(leases, clock):
 
 
 def test_lanes_follow_the_lease(leases, clock, caplog):
-    """They are paused at every step while another program holds it, so a Redis without data pauses
-    again.
+    """They are paused at every step while another program holds it, also after Redis lost its data.
 
     The holder that csi-fleet waits for is logged once each time.
     """

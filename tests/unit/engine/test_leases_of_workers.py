@@ -69,9 +69,7 @@ class Way:
 
 
 def test_one_worker_that_is_cut_off_stops_nobody_else(leases, clock):
-    """COR-5: a process without a known standing pauses no queue and leaves the messages to its
-    peer.
-    """
+    """COR-5: a process that knows no standing pauses no queue and leaves the messages to its peer."""
     world = World(leases, clock)
     well, cut = world.worker("w1"), world.worker("w2")
     well.step(ONE)
@@ -133,7 +131,7 @@ def test_each_controller_has_its_own_lease(clock):
 
 
 def test_a_hanging_request_holds_up_no_other_lease(leases):
-    """The elections of many drivers run in parallel; a hanging request is not repeated meanwhile."""
+    """Elections of many drivers run in parallel; a hanging request is not repeated meanwhile."""
     hangs, asked = threading.Event(), threading.Event()
 
     class Api:
@@ -161,7 +159,7 @@ def test_a_hanging_request_holds_up_no_other_lease(leases):
 
 
 def test_each_lease_is_looked_after_when_it_is_due_and_waited_for_no_oftener(leases, clock):
-    """A round ends when the next Lease is due; a hanging request does not make the rounds faster."""
+    """A round ends when the next Lease is due; a hanging request does not shorten the rounds."""
     hangs = threading.Event()
 
     class Api:

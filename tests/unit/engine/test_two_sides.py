@@ -81,16 +81,14 @@ class Ours:
         return self.leadership.may_work("claims", "d")
 
     def step(self):
-        """Do one step of the worker's loop; the report to Redis runs in its own thread, which may
-        hang.
-        """
+        """Do one step of the worker's loop; the report to Redis has its own thread, which may hang."""
         self.leadership._step(self.kept)
         with suppress(QueueUnavailable):
             self.leadership._tell(self.kept)
         self.due = max(self.kept.due, self.wire.busy_until, self.world.now)
 
     def stop(self):
-        """Stop in order: the work has ended, and the last worker of this Redis releases the Lease."""
+        """Stop in order: the work has ended, and the last worker of a Redis releases the Lease."""
         self.world.actors.remove(self)
         self.leadership._stopped.set()
         if not any(one.side() is self.redis and one.works() for one in self.world.actors):
@@ -158,7 +156,7 @@ class Go:
 
 
 class Redis(FakeFellows):
-    """A Redis with a new name after each loss of data, unless a worker first restores the old one."""
+    """A Redis with a new name after each loss of data, unless a worker restores the old one."""
 
     def __init__(self, world, name):
         super().__init__(name)
@@ -248,9 +246,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_sides_never_work_at_once(seed):
-    """Each seed has at least two hand-overs in ten minutes, none overlaps, and each side gets
-    turns.
-    """
+    """Each ten minutes have two hand-overs or more, none overlaps, and each side gets its turns."""
     world = World(seed)
     for kind in (Ours, Ours, Go):
         world.start(kind)

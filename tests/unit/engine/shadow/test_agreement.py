@@ -107,9 +107,7 @@ def test_an_object_is_gone_once_nothing_holds_it(metadata, is_gone):
 @pytest.mark.parametrize("is_held", [True, False])
 @pytest.mark.parametrize("is_another", [True, False])
 def test_only_the_object_that_was_meant_is_foreseen_to_go(is_another, is_held):
-    """As at the API server, a deletion checks the uid and is immediate if the object has no
-    finalizer.
-    """
+    """As at the API server, a deletion checks the uid and is immediate without finalizers."""
     world, _ = attach()
     change = {"metadata": {"finalizers": ["x"] if is_held else []}}
     world.api.change(paths.VOLUMES, "pv1", change)
@@ -129,9 +127,7 @@ def test_only_the_object_that_was_meant_is_foreseen_to_go(is_another, is_held):
 
 
 def test_what_no_sidecar_writes_is_dropped_and_not_foreseen():
-    """Writes to csi-fleet's own Leases and records, and writes outside a reconcile, predict
-    nothing.
-    """
+    """Writes to csi-fleet's own Leases, and writes outside a reconcile, predict nothing."""
     world, _ = attach()
     ours = {"metadata": {"name": "lease", "namespace": "fleet"}, "spec": {}}
     volume = {"metadata": {"name": "pv2"}, "spec": {}}

@@ -29,9 +29,7 @@ OURS = {
 
 
 def theirs(*changes):
-    """Return csi-fleet's PV plus what driver, API server and others add, and then apply the
-    changes.
-    """
+    """Return csi-fleet's PV with what driver, API server and others add, then with these changes."""
     live = deepcopy(OURS)
     live["metadata"] |= {"uid": "x", "resourceVersion": "9", "creationTimestamp": "t"}
     live["metadata"]["finalizers"] = [
@@ -80,7 +78,7 @@ def theirs(*changes):
     ],
 )
 def test_created_volume(changes, found):
-    """Each side may have a field the other does not; the fields of the driver's answer are exempt."""
+    """Each side may have fields that the other lacks; those of the driver's answer are exempt."""
     verdict, differences = compare(PV, None, OURS, theirs(*changes))
     assert verdict is (Verdict.DIFFERS if found else Verdict.AGREES), differences
     assert all(found in one for one in differences)

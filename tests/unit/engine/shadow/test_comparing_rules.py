@@ -29,7 +29,7 @@ def attachment(status=None, **metadata):
     ],
 )
 def test_only_a_new_error_says_that_the_driver_failed(field, before, now, verdict):
-    """An error that existed before says nothing about this attempt, which the shadow never makes."""
+    """An earlier error says nothing about this attempt, in which the shadow calls no driver."""
 
     def of(error):
         return None if error is None else {field: error} if error else {}
@@ -83,14 +83,12 @@ def volume(**spec):
     ],
 )
 def test_when_two_values_are_the_same(ours, theirs, verdict):
-    """The driver may provide more, fields that only it knows must be present, defaults may be
-    omitted.
-    """
+    """The driver may add fields, its own must be present, and defaults may be omitted."""
     assert compare(PV, None, volume(**ours), volume(**theirs))[0] is verdict
 
 
 def test_values_by_their_place():
-    """List members are named by type, name or uid, whichever comes first, and otherwise by number."""
+    """List members are named by type, name or uid, whichever comes first, or else by number."""
     value = {
         "a": {"b": 1},
         "conditions": [{"type": "T", "name": "n", "x": 1}],

@@ -41,9 +41,7 @@ def label(world, text):
 
 
 def test_volumes_that_nobody_foresaw_are_looked_for_now_and_then(world):
-    """Not at once: the reconcile that predicts one may still run. Each is counted in the metric
-    too.
-    """
+    """Not at once: the reconcile that predicts one may still run. The metric counts each too."""
     make(world, "one")
     assert world.counts() == {}
     world.now += LOOK_SECONDS
@@ -65,7 +63,7 @@ def test_volumes_that_nobody_foresaw_are_looked_for_now_and_then(world):
 def test_what_was_there_at_the_start_was_foreseen_by_nobody(
     redis_client, monkeypatch, zone, created, counts
 ):
-    """A volume created within the first second counts as older; times are UTC in every time zone."""
+    """A volume of the first second counts as older; times are UTC in every time zone."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
@@ -126,9 +124,7 @@ def test_a_change_counts_whichever_of_its_states_is_the_right_one(world):
 
 
 def test_a_new_prediction_has_its_own_time_and_its_own_past(world):
-    """A verdict ends what was recorded about the object, so the next prediction starts from
-    nothing.
-    """
+    """A verdict ends what is recorded about the object, so the next prediction starts afresh."""
     world.predict(VA, world.va, world.attached())
     label(world, "x")
     world.counts()

@@ -1,4 +1,4 @@
-"""A migrated class's volume is saved in in-tree form, built from an id that a shadow does not know."""
+"""A migrated class's volume is saved in in-tree form, whose id a shadow does not know."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def saved(plugin, handle, attributes, **changes):
 
 @pytest.mark.parametrize("plugin", plugins.PLUGINS, ids=lambda one: one.driver_name)
 def test_what_the_drivers_id_says_is_no_difference(plugin):
-    """mig-azd-1, mig-azf-1, mig-gce-2, mig-vs-1: the placeholder id has a form that each driver
-    accepts.
-    """
+    """mig-azd-1, mig-azf-1, mig-gce-2, mig-vs-1: the placeholder id is valid for every driver."""
     ours = answer_to(csi.CreateVolumeRequest(name="pvc-1")).volume.volume_id
     wanted, live = saved(plugin, ours, {}), saved(plugin, *ANSWERS[plugin])
     # The cluster's PV controller adds this annotation immediately.

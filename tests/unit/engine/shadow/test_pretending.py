@@ -1,6 +1,4 @@
-"""A shadow's writes return what the API server would, and last only for the reconcile that made
-them.
-"""
+"""A shadow's writes return what the API server would, and last only for their reconcile."""
 
 from __future__ import annotations
 
@@ -58,9 +56,7 @@ def api(world):
 
 
 def test_what_was_made_is_there_for_the_rest_of_the_pass(api):
-    """It has a uid, cannot be created twice, and its prediction records that it did not exist
-    before.
-    """
+    """It has a uid, cannot be created twice, and is predicted as an object that did not exist."""
     body = {"metadata": {"name": "pv2"}, "spec": {"a": 1}}
     made = api.create("/api/v1/persistentvolumes", body)
     assert made["metadata"] == {"name": "pv2", "uid": "shadow-pv2", "resourceVersion": "0"}
@@ -123,9 +119,7 @@ def test_a_replaced_object_keeps_its_identity(api):
 
 @pytest.mark.parametrize("finalizers", [[], ["held"]], ids=["free", "held"])
 def test_a_deletion_answers_with_the_object(api, finalizers):
-    """It returns the old object, or the marked one if a finalizer holds it; a second delete changes
-    nothing.
-    """
+    """It returns the old object, or the marked one if a finalizer holds it, and marks it only once."""
     api.patch(PV, {"metadata": {"finalizers": finalizers}}, MERGE_PATCH)
     before = api.get(PV)
     answer = json.loads(api.request("DELETE", PV))
@@ -143,9 +137,7 @@ def test_a_deletion_answers_with_the_object(api, finalizers):
 
 
 def test_a_change_that_changes_nothing_is_not_foreseen(api):
-    """Writes outside a reconcile, or in a process without a prediction store, predict nothing
-    either.
-    """
+    """Writes outside a reconcile, or in a process without a prediction store, do not count either."""
     api.patch(PV, {"spec": {}}, MERGE_PATCH)
     assert api.views.store.found == {}
     api.views.store = None
@@ -200,9 +192,7 @@ class Client:
 
 
 def test_an_object_s_states_are_those_it_was_written_in():
-    """Deletions and bookmarks are not states. The watch starts at the version and ends after a
-    second.
-    """
+    """Deletions and bookmarks are not states. The watch starts at the version and lasts a second."""
     lines = b"\n".join(
         b'{"type": "%s", "object": {"n": %d}}' % (word, number)
         for number, word in enumerate((b"ADDED", b"MODIFIED", b"DELETED", b"BOOKMARK"))
