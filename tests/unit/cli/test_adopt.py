@@ -148,9 +148,7 @@ def test_adopting_and_releasing_leaves_the_workload_as_it_was(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_lease_old_pods_end_before_new_ones_start(seed):
-    """The template changes with Recreate, and the original strategy is restored after
-    interruptions.
-    """
+    """Wherever the runs stop, the template changes with Recreate, and the strategy is restored."""
     drawn = Drawn(seed)
     plan = adoptplan.adopt(drawn.item, INSTALLATION, drawn.choice)
     adopted = applied(drawn.item, plan.patch)
@@ -333,7 +331,7 @@ class Killed(Exception):  # noqa: N818 - what happens to the command
 
 
 class World:
-    """An API server with a Deployment controller: pods follow the template, Leases follow the pods."""
+    """An API server with a Deployment controller: pods and Leases follow the pod template."""
 
     def __init__(self, item=None, *, elected=True):
         self.api = MemoryApi()
@@ -380,9 +378,7 @@ class World:
         patch = self.api.patch
 
         def replace_pods(path, body, content_type):
-            """Patch; a new template also removes the Leases, which no pod holds between two
-            holders.
-            """
+            """Patch; a new template also removes the Leases, as no pod holds them meanwhile."""
             done = patch(path, body, content_type)
             if "template" in body.get("spec", {}):
                 for one in [place for place in self.api.objects if "/leases/" in place]:
@@ -487,7 +483,7 @@ def test_a_driver_is_found_by_its_leases_adopted_and_released(capsys):
 @pytest.mark.parametrize("elected", [True, False])
 @pytest.mark.parametrize("command", ["adopt", "release"])
 def test_a_command_that_dies_at_any_request_is_repeated_or_undone(command, elected):
-    """The next pods always have either sidecars or worker, and the original strategy is restored."""
+    """The next pods always have either sidecars or worker; the original strategy is restored."""
     where = [] if elected else ["kube-system/ebs"]
     other = {"adopt": "release", "release": "adopt"}
     ends = {"adopt": ([], True, "RollingUpdate")}

@@ -145,7 +145,7 @@ def test_the_entry_says_what_the_sidecars_were_told():
 
 
 def test_a_value_of_the_workers_own_is_not_the_drivers():
-    """The shipped workers have --extra-create-metadata, but this driver's csi-provisioner does not."""
+    """The shipped workers set --extra-create-metadata; this driver's csi-provisioner does not."""
     central = replace(CENTRAL, arguments=["--extra-create-metadata", "--provisioner-timeout=99s"])
     spec = spec_of(plan_of(mounted(simple()), central).entry)
     assert spec.flags["extra-create-metadata"] is False
@@ -296,9 +296,7 @@ class CentralWorld(World):
         return move.adopt() if command == "adopt" else move.release()
 
     def is_served(self):
-        """Return True if a worker reaches it: by its entry, with its certificate, at a pod with a
-        gateway.
-        """
+        """Return True if a worker has an entry, a certificate and pods with a gateway."""
         item = self.workload
         entries = self.api.of(paths.CONFIG_MAPS, ADOPTED, "csi-fleet")
         service = self.api.of(SERVICES, NAME, "kube-system")

@@ -21,9 +21,7 @@ BOUND_BY_KUBERNETES = "pv.kubernetes.io/bound-by-controller"
 
 
 class Served(World):
-    """A driver that provisions claims while `serves` is set, and deletes volumes if `deletes` is
-    set.
-    """
+    """A driver that provisions claims if `serves` is set, and deletes volumes if `deletes` is."""
 
     def __init__(self, *classes, **fields):
         super().__init__()

@@ -22,9 +22,7 @@ DRIVERLESS = ""
 
 @pytest.fixture
 def tools(redis_client, redis_server):
-    """Return a command's tools with these drivers in Redis and a cluster with one class, of
-    `alpha`.
-    """
+    """Return a command's tools: these drivers in Redis, a cluster with one class, of `alpha`."""
     api = MemoryApi()
     api.add(paths.STORAGE_CLASSES, {"metadata": {"name": "fast"}, "provisioner": "alpha"})
 

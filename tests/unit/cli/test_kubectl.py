@@ -284,9 +284,7 @@ def test_migrate_without_the_package_says_so(cluster, monkeypatch, capsys):
 
 
 def test_the_file_alone_is_a_program(tmp_path):
-    """docs/cli.md and README: a copy with kubectl's naming works with only Python installed
-    (OPS-3).
-    """
+    """docs/cli.md and README: a copy named as kubectl requires needs only Python (OPS-3)."""
     copy = tmp_path / "kubectl-csi_fleet"
     shutil.copy(kubectl.__file__, copy)
     done = subprocess.run([copy, "--help"], capture_output=True, text=True, check=True)
@@ -323,7 +321,7 @@ def test_a_pod_that_does_not_run_is_not_chosen(cluster, phase):
 
 
 def test_several_namespaces_ask_for_a_choice(cluster, capsys):
-    """It makes no guess between two installations, or between drivers that have their own workers."""
+    """It does not guess between two installations, or between drivers with their own workers."""
     told = cluster(pod("d", namespace="ebs"), pod("w"), pod("v"))
     assert kubectl.main(["status"]) == 1
     assert "run in csi-fleet, ebs. Choose a namespace with -n NAMESPACE" in capsys.readouterr().err
@@ -341,7 +339,7 @@ def test_the_charts_namespace_is_known_by_the_one_of_its_records(cluster):
 
 
 def test_what_the_pod_writes_is_data(cluster, capfd):
-    """Control characters are escaped on both streams, with any exit code; the pod gets no terminal."""
+    """Control characters are escaped on both streams, whatever the exit code; there is no terminal."""
     hostile = (
         "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e\r\u2028 wide 漢 \U000e0041\n".encode()
         + b"\xff\xf0\x9f"

@@ -16,7 +16,7 @@ USUAL = loginsecret.USUAL
 
 
 def api_with(**secrets):
-    """Return an API with these Secrets; each value is the login's driver, or None without a user."""
+    """Return an API with these Secrets; each value is the login's driver, None means no user."""
     api = MemoryApi()
     for name, driver in secrets.items():
         data = dict.fromkeys(("password", "records-key"), "eA==")
@@ -36,7 +36,7 @@ def choose(api, given=""):
     [
         ({"redis_password_worker": "other", "second": DRIVER}, "", "second"),
         ({"redis_password_worker": DRIVER, "second": "other"}, "", USUAL),
-        ({"redis_password_worker": None}, "", USUAL),  # of an earlier release, or made by hand
+        ({"redis_password_worker": None}, "", USUAL),  # from an earlier release, or created by hand
         ({"redis_password_worker": None, "second": DRIVER}, "", "second"),
         ({"one": DRIVER, "two": DRIVER}, "two", "two"),
         ({"own": None}, "own", "own"),

@@ -131,7 +131,7 @@ def test_an_argument_that_we_refuse_or_ignore(world):
 
 
 def test_what_the_pod_lacks(world):
-    """Label, volumes, variables and the socket's group are listed, and none once all are present."""
+    """Missing label, volumes, variables and socket group are listed; a complete pod is ok."""
     found = texts(world.check("check", "kube-system/ebs-1"), "pod")
     needed = ("csi-fleet.io/redis-client", "redis-login", "CSI_FLEET_REDIS_URL", "fsGroup")
     for word in (*needed, "CSI_FLEET_RECORDS_KEY_FILE", "--namespace=csi-fleet-records"):
@@ -210,7 +210,7 @@ def test_both_at_once(world):
     ],
 )
 def test_a_standby_is_no_second_one(world, lane, kind, state):
-    """As docs/migration.md says, with --leader-election csi-fleet waits until the Go sidecar ends."""
+    """As in docs/migration.md: with --leader-election csi-fleet waits until the sidecar ends."""
     world.lease(PROVISIONER_LEASE)
     world.records = {"d": {"name": DRIVER, "controllers": ["provisioner", "capacity"]}}
     world.stats = {lane: SimpleNamespace(paused={kind: "held by ebs-1"})}
@@ -275,9 +275,7 @@ def test_a_sidecar_without_a_lease_in_the_named_pod(world, change, phase, state)
     ],
 )
 def test_what_a_sidecar_reads_of_its_pod_is_known(world, argument, env, state):
-    """A variable that refers to a pod field is resolved, as node-local volumes and capacity need
-    it.
-    """
+    """Pod fields resolve, as node-local volumes and capacity need them; other sources may not."""
     container = world.pod["spec"]["containers"][1]
     world.pod["spec"]["nodeName"] = "n1"
     container["args"] = [argument]
@@ -337,9 +335,7 @@ ELSEWHERE = {"valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
     ],
 )
 def test_variables_are_read_as_the_kubelet_reads_them(world, argument, env, state, words):
-    """They expand in order, `$$` means a dollar, and ConfigMaps are not checked. None stands for
-    envFrom.
-    """
+    """They expand in order, and `$$` means a dollar; ConfigMaps are not read. None: envFrom."""
     container = world.pod["spec"]["containers"][1]
     container |= {"args": argument.split(), "env": env or []}
     if env is None:
@@ -380,7 +376,7 @@ def test_all_nodes_stand_by_or_it_is_no_standby(world, waiting, state):
 
 @pytest.mark.parametrize("what", ["csidrivers", "leases", "pods"])
 def test_what_cannot_be_read_fails_and_ends_nothing(world, what):
-    """Callers often have few permissions, and a check must not pass on data that it could not read."""
+    """Callers often have few permissions, and a check must not pass on data it could not read."""
     world.lease(PROVISIONER_LEASE)
     refusal = ForbiddenError(403, "Forbidden", f"{what} is forbidden")
     world.api.fail("get", f"/{what}", refusal)

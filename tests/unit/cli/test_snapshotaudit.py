@@ -102,9 +102,7 @@ def test_members_of_a_group_are_owned_before_they_have_contents():
 
 @pytest.mark.parametrize("way", ["annotation", "mark", "copy"])
 def test_an_attempt_in_flight_may_own_any_snapshot(way):
-    """SNQ-005: an annotation announces it, or only Redis or a copy remembers a force-deleted
-    object.
-    """
+    """SNQ-005: it is announced on the object, or known only to Redis or an intent copy."""
     announced = {"annotations": {ANN_CREATED: "yes"}}
     key = f"contents|{DRIVER}|gone|"
     tools = Tools(

@@ -33,7 +33,7 @@ def usual(tmp_path, monkeypatch):
 
 @pytest.fixture
 def another_run(usual):
-    """Yield a function that starts a run in another process and returns the process and its folder."""
+    """Yield a function that starts a run in another process and returns process and folder."""
     processes = []
 
     def start(*flags):

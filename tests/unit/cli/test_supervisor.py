@@ -92,9 +92,7 @@ def test_a_part_that_is_well_is_left_alone(supervisor, part):
 
 
 def test_a_part_that_tells_nothing_any_more_hangs_as_a_whole(part, monkeypatch):
-    """Time counts on the supervisor's clock since it saw the last write, as a laptop may have
-    slept.
-    """
+    """Time counts on the supervisor's own clock since the last write: a laptop may have slept."""
     child = part("")
     os.utime(child.live, (1, 1))
     now = [1000.0]
@@ -168,7 +166,7 @@ def asked(supervisor, tmp_path, monkeypatch):
 
 
 def test_an_embedded_redis_that_hangs_is_started_again(supervisor, asked, tmp_path):
-    """STR-9: a stopped Redis never exits on its own, and every worker would wait for it for ever."""
+    """STR-9: a stopped Redis never exits on its own, and every worker would wait for ever."""
     first = supervisor.redis
     asked(1)
     first.send_signal(signal.SIGSTOP)

@@ -30,7 +30,7 @@ def named(node: ast.AST) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_controller_goes_past_the_port(path):
-    """No controller uses `driver.client`, `context.events` or `context.steps` instead of the port."""
+    """No controller bypasses the port with `driver.client`, `context.events` or `context.steps`."""
     past = [
         f"{path.name}:{node.lineno}"
         for node in ast.walk(ast.parse(path.read_text()))

@@ -54,7 +54,7 @@ def world(redis_client):
 
 
 class Broken:
-    """Runs one reconcile of a claim that raises at a given place, then reads the state of its key."""
+    """One reconcile of a claim that raises at a given place, and the state of its key afterwards."""
 
     def __init__(self, world: CrashWorld) -> None:
         self.world = world
@@ -176,7 +176,7 @@ def test_a_driver_s_own_retry_interval_counts(world):
     ("problem", "seconds"), [(QueueUnavailable, AWAY_SECONDS), (QueueFull, FULL_SECONDS)]
 )
 def test_a_pass_that_redis_stops_comes_back_without_a_back_off_step(world, problem, seconds):
-    """While Redis is full, keys that wait for an intent are retried less often than every second."""
+    """While Redis is full, keys that wait for an intent are not retried every second."""
 
     def stopped(*_):
         raise problem("redis: no")

@@ -114,7 +114,7 @@ def test_a_round_waits_for_what_comes_first(leases, clock):
 
 
 def test_a_newcomer_writes_itself_in_and_everybody_works(leases, clock):
-    """F-021: csi-fleet's workers are active together; one that cannot tell a renewal's age renews."""
+    """F-021: csi-fleet's workers are active together; one that knows no renewal's age renews."""
     first, second = elect(leases, clock), elect(leases, clock, us("2"))
     first.step()
     assert look(second, clock) is Standing.HELD
@@ -155,7 +155,7 @@ def test_a_dead_holder_is_followed_before_its_lease_ends(leases, clock):
 
 
 def test_a_fellow_stops_before_a_stranger_may_start(leases, clock):
-    """COR-6: time counts from the last check without the renewal, not from the check that saw it."""
+    """COR-6: time counts from the last check without the renewal, not from the one that saw it."""
     holder, other = elect(leases, clock), elect(leases, clock, us("2"))
     other.step()
     clock.now += 1

@@ -72,7 +72,7 @@ def test_a_stranger_s_lease_pauses_lanes_in_the_queue():
 
 
 def test_a_lease_that_is_not_known_is_told_at_each_look(leases, clock):
-    """`explain` shows it where no other reason is known; pausing the queues would stop the peers."""
+    """`explain` shows it where no other reason is known; a paused queue would stop the peers."""
     told = []
     leadership = make(leases, clock, on_trouble=told.append)
     leases.is_away = True

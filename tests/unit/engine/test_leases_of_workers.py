@@ -69,7 +69,7 @@ class Way:
 
 
 def test_one_worker_that_is_cut_off_stops_nobody_else(leases, clock):
-    """COR-5: a process that knows no standing pauses no queue and leaves the messages to its peer."""
+    """COR-5: a process that knows no standing pauses no queue; its peer gets the messages."""
     world = World(leases, clock)
     well, cut = world.worker("w1"), world.worker("w2")
     well.step(ONE)

@@ -68,7 +68,7 @@ def test_a_kind_that_is_not_served_is_no_missing_object(world):
 
 
 def test_a_write_is_decided_again_after_a_conflict(world):
-    """Changes of other writers are kept, and a change that is already present is not written again."""
+    """Changes of other writers are kept, and a change that is already present is not repeated."""
     work = live(world)
     other = {"spec": {"storageClassName": "c"}}
     world.api.before("patch", PV, lambda: world.api.change(paths.VOLUMES, "pv", other))
@@ -139,7 +139,7 @@ def test_a_refused_write_is_the_callers(world):
 
 
 def test_finalizers_of_others_stay_in_one_request(world):
-    """They were added between read and write; the patch merges by value, so there is no conflict."""
+    """They appeared between read and write; the patch merges by value, so nothing conflicts."""
     work = live(world)
     other = {"metadata": {"finalizers": ["x", "y"]}}
     world.api.before("patch", PV, lambda: world.api.change(paths.VOLUMES, "pv", other))

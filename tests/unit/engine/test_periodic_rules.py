@@ -1,4 +1,4 @@
-"""Work without a driver, and events about lasting conditions, by the clock that all workers share."""
+"""Work without a driver, and events about lasting conditions, by the workers' shared clock."""
 
 from __future__ import annotations
 

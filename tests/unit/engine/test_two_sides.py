@@ -81,7 +81,9 @@ class Ours:
         return self.leadership.may_work("claims", "d")
 
     def step(self):
-        """Do one step of the worker's loop; the report to Redis has its own thread, which may hang."""
+        """Do one step of the worker's loop; the report to Redis, which may hang, has its own
+        thread.
+        """
         self.leadership._step(self.kept)
         with suppress(QueueUnavailable):
             self.leadership._tell(self.kept)

@@ -1,4 +1,4 @@
-"""The Redis column of "The way of a claim" in docs/architecture.md lists the commands Redis gets."""
+"""docs/architecture.md, "The way of a claim": the Redis column lists the commands Redis gets."""
 
 from __future__ import annotations
 

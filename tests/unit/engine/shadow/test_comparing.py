@@ -29,7 +29,7 @@ OURS = {
 
 
 def theirs(*changes):
-    """Return csi-fleet's PV with what driver, API server and others add, then with these changes."""
+    """Return csi-fleet's PV with the fields that others add, and then with these changes."""
     live = deepcopy(OURS)
     live["metadata"] |= {"uid": "x", "resourceVersion": "9", "creationTimestamp": "t"}
     live["metadata"]["finalizers"] = [

@@ -119,7 +119,7 @@ def test_a_replaced_object_keeps_its_identity(api):
 
 @pytest.mark.parametrize("finalizers", [[], ["held"]], ids=["free", "held"])
 def test_a_deletion_answers_with_the_object(api, finalizers):
-    """It returns the old object, or the marked one if a finalizer holds it, and marks it only once."""
+    """It returns the old object, or the marked one if it has a finalizer, and marks it once."""
     api.patch(PV, {"metadata": {"finalizers": finalizers}}, MERGE_PATCH)
     before = api.get(PV)
     answer = json.loads(api.request("DELETE", PV))
@@ -137,7 +137,7 @@ def test_a_deletion_answers_with_the_object(api, finalizers):
 
 
 def test_a_change_that_changes_nothing_is_not_foreseen(api):
-    """Writes outside a reconcile, or in a process without a prediction store, do not count either."""
+    """Writes outside a reconcile, or in a process without a prediction store, do not count."""
     api.patch(PV, {"spec": {}}, MERGE_PATCH)
     assert api.views.store.found == {}
     api.views.store = None
@@ -192,7 +192,7 @@ class Client:
 
 
 def test_an_object_s_states_are_those_it_was_written_in():
-    """Deletions and bookmarks are not states. The watch starts at the version and lasts a second."""
+    """Deletions and bookmarks are not states. A watch starts at the version and lasts 1 s."""
     lines = b"\n".join(
         b'{"type": "%s", "object": {"n": %d}}' % (word, number)
         for number, word in enumerate((b"ADDED", b"MODIFIED", b"DELETED", b"BOOKMARK"))
