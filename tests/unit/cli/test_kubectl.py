@@ -339,7 +339,7 @@ def test_the_charts_namespace_is_known_by_the_one_of_its_records(cluster):
 
 
 def test_what_the_pod_writes_is_data(cluster, capfd):
-    """Control characters are escaped on both streams, whatever the exit code; there is no terminal."""
+    """Control characters are escaped on both streams, for any exit code; there is no terminal."""
     hostile = (
         "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e\r\u2028 wide 漢 \U000e0041\n".encode()
         + b"\xff\xf0\x9f"

@@ -54,7 +54,7 @@ def world(redis_client):
 
 
 class Broken:
-    """One reconcile of a claim that raises at a given place, and the state of its key afterwards."""
+    """One reconcile of a claim that raises at a given place, and its key's state afterwards."""
 
     def __init__(self, world: CrashWorld) -> None:
         self.world = world

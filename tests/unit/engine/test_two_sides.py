@@ -81,9 +81,7 @@ class Ours:
         return self.leadership.may_work("claims", "d")
 
     def step(self):
-        """Do one step of the worker's loop; the report to Redis, which may hang, has its own
-        thread.
-        """
+        """Do one step of the worker's loop; the report to Redis has a thread, which may hang."""
         self.leadership._step(self.kept)
         with suppress(QueueUnavailable):
             self.leadership._tell(self.kept)
