@@ -212,7 +212,7 @@ def test_a_claim_of_somebody_else_is_not_touched(capsys):
 
 
 class Taking(Served):
-    """Kubernetes binds the claim to a volume that nobody made for it."""
+    """A cluster that binds the claim to a volume that was not created for it."""
 
     def __init__(self, policy, how):
         super().__init__("gp3")

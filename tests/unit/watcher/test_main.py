@@ -31,7 +31,7 @@ HEEDED = {
 
 
 def test_ops12_the_watcher_takes_only_flags_that_it_heeds():
-    """A flag without effect would mislead; all other settings come from the drivers' registrations."""
+    """A flag without effect would mislead; registrations of the drivers hold all other settings."""
     flags = flag_set(catalogue.choose("all")).flags.values()
     taken = {flag.name for flag in flags if Command.WATCHER in flag.commands and not flag.ignored}
     assert taken == HEEDED

@@ -212,7 +212,7 @@ def test_too_much_that_waited_leads_to_new_lists_of_all(quiet):
     ],
 )
 def test_cor4_a_kind_that_the_catalog_lacks_is_listed_again(quiet, waits, asked_for, expected):
-    """COR-4: its source is listed again, but kinds that are already on their way are not checked."""
+    """COR-4: its source is listed again, unless a list of it is already on its way."""
     asked, listed = [], []
 
     def incomplete(kinds, epoch):

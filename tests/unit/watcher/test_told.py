@@ -185,7 +185,7 @@ def keeping():
 
 
 def test_cor4_the_catalog_is_looked_at_every_few_seconds(keeping):
-    """COR-4: it is checked at the start and then once per period, from the period's first moment."""
+    """COR-4: it is checked at the start and then once per period, exactly when the period ends."""
     for seconds in (0.0, CHECK_SECONDS - 0.5, CHECK_SECONDS, CHECK_SECONDS + 1, 2 * CHECK_SECONDS):
         keeping.now = seconds
         keeping.keeper.step()
