@@ -1,4 +1,4 @@
-"""kombu stores no bindings and sends no Lua code: what is declared stays in the process."""
+"""kombu stores no bindings and sends no Lua code: declarations stay in the process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_it_is_so_behind_sentinels_too():
 
 
 def test_a_consumer_of_answers_and_events_stores_nothing(redis_server, redis_client):
-    """From its beginning to its end, with kombu's care for bindings that expire in between."""
+    """This covers its whole life, including kombu's refresh of bindings that would expire."""
     make_app(Settings())
     url = redis_server.unix_url.replace("unix:", "redis+socket:").replace("?db", "?virtual_host")
     heard = []

@@ -38,8 +38,7 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs t
 def test_a_server_that_goes_on_after_the_handshake_has_no_trouble_with_tls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, found: str
 ) -> None:
-    """gRPC servers refuse a client without a certificate by closing the connection without a
-    reason.
+    """gRPC servers refuse a client without a certificate by closing the connection silently.
 
     What gRPC accepts is accepted: Python 3.13 would reject the authority of `make_ca`.
     """

@@ -61,9 +61,7 @@ def pages():
 
 @pytest.fixture
 def asking(pages):
-    """Return a function that starts a list in a thread and returns once the list is shared or
-    leads.
-    """
+    """Yield a function that starts a list in a thread and waits until it leads or shares one."""
     reader = KubeReader(pages)
     lock: Any = CountingLock()
     reader._lock = lock

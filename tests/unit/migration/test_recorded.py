@@ -26,12 +26,12 @@ def sent(case: Json, method: str) -> Json | None:
 
 
 def unreserved(parameters: Json | None) -> Json:
-    """Return the parameters without the reserved keys, which translation does not handle (P-126)."""
+    """Return the parameters without the reserved keys, which are handled elsewhere (P-126)."""
     return {k: v for k, v in (parameters or {}).items() if not k.startswith(PREFIX)}
 
 
 def parameters_of(case: Json) -> Json:
-    """Return the parameters that the driver must get; P-602 decides whether to translate the class."""
+    """Return the parameters the driver must get; P-602 decides if the class is translated."""
     storage_class: Json = case["storage_class"]
     if is_migrated(storage_class, case["driver"]):
         storage_class = translate_class(storage_class, storage_class["provisioner"])
