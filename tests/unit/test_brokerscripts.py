@@ -38,7 +38,7 @@ def test_a_consumer_of_answers_and_events_stores_nothing(redis_server, redis_cli
         channel._bindings_swept_at -= 2 * BINDING_SWEEP_INTERVAL
         channel.maybe_refresh_binding_expiry()
         with suppress(TimeoutError):
-            connection.drain_events(timeout=0.1)  # it listens from here on
+            connection.drain_events(timeout=0.1)  # from now on it receives events
         with connection.Producer() as producer:
             producer.publish({"type": "x"}, exchange=EVENTS.exchange, routing_key="task.sent")
         connection.drain_events(timeout=5)

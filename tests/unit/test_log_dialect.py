@@ -63,7 +63,7 @@ def test_every_line_is_a_constant_message_with_fields():
 
 
 def test_what_is_started_by_name_logs_as_one_of_ours():
-    """In `python -m workers`, `__name__` is `__main__`, which would look like a library's logger."""
+    """In `python -m workers`, `__name__` is `__main__`, which looks like a library's logger."""
     started = [path for package in PACKAGES for path in (ROOT / package).rglob("__main__.py")]
     assert started
     assert [path for path in started if "get_logger(__name__)" in path.read_text("utf-8")] == []

@@ -196,7 +196,7 @@ def _starts(name: str) -> list[int]:
 
 
 def test_images_of_others_are_held_by_digest():
-    """Otherwise anyone who can write a tag in a registry chooses what runs next to the passwords."""
+    """Otherwise whoever can write a tag in a registry chooses what runs next to the passwords."""
     files = [ROOT / "compose.yaml", *sorted((ROOT / "k8s").rglob("*.yaml"))]
     images = {
         image

@@ -51,7 +51,7 @@ class Call:
 
 
 class Channel:
-    """A channel that returns `answers` in turn, the last for ever, and records its uses in `told`."""
+    """A channel that returns `answers` in turn, the last for ever; `told` records its uses."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []

@@ -48,9 +48,7 @@ def test_a_stop_takes_away_what_it_put_there_and_nothing_else(tmp_path: Path) ->
 
 
 def test_a_name_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
-    """NRT-026: the hidden name next to it is shorter, but clients could not connect to the long
-    one.
-    """
+    """NRT-026: the hidden name next to it is shorter, but no client could use the long one."""
     server = RegistrationServer(tmp_path / ("n" * 108), "d", "/csi.sock", lambda *_: None)
     with pytest.raises(RegistrationError, match="longer than 107 bytes"):
         server.start()

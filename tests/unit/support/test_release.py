@@ -1,4 +1,4 @@
-"""The parts of a release: one version everywhere, notes from the changelog, reproducible archives."""
+"""The parts of a release: one version everywhere, notes, and reproducible archives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIGEST = f"sha256:{'0' * 64}"
 
 
 def test_every_file_names_the_same_version():
-    """Chart, overlays and examples agree; with two versions an install would use the older image."""
+    """Chart, overlays and examples agree; otherwise an install would use an older image."""
     found = release.versions(release.ROOT)
     assert len(found) > 5
     assert len(set(found.values())) == 1
@@ -167,7 +167,7 @@ def test_manifests_name_our_images_by_digest():
 
 @pytest.mark.parametrize("version", ["1.2.3", "1.2.3rc1"])
 def test_krew_takes_the_plugins_manifest(tmp_path, version):
-    """The rules are those of krew's internal/index/validation/validate.go and pkg/index/types.go."""
+    """The rules are those of krew: internal/index/validation/validate.go, pkg/index/types.go."""
     release.plugin(Release(version, tmp_path), release.ROOT, epoch=1_700_000_000)
     manifest = yaml.safe_load((tmp_path / "csi-fleet.krew.yaml").read_text())
     assert manifest["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"

@@ -99,7 +99,7 @@ def write_suite(root, body, suite="e2e"):
 
 
 def test_a_test_that_passes_alone_is_flaky(tmp_path, monkeypatch, capfd):
-    """It is counted and reported with its error near the end, where a truncated log still has it."""
+    """It is counted and reported with its error at the end, which a truncated log still has."""
     monkeypatch.setattr(suites, "ROOT", tmp_path)
     write_suite(
         tmp_path,

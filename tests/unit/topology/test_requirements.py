@@ -248,7 +248,7 @@ def test_immediate_takes_the_places_of_every_set_of_keys():
 
 
 def test_t135_t140_allowed_topologies_without_any_node():
-    """P-312, P-313: duplicates go, overlapping terms stay, nodes do not matter; recorded topo-16."""
+    """P-312, P-313: duplicates go, overlaps stay, nodes do not matter; recorded topo-16."""
     some = allowed({"zone": ["z1", "z2"]}, {"zone": ["z2"]}, {"zone": ["z1"], "rack": ["r1"]})
     requisite, preferred = run(cluster({}), claim_name="data", allowed_topologies=some)
     assert requisite == preferred == [*zone_list("z1", "z2"), {"rack": "r1", "zone": "z1"}]

@@ -64,7 +64,7 @@ def test_split_name(name, expected):
     ],
 )
 def test_start_index(name, count, expected):
-    """P-325 step 4: the index is below the number of terms."""
+    """P-325 step 4: the sum of hash and ordinal, modulo the number of terms."""
     assert start_index(name, count) == expected
 
 
