@@ -128,9 +128,7 @@ def test_help_of_a_sidecar_s_name_is_that_sidecar_s(program, capsys):
     assert capsys.readouterr().out.startswith(f"Usage: csi-fleet {program} [flags]")
 
 
-@pytest.mark.parametrize(
-    "command", sorted(TOOLS - {Command.FAILED})
-)  # takes any number of namespaces
+@pytest.mark.parametrize("command", sorted(TOOLS - {Command.FAILED}))  # any number of namespaces
 def test_no_command_passes_over_a_word_that_it_does_not_read(command, capsys):
     """This holds even after the words that it does read."""
     read = {"explain": ["pvc", "a/b"], "retry": ["pvc", "a/b"], "dry-run": ["pvc", "a/b"]}

@@ -54,9 +54,7 @@ def test_events_of_a_burst_wait_for_its_end_and_not_longer_than_two_seconds(cloc
     assert not taken
     if seconds > 1:
         clock.now += seconds
-        burst(
-            waiting, BURST_EVENTS
-        )  # the burst continues, but the first event has waited long enough
+        burst(waiting, BURST_EVENTS)  # it continues, but the first event has waited long enough
     else:
         clock.now += seconds
     thread.join(5)
