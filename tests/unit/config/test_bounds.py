@@ -34,7 +34,7 @@ MAY_BE_NEGATIVE = {
 
 
 def may_be_negative(name):
-    """Return True if the flag is listed; several controllers' flags have the controller as prefix."""
+    """Return True if the flag is exempt; its name may have a controller's name as a prefix."""
     return any(name == one or name.endswith(f"-{one}") for one in MAY_BE_NEGATIVE)
 
 

@@ -178,9 +178,7 @@ def test_the_last_scalar_wins_and_lists_and_maps_grow():
 @pytest.mark.parametrize("spelling", ["--{}", "-{}", "--{}=true"])
 @pytest.mark.parametrize("name", sorted(REMOVED_BOOLS))
 def test_removed_flag_is_accepted_with_one_warning(name, spelling):
-    """F-001: old manifests have klog's flags; Go refuses them, csi-fleet explains the missing
-    effect.
-    """
+    """F-001: old manifests have klog's flags; Go refuses them, csi-fleet only warns."""
     settings = run(spelling.format(name), spelling.format(name.replace("-", "_")), "--timeout=3s")
     assert [w for w in settings.warnings if f"--{name} is ignored: " in w] == [*settings.warnings]
     assert len(settings.warnings) == 1

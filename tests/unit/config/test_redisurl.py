@@ -66,7 +66,7 @@ def test_a_mistake_is_one_line(url, problem):
 )
 @pytest.mark.parametrize("command", ["worker", "status"])
 def test_what_no_connection_could_read_is_told_at_once(command, url, problem):
-    """The error omits the URL and anything in it that looks like a host, which may be a password."""
+    """The error omits the URL and anything that looks like a host: it may be half a password."""
     with pytest.raises(ConfigError, match=problem) as caught:
         parse(command, [], {"CSI_FLEET_REDIS_URL": url})
     assert "\n" not in str(caught.value)
@@ -89,7 +89,7 @@ def test_a_variable_out_of_a_file_ends_with_a_line_break():
 
 @pytest.mark.parametrize(("query", "celerys"), [("", ""), ("?db=1", "?virtual_host=1")])
 def test_celery_finds_the_database_behind_a_unix_socket(query, celerys):
-    """Two installations may use two databases of one Redis; messages must be next to their queue."""
+    """Two installations may share a Redis as two databases; messages must be next to their queue."""
     url = f"unix:///run/r.sock{query}"
     found = broker_url(parse("worker", [], {"CSI_FLEET_REDIS_URL": url}))
     assert found == f"redis+socket:///run/r.sock{celerys}"

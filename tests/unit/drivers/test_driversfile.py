@@ -99,7 +99,7 @@ OWN_TIMEOUTS = [
 
 @pytest.mark.parametrize("name", OWN_TIMEOUTS)
 def test_the_longest_call_may_be_of_any_controller(name):
-    """Otherwise its reconcile would be released, and the process restarted, before the call ends."""
+    """Otherwise its key would be released, and the process restarted, before the call ends."""
     arguments = ["--drivers-file=/x", "--redis-url=redis://r", "--controllers=all"]
     base = parse_arguments("worker", arguments, {})
     spec = one(f"  controllers: {{{name}: {{flags: {{timeout: 1h}}}}}}\n")

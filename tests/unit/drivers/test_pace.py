@@ -60,7 +60,7 @@ HALVED = [("throttle", "claims|d")]
 def test_only_words_of_throttling_mean_more_than_their_own_call(
     pace, lanes, operation, error, told
 ):
-    """BUG-9: one storage of several fails. COR-3: texts about one volume or place concern only it."""
+    """BUG-9: one storage of several fails. COR-3: texts about one volume or place mean only it."""
     for _ in range(20):
         pace.failed(operation, error)
     assert lanes.told == told * 20
