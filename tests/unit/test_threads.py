@@ -84,7 +84,7 @@ def test_what_a_pool_runs_has_a_heart(path):
 
 
 def test_each_loop_of_the_product_is_named_when_it_hangs():
-    """All loops use one mechanism: none has its own heartbeats or lacks them."""
+    """All loops use one mechanism: none is created with its own heartbeats or without any."""
     loops = [
         node
         for path in sources()

@@ -275,7 +275,7 @@ def test_a_sidecar_without_a_lease_in_the_named_pod(world, change, phase, state)
     ],
 )
 def test_what_a_sidecar_reads_of_its_pod_is_known(world, argument, env, state):
-    """Pod fields resolve, as node-local volumes and capacity need them; other sources may not."""
+    """Variables from pod fields are resolved, as node deployment and capacity need them."""
     container = world.pod["spec"]["containers"][1]
     world.pod["spec"]["nodeName"] = "n1"
     container["args"] = [argument]

@@ -89,7 +89,7 @@ def test_a_variable_out_of_a_file_ends_with_a_line_break():
 
 @pytest.mark.parametrize(("query", "celerys"), [("", ""), ("?db=1", "?virtual_host=1")])
 def test_celery_finds_the_database_behind_a_unix_socket(query, celerys):
-    """Two installations may share a Redis as two databases; messages must be next to their queue."""
+    """Installations may share a Redis as two databases; messages must be next to their queue."""
     url = f"unix:///run/r.sock{query}"
     found = broker_url(parse("worker", [], {"CSI_FLEET_REDIS_URL": url}))
     assert found == f"redis+socket:///run/r.sock{celerys}"

@@ -158,7 +158,7 @@ class Pause:
 
 
 def test_rounds_have_a_pause_between_them() -> None:
-    """Without a pause, 200 idle drivers cost measurable CPU; the thread ends with the last link."""
+    """The pause was chosen by measuring 200 idle drivers; the thread ends with the last link."""
     watch = connection._Watch()
     watch._is_empty = pause = Pause(watch)  # type: ignore[assignment]
     link = Looked()

@@ -88,7 +88,7 @@ def test_seats_are_held_when_the_last_is_taken_and_freed_again():
     with seats.seat("d"), seats.seat("e"):
         with seats.seat("d"):
             assert told == [("d", True)]
-            with seats.seat("d"):  # fetched too late to stop it
+            with seats.seat("d"):  # fetched just before the hold
                 assert seats.taken("d") == 3
             assert told == [("d", True)]
         assert told == [("d", True), ("d", False)]

@@ -271,7 +271,7 @@ def test_names_that_change_all_the_time_cost_the_api_server_nothing():
 
 
 def test_an_unexpected_error_is_no_reason_to_look_at_once(caplog):
-    """Nor does it keep the other Leases from being released when the process ends."""
+    """The other Leases must still be released when the process ends."""
     world = World()
     worker = world.worker("w1")
     worker.step(TWO)

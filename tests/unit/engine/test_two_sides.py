@@ -22,7 +22,9 @@ from workers.kube.errors import Unreachable
 TICK = 0.1
 SECONDS = 3600
 FAULTS = ["kill", "stop", "cut", "cut", "deaf", "freeze", "all of a kind"]
-REQUEST_SECONDS = SETTINGS.renew_deadline_seconds / 2  # limit of our requests, see cli/elections.py
+REQUEST_SECONDS = (
+    SETTINGS.renew_deadline_seconds / 2
+)  # limit of csi-fleet's requests, see cli/elections.py
 
 
 class Wire:

@@ -61,7 +61,7 @@ def test_contents(changes, code):
 
 
 def test_a_content_deleted_by_hand_names_its_snapshot():
-    """The advice depends on it."""
+    """The advice says what to do about the snapshot."""
     assert "ns/s" in content_cause(content_body(metadata=GOING)).advice
 
 

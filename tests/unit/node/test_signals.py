@@ -66,7 +66,7 @@ for pair in ends:
 
 
 def test_the_next_signal_is_told_to_nobody_else() -> None:
-    """The first wake-up socket is closed, and the next opened file may get its number."""
+    """Once its wake-up socket is closed, another socket may get the number, but not the signal."""
     ended = subprocess.run(
         [sys.executable, "-c", AGAIN], cwd=ROOT, timeout=120, check=False, stderr=subprocess.PIPE
     )

@@ -166,7 +166,7 @@ def test_known_series_are_found_again_and_mistakes_still_seen(metrics):
     ("replaces", "label"), [(True, ["false", "true", "false"]), (False, [None] * 3)]
 )
 def test_label_migrated_follows_the_volume(metrics, replaces, label):
-    """P-009, A-006: every call about a migrated volume has it, if the driver replaces a plug-in."""
+    """P-009, A-006: all calls of a driver that replaces a plug-in have it, other drivers' none."""
     observe = csi_observer(metrics, lambda _: replaces)
     observe("d", "/before", "OK", 0.1)
     with about_volume(is_migrated=True):

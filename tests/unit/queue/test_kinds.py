@@ -18,7 +18,7 @@ from workers.queue.kinds import (
     places,
 )
 
-# name, calls the driver, has a history, has a queue apart
+# name, calls the driver, has a history, suffix of a separate queue
 TABLE = {
     ("claims", True, True, ""),
     ("volumes", True, True, ""),

@@ -41,7 +41,7 @@ def test_a_watcher_that_sees_only_its_own_claims_scales_without_loss():
 
 @pytest.mark.parametrize(("count", "full"), [(1, 1000), (2, 1600), (4, 1000 / 0.4375)])
 def test_what_a_watcher_reads_of_other_systems_bounds_all_of_them(count, full):
-    """At 0.25 ms per foreign claim, a claim costs 1/n of 1 ms plus the rest of 0.25 ms."""
+    """At 0.25 ms per foreign claim, a claim costs 1/n of 1 ms plus (n-1)/n of 0.25 ms."""
     found = model(records(0.25), systems=count)
     assert found["watchers_full_per_s"] == pytest.approx(full)
     assert found["watcher_cores"] == pytest.approx(1 + 0.25 * (count - 1))

@@ -75,7 +75,7 @@ def test_survivors_are_found_again(tmp_path):
 
 
 def test_tests_that_run_the_line_come_first():
-    """Without any, the tests of its function run; the quickest come first."""
+    """If no test runs it, the tests of its function run; the quickest come first."""
     slow, quick, far = (
         "tests/unit/a.py::slow",
         "tests/unit/a.py::quick",

@@ -63,7 +63,7 @@ def test_volumes_that_nobody_foresaw_are_looked_for_now_and_then(world):
 def test_what_was_there_at_the_start_was_foreseen_by_nobody(
     redis_client, monkeypatch, zone, created, counts
 ):
-    """A volume of the first second counts as older; times are UTC in every time zone."""
+    """A volume created in the starting second counts as older; times are UTC in any time zone."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
