@@ -1,4 +1,4 @@
-"""`retry` for a claim whose driver has moved only some controllers to csi-fleet."""
+"""`retry` for a claim whose driver has moved only some of its controllers to csi-fleet."""
 
 from __future__ import annotations
 

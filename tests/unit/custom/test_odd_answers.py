@@ -14,7 +14,7 @@ class OddMessageError(Exception):
 
 
 class WordlessError(ProvisionError):
-    def __init__(self):  # it lacks the fields of its base class
+    def __init__(self):  # omits the fields of its base
         Exception.__init__(self, "x")
 
 

@@ -22,9 +22,7 @@ from workers.kube.errors import Unreachable
 TICK = 0.1
 SECONDS = 3600
 FAULTS = ["kill", "stop", "cut", "cut", "deaf", "freeze", "all of a kind"]
-REQUEST_SECONDS = (
-    SETTINGS.renew_deadline_seconds / 2
-)  # limit of csi-fleet's requests, see cli/elections.py
+REQUEST_SECONDS = SETTINGS.renew_deadline_seconds / 2  # request limit, see cli/elections.py
 
 
 class Wire:
@@ -248,7 +246,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_sides_never_work_at_once(seed):
-    """Each ten minutes have two hand-overs or more, none overlaps, and each side gets its turns."""
+    """An hour has more than 12 turns, none of them overlap, and each side has three or more."""
     world = World(seed)
     for kind in (Ours, Ours, Go):
         world.start(kind)

@@ -1,4 +1,4 @@
-"""make demo reports mistakes before it starts anything, and stops without blocking the user."""
+"""make demo reports mistakes before it starts anything, and restarts parts that are killed."""
 
 from __future__ import annotations
 
