@@ -1,4 +1,4 @@
-"""kombu stores no bindings and sends no Lua code: what is declared stays in the process."""
+"""kombu stores no bindings and sends no Lua code: declarations stay in the process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_it_is_so_behind_sentinels_too():
 
 
 def test_a_consumer_of_answers_and_events_stores_nothing(redis_server, redis_client):
-    """From its beginning to its end, with kombu's care for bindings that expire in between."""
+    """This covers its whole life, including kombu's refresh of bindings that would expire."""
     make_app(Settings())
     url = redis_server.unix_url.replace("unix:", "redis+socket:").replace("?db", "?virtual_host")
     heard = []
@@ -38,7 +38,7 @@ def test_a_consumer_of_answers_and_events_stores_nothing(redis_server, redis_cli
         channel._bindings_swept_at -= 2 * BINDING_SWEEP_INTERVAL
         channel.maybe_refresh_binding_expiry()
         with suppress(TimeoutError):
-            connection.drain_events(timeout=0.1)  # it listens from here on
+            connection.drain_events(timeout=0.1)  # from now on it receives events
         with connection.Producer() as producer:
             producer.publish({"type": "x"}, exchange=EVENTS.exchange, routing_key="task.sent")
         connection.drain_events(timeout=5)

@@ -1,4 +1,4 @@
-"""Each block of commands in the pages is typed by a test, or the page's source says why not."""
+"""A test runs each block of commands in the pages, or the page's source says why none does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.fleet import ROOT
 
 RELEASED = "tests/node/test_adoption_from_release.py"
-# Page and heading: the test that types the section's blocks as they stand.
+# Page and heading: the test that runs the section's blocks unchanged.
 TYPED = {
     ("README.md", "First volume, with Helm"): "tests/node/test_adoption.py",
     ("README.md", "And away again"): "tests/node/test_adoption.py",
@@ -26,7 +26,7 @@ NOT_TYPED = re.compile(r"<!-- Not typed by a test: [^>]{10,} -->")
 
 
 def blocks(page: Path) -> Iterator[tuple[str, int, str]]:
-    """Heading, line and the line above of each block of commands."""
+    """Yield heading, line number and preceding line of each block of commands."""
     heading, above, is_inside = "", "", False
     for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
         if line.startswith("```"):

@@ -1,4 +1,4 @@
-"""Deadlines are of the queue's clock; whatever the wall clocks of workers say."""
+"""Deadlines use the queue's clock, whatever the wall clocks of workers show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIFE = 1_699_999_000.0
 
 
 class Local:
-    """A local clock: seconds since a boot."""
+    """A local clock: seconds since boot."""
 
     def __init__(self, now: float = 50.0) -> None:
         self.now = now
@@ -36,7 +36,7 @@ def test_two_workers_agree_whatever_their_own_clocks_say():
 
 
 def test_a_slow_answer_makes_a_deadline_later_and_a_wait_no_shorter():
-    """The moment that Redis told lies between the question and its answer."""
+    """The time that Redis returned lies between the request and its answer."""
     local = Local()
     found = Session(epoch=f"e:{round(LIFE * 1000)}:run", clock=local)
     asked_at, local.now = local.now, local.now + 3
@@ -47,7 +47,7 @@ def test_a_slow_answer_makes_a_deadline_later_and_a_wait_no_shorter():
 
 @pytest.mark.parametrize("ahead", [0, 3600, 24 * 3600, 3652 * 24 * 3600])
 def test_a_deadline_of_an_earlier_life_is_waited_for_no_longer_than_its_call(ahead):
-    """Redis lost its data at a start, and with it how far its clock was ahead."""
+    """Redis lost its data at a start, and with it the record of how far its clock was ahead."""
     deadline = session(Local(), now=NOW + ahead, life=LIFE + ahead).deadline(15)
     now = session(Local(), now=NOW + 1, life=NOW)
     assert now.seconds_left(deadline) <= 15 + MARGIN_SECONDS - 1

@@ -1,4 +1,4 @@
-"""Container arguments of real drivers, as their public manifests have them, must all parse.
+"""Container arguments of real drivers, taken from their public manifests, must all parse.
 
 docs/migration.md shows the same table; the test fails when the two differ.
 """
@@ -12,7 +12,7 @@ import pytest
 from workers.config.load import parse
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "migration.md"
-# `$(ADDRESS)` and the like are expanded by the kubelet; here as the manifest's variable says.
+# The kubelet expands `$(ADDRESS)` and the like; here they have the values of the manifests.
 ARGUMENTS = {
     "host-path": "-v=5 --csi-address=/csi/csi.sock --feature-gates=Topology=true",
     "NFS": "-v=2 --csi-address=/csi/csi.sock --leader-election",
@@ -37,7 +37,7 @@ ALL = pytest.mark.parametrize("driver", ARGUMENTS)
 @ALL
 @pytest.mark.parametrize("command", ["run", "worker"])
 def test_dp005_arguments_of_the_driver_parse(driver, command):
-    """An operator changes the image and the command, not one argument."""
+    """An operator changes the image and the command, but no argument."""
     arguments = ARGUMENTS[driver].split()
     settings = parse(command, [*arguments, "--redis-url=redis://redis"], {})
     address = next(one for one in arguments if one.startswith("--csi-address="))
@@ -46,7 +46,7 @@ def test_dp005_arguments_of_the_driver_parse(driver, command):
     for timeout in (one for one in arguments if one.startswith("--timeout=")):
         seconds = float(timeout.partition("=")[2].removesuffix("s"))
         assert settings.driver.timeout_seconds == seconds
-    # Gates that upstream has finished or dropped are told, not refused.
+    # Feature gates that Kubernetes has graduated or removed cause a warning, not an error.
     assert all("feature gate" in one for one in settings.warnings), settings.warnings
 
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def layers() -> set[str]:
-    """Modules and packages that the first contract names."""
+    """Return the modules and packages that the first contract names."""
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     contract = tomllib.loads(text)["tool"]["importlinter"]["contracts"][0]
     assert contract["type"] == "layers"
@@ -23,7 +23,7 @@ def layers() -> set[str]:
 
 
 def modules() -> set[str]:
-    """All of ours but packages, which hold a docstring."""
+    """Return all modules of csi-fleet except `__init__.py` files, which only hold a docstring."""
     return {
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for folder in ("workers", "watcher", "csi_client")
@@ -52,7 +52,7 @@ def test_no_layer_names_what_is_gone():
 
 
 def imports_of(path: Path, known: set[str]) -> set[str]:
-    """Modules of ours that a module names: at its head, in functions, and for types alone."""
+    """Return the csi-fleet modules that a module imports, also in functions or only for types."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -64,7 +64,7 @@ def imports_of(path: Path, known: set[str]) -> set[str]:
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """STR-2: whoever reads a module never comes back to it on the way down, by types either."""
+    """STR-2: a module never depends on itself through its imports, not even for types."""
     known = modules()
     graph = {name: imports_of(ROOT / f"{name.replace('.', '/')}.py", known) for name in known}
     while leaves := {name for name, needed in graph.items() if not needed}:

@@ -1,4 +1,4 @@
-"""One way to log (STR-10): a constant message and fields, so that lines can be counted."""
+"""Logging has one form (STR-10): a constant message and fields, so that lines can be counted."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("csi_client", "watcher", "workers")
-# The logger itself, and the package that imports nothing of ours: it gives its fields as `extra`.
+# The logger itself, and the package that imports nothing of csi-fleet and uses `extra`.
 STANDARD_LIBRARY = {
     "workers/observability/logging.py",
     "csi_client/answers.py",
     "csi_client/client.py",
-    # A filter of kombu's own lines.
+    # It filters kombu's own log lines.
     "workers/brokerscripts.py",
 }
 METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log", "v"}
 
 
 def offences(source: str, *, may_import: bool = False) -> list[str]:
-    """Lines of a module that log in another way."""
+    """Return the lines of a module that log in another form."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "logging.getLogger":
@@ -43,7 +43,7 @@ def _is_log_call(called: ast.expr) -> bool:
 
 
 def _is_constant(message: ast.expr) -> bool:
-    """A text, or the name of one: `VAC_OFF_MESSAGE`."""
+    """Return True for a text or the name of one, such as `VAC_OFF_MESSAGE`."""
     if isinstance(message, ast.Name):
         return message.id.isupper()
     return isinstance(message, ast.Constant) and "%" not in message.value
@@ -63,7 +63,7 @@ def test_every_line_is_a_constant_message_with_fields():
 
 
 def test_what_is_started_by_name_logs_as_one_of_ours():
-    """As `python -m workers` its own name is `__main__`, a library's for all that is known."""
+    """In `python -m workers`, `__name__` is `__main__`, which looks like a library's logger."""
     started = [path for package in PACKAGES for path in (ROOT / package).rglob("__main__.py")]
     assert started
     assert [path for path in started if "get_logger(__name__)" in path.read_text("utf-8")] == []

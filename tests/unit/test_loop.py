@@ -1,4 +1,4 @@
-"""The loop that every background thread is: it never ends by an error, and is seen to go round."""
+"""The loop of every background thread: no error ends it, and its progress is monitored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.observability.health import Heartbeats
 
 @pytest.fixture
 def start():
-    """Starts loops; ends them afterwards."""
+    """Yield a function that starts loops; they are stopped afterwards."""
     loops = []
 
     def begin(step, **options):
@@ -40,7 +40,7 @@ def until(condition):
     "error", [QueueUnavailable("away"), ForbiddenError(403, "", "no"), ZeroDivisionError("defect")]
 )
 def test_a_failing_step_is_tried_again_until_it_works(start, error):
-    """Redis away, a right missing, a defect: none ends the thread (M-010 for the recovery)."""
+    """No outage of Redis, missing permission or defect ends the thread (M-010 for the recovery)."""
     answers = [error, error, None]
     done = threading.Event()
 
@@ -76,7 +76,7 @@ def test_the_period_is_what_the_step_says(start):
 
 
 def test_wakes_during_an_outage_do_not_become_tries(start):
-    """Each event of a busy cluster would otherwise be one more command to a Redis that is away."""
+    """Otherwise each event of a busy cluster would send a command to a Redis that is down."""
     rounds = []
 
     def step():
@@ -91,7 +91,7 @@ def test_wakes_during_an_outage_do_not_become_tries(start):
 
 
 def test_a_step_that_hangs_is_seen(start):
-    """STR-9: liveness restarts a process whose thread does not come back."""
+    """STR-9: liveness restarts a process whose thread makes no progress."""
     now = [0.0]
     beats = Heartbeats(clock=lambda: now[0])
     inside, leave = threading.Event(), threading.Event()

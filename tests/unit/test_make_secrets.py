@@ -1,4 +1,4 @@
-"""k8s/make-secrets.sh: whose Secret lies where (SEC-5)."""
+"""k8s/make-secrets.sh: which Secret is created in which namespace (SEC-5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "k8s/make-secrets.sh"
-# The file with the command, and the one with the driver's pods.
+# The file with the command, and the file with the driver's pods.
 DRIVERS = {
     "k8s/overlays/prod-sidecar/driver.yaml": "k8s/overlays/prod-sidecar/driver.yaml",
     "k8s/overlays/prod-node/driver.yaml": "k8s/overlays/prod-node/driver.yaml",
@@ -64,7 +64,7 @@ def test_drivers_of_one_namespace_have_secrets_of_their_own(tmp_path):
 
 
 def test_two_drivers_with_one_secret_are_refused(tmp_path):
-    """The later one's password would be the earlier one's too."""
+    """Otherwise both drivers would get the password of the later one."""
     done = made(tmp_path / "secrets", "a.b=ns", "c.d=ns")
     assert done.returncode == 1
     assert "two drivers share the Secret ns/redis-password-worker" in done.stderr
@@ -73,7 +73,7 @@ def test_two_drivers_with_one_secret_are_refused(tmp_path):
 
 @pytest.mark.parametrize("told", DRIVERS)
 def test_a_drivers_manifest_gets_what_it_mounts_by_the_command_in_it(told, tmp_path):
-    """No Secret is copied by hand: each driver has a user and a records key of its own."""
+    """No Secret is copied by hand, and each driver has its own user and records key."""
     (driver,) = re.findall(r"make-secrets\.sh DIR csi-fleet (\S+) \|", (ROOT / told).read_text())
     name, _, namespace = driver.partition("=")
     objects = list(yaml.safe_load_all(made(tmp_path, driver).stdout))

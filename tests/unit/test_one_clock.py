@@ -1,8 +1,8 @@
-"""Who may look at the wall clock: nobody who decides until when something lasts.
+"""Which files may use the wall clock: none that decides how long something lasts.
 
-Deadlines are of the queue's clock (`workers/deadlines.py`, `Session` in workers/queue/leases.py),
-waits within a process of a monotonic one. What is listed here stamps what people or other
-programs read, or compares such a stamp for a metric or a message.
+Deadlines use the queue's clock (`workers/deadlines.py`, `Session` in workers/queue/leases.py), and
+waits within a process use a monotonic clock. The files listed here write timestamps that people or
+other programs read, or compare such a timestamp for a metric or a message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 WALL = re.compile(r"\btime\.time(_ns)?\b|\bdatetime\.(now|utcnow)\(")
 ALLOWED = {
-    # Stamps on objects, answers, logs, traces and names.
+    # Timestamps on objects, answers, logs, traces and names.
     "workers/controllers/health/controller.py",
     "workers/controllers/provisioner/intent.py",
     "workers/controllers/resizer/writing.py",
@@ -32,7 +32,7 @@ ALLOWED = {
     "workers/node/liveness.py",
     "workers/node/registrar.py",
     "workers/observability/tracing.py",
-    # Metrics and words: the age of an object.
+    # Metrics and texts: the age of an object.
     "workers/controllers/attacher/attach.py",
     "workers/controllers/attacher/explain.py",
     "workers/controllers/provisioner/claims.py",
@@ -41,7 +41,7 @@ ALLOWED = {
     "workers/explain/gather.py",
     "workers/explain/lasting.py",
     "workers/explain/words.py",
-    # An operator's commands, and what a token says of itself.
+    # Operator commands, and the expiry that a token states.
     "workers/cli/audit.py",
     "workers/cli/certificates.py",
     "workers/cli/doctor.py",
@@ -57,7 +57,7 @@ ALLOWED = {
 
 
 def test_no_other_file_looks_at_the_wall_clock() -> None:
-    """Nor does a listed one that needs it no more stay listed."""
+    """A listed file that no longer uses it must leave the list."""
     files = (
         path
         for name in ("workers", "watcher", "csi_client")

@@ -1,4 +1,4 @@
-"""A sidecar's container may have a read-only root: nothing need be writable (OPS-6)."""
+"""A sidecar's container may have a read-only root: no file has to be writable (OPS-6)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def settings(directory):
 
 @pytest.mark.parametrize("place", ["absent", "file/below"])
 def test_a_part_is_ready_where_it_can_write_no_file(tmp_path, place):
-    """Its own readiness probe knows; another process would look for the file."""
+    """The process keeps its readiness in memory; another process would look for the file."""
     (tmp_path / "file").touch()
     directory = tmp_path / place
     check = process.ready_file(str(directory), "worker.ready")
@@ -28,7 +28,7 @@ def test_a_part_is_ready_where_it_can_write_no_file(tmp_path, place):
 
 
 def test_liveness_is_not_told_where_nothing_is_writable(tmp_path, monkeypatch):
-    """Rather than failing every five seconds."""
+    """Otherwise the write would fail every five seconds."""
     monkeypatch.setattr(process, "Loop", None)
     process.tell_liveness(settings(tmp_path / "absent"), lambda: "")
 

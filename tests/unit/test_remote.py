@@ -1,4 +1,4 @@
-"""Remote control of workers: Flower looks, and writes nothing through them (SEC2-4)."""
+"""Remote control of workers: Flower can only read through it (SEC2-4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASKER, TICKET = str(uuid.uuid4()), str(uuid.uuid4())
 
 @pytest.fixture
 def worker(monkeypatch):
-    """A worker's listener; what it did and where it answered."""
+    """Return a function that sends a message to a worker and returns its calls and answers."""
     app = make_app(parse("worker", ["--redis-url=redis://127.0.0.1:1/0", "--csi-address=/x"], {}))
     called, answers = [], []
     handlers = {
@@ -57,7 +57,7 @@ def test_what_flower_asks_is_answered_to_the_list_of_answers(worker, method):
 
 @pytest.mark.parametrize("method", [*sorted(set(Panel.data) - QUESTIONS), "", None, [], 7])
 def test_no_other_command_is_heard(worker, method):
-    """add_consumer, cancel_consumer, rate_limit, revoke, shutdown and whatever Celery brings."""
+    """This covers add_consumer, rate_limit, revoke, shutdown and anything that Celery adds."""
     assert worker(question(method)) == ([], [])
 
 
@@ -78,21 +78,21 @@ def test_celery_knows_what_is_allowed():
     ],
 )
 def test_an_answer_goes_nowhere_else(worker, change):
-    """Neither to a key of csi-fleet nor to another list, whatever the exchange is."""
+    """It reaches neither a key of csi-fleet nor another list, whatever the exchange is."""
     called, answers = worker({**question(), **change})
     assert (called, answers) == ([("ping", {})], [])
 
 
 @pytest.mark.parametrize("exchange", ["", "celeryev", "reply.celery.pidbox", 7])
 def test_the_table_of_an_exchange_is_not_asked(worker, exchange):
-    """Flower may write `_kombu.binding.reply.celery.pidbox`, which names lists for answers."""
+    """Flower can write `_kombu.binding.reply.celery.pidbox`, which names lists for answers."""
     place = {"exchange": exchange, "routing_key": ASKER}
     (answer,) = worker(question(reply_to=place))[1]
     assert answer[:2] == ("", f"{ASKER}.reply.celery.pidbox")
 
 
 def test_only_a_list_of_names_chooses_workers(worker):
-    """No expression of the asker's is matched: one can keep a worker busy for ever."""
+    """Patterns from the sender are ignored, because one could keep a worker busy for ever."""
     assert worker(question(destination=["other@h"])) == ([], [])
     assert worker(question(destination=["w@h"]))[0]
     never = {"pattern": "other", "matcher": "pcre", "destination": None}

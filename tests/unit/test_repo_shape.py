@@ -1,4 +1,4 @@
-"""The repository's own rules: functions, names, and nothing that only fits one machine."""
+"""Rules of the repository itself: function length, names, and no machine-specific paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("csi_client", "watcher", "workers")
 MAX_FUNCTION_LINES = 80
 MAX_TYPE_IGNORES = 10
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|managers?)(_|$)", re.IGNORECASE)
-# Written in pieces, so that this file does not find itself.
+# These are split so that this file does not match itself.
 REGISTRY_HOSTS = (
     "pypi." + "org",
     "files.python" + "hosted.org",
@@ -31,7 +31,7 @@ SOURCE_SUFFIXES = {".py", ".lua", ".proto"}
 
 
 def _committed() -> list[Path]:
-    """Files that git tracks or would add, so that a new file is judged before its commit."""
+    """Return the files that git tracks or would add, so a new file is checked before its commit."""
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -58,13 +58,13 @@ def _sources() -> list[Path]:
         for path in _committed()
         if path.suffix in SOURCE_SUFFIXES
         and "_generated" not in path.parts
-        # Written from workers/queue/lua (tests/support/redis_acl.py).
+        # It is generated from workers/queue/lua (tests/support/redis_acl.py).
         and path.name != "functions.lua"
     ]
 
 
 def _python(*folders: str) -> list[Path]:
-    """Python files, of the named top-level folders only if any are named."""
+    """Return the Python files, only those of the named top-level folders if any are named."""
     return [
         path
         for path in _sources()
@@ -77,7 +77,7 @@ def _name(path: Path) -> str:
 
 
 def _functions(source: str) -> list[tuple[str, int]]:
-    """Names and lines."""
+    """Return the name and the number of lines of each function."""
     return [
         (node.name, node.end_lineno - node.lineno + 1)
         for node in ast.walk(ast.parse(source))
@@ -105,7 +105,7 @@ def test_an_overlong_function_is_seen() -> None:
 
 
 def test_names_say_what_a_module_is_about() -> None:
-    """No utils, helpers, common, manager: such names collect whatever has no place."""
+    """Names such as utils, helpers, common or manager attract code that belongs elsewhere."""
     stems = [path for path in _python(*PACKAGES) if FORBIDDEN_NAMES.search(path.stem)]
     folders = {
         part
@@ -119,7 +119,7 @@ def test_names_say_what_a_module_is_about() -> None:
 
 @pytest.mark.parametrize("package", [*PACKAGES, "workers.custom"])
 def test_importing_a_package_loads_no_service_library(package: str) -> None:
-    """Nothing connects on import, and a plug-in's author pays for nothing unused."""
+    """An import makes no connection, and the author of a plug-in loads no unused library."""
     program = (
         f"import sys, {package}; "
         "print(*sorted({'grpc', 'celery', 'redis', 'kubernetes'} & set(sys.modules)))"
@@ -135,7 +135,7 @@ def test_every_package_is_typed() -> None:
 
 
 def test_type_ignores_are_few_and_coded() -> None:
-    """Each names its error code; together they stay under ten."""
+    """Each comment names its error code, and there are fewer than ten in total."""
     lines = [
         f"{_name(path)}: {line.strip()}"
         for path in _python(*PACKAGES)
@@ -148,19 +148,19 @@ def test_type_ignores_are_few_and_coded() -> None:
 
 @pytest.mark.parametrize("word", [*REGISTRY_HOSTS, *MACHINE_PATHS])
 def test_no_machine_path_and_no_registry_host_is_committed(word: str) -> None:
-    """The checkout works on any machine, with whatever index that machine is set up for."""
+    """The checkout works on any machine, with any package index that the machine uses."""
     pattern = re.compile(r"(?<![\w.$}])" + re.escape(word))
     assert [_name(path) for path in _committed() if pattern.search(_text(path))] == []
 
 
 def test_no_lua_script_is_inline() -> None:
-    """One script a file under workers/queue/lua, where its keys and types are documented."""
+    """Each script has its own file under workers/queue/lua, which documents its keys and types."""
     inline = re.compile(r"redis\.call\(")
     assert [_name(path) for path in _python(*PACKAGES) if inline.search(_text(path))] == []
 
 
 def test_every_make_target_that_a_page_names_is_there() -> None:
-    """A phony name without a recipe would be "nothing to be done", which looks like success."""
+    """A phony target without a recipe does nothing, which looks like success."""
     makefile = _text(ROOT / "Makefile")
     phony = re.search(r"^\.PHONY:((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
     assert phony is not None
@@ -172,9 +172,9 @@ def test_every_make_target_that_a_page_names_is_there() -> None:
 
 
 def test_every_file_that_a_page_names_is_there() -> None:
-    """STR-13: a page that sends its reader to a file which was moved helps nobody.
+    """STR-13: a page must not send its reader to a file that was moved.
 
-    A path may be told from the folder that the page is about; a plain name needs any file of it.
+    A path may be relative to the folder that the page describes; a plain name may match any file.
     """
     known = {_name(path) for path in _committed()}
     ends = {name[place:] for name in known for place in _starts(name)}
@@ -196,7 +196,7 @@ def _starts(name: str) -> list[int]:
 
 
 def test_images_of_others_are_held_by_digest():
-    """Who may write a tag in a registry would otherwise choose what runs beside the passwords."""
+    """Otherwise whoever can write a tag in a registry chooses what runs next to the passwords."""
     files = [ROOT / "compose.yaml", *sorted((ROOT / "k8s").rglob("*.yaml"))]
     images = {
         image
@@ -210,7 +210,7 @@ def test_images_of_others_are_held_by_digest():
 
 
 def _pages() -> list[Path]:
-    """Every Markdown page that a reader may open: at the top, under docs and under k8s."""
+    """Return every Markdown page that a reader may open: at the top, under docs and under k8s."""
     return [
         path
         for path in _committed()
@@ -224,7 +224,7 @@ def _fenceless(page: str) -> str:
 
 
 def _anchors(page: str) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     found: set[str] = set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", page))
     for heading in re.findall(r"^#{1,6} +(.+?)[ #]*$", _fenceless(page), re.MULTILINE):
         text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
@@ -237,7 +237,7 @@ def _anchors(page: str) -> set[str]:
 
 
 def _broken_links(page: Path) -> list[str]:
-    """Relative links of a page, outside its code, to a file or a heading that is not there."""
+    """Return a page's relative links, outside code, to a missing file or heading."""
     prose = re.sub(r"`[^`\n]+`", "", _fenceless(_text(page)))
     links = re.findall(r"\]\(([^)\s]+)(?: \"[^\"]*\")?\)", prose)
     broken = []
@@ -260,7 +260,7 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
 
 
 def test_a_broken_link_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above can fail; two headings of one text have two anchors."""
+    """The check above can fail; two equal headings have two anchors."""
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "b.md").write_text("# B's `c`, d\n## Twice\n## Twice\n```sh\n# No heading\n```\n")

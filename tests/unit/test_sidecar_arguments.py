@@ -1,7 +1,7 @@
-"""Every sidecar's arguments of real drivers' charts mean to our programs what they meant to Go's.
+"""The arguments in real drivers' charts mean the same to csi-fleet as to the Go sidecars.
 
-`tests/support/sidecar_arguments.yaml` is what `python -m tests.support.recipes FOLDER --record`
-found in the charts.
+`python -m tests.support.recipes FOLDER --record` wrote `tests/support/sidecar_arguments.yaml` from
+the charts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CASES = [
 def test_the_arguments_of_a_real_sidecar_are_taken_unchanged(program, arguments):
     settings = settings_of(program, arguments)
     assert settings.arguments == ()
-    # Gates that upstream has finished and flags that it has renamed are told, not refused.
+    # Graduated gates and renamed flags cause a warning, not an error.
     told = [one for one in settings.warnings if "GA feature gate" not in one]
     assert [one for one in told if "is deprecated" not in one] == []
     elects = any(one.lstrip("-").startswith("leader-election") for one in arguments)
@@ -31,7 +31,7 @@ def test_the_arguments_of_a_real_sidecar_are_taken_unchanged(program, arguments)
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_each_recipe_names_our_images_alone(source):
-    """A misspelt image is found here; that the chart takes it, by the command."""
+    """This finds a misspelt image; the command checks that the chart accepts it."""
     text = (RECIPES / source.recipe).read_text()
     assert yaml.safe_load(text)
     images = [line for line in text.splitlines() if "csi-fleet" in line and "REG/" in line]

@@ -1,4 +1,4 @@
-"""Does every test case of the specification have a test, and does docs/parity.md say so?"""
+"""Every test case of the specification has a test, and docs/parity.md is up to date."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ REGENERATE = "run: python -m tests.support.parity_table"
 
 
 def test_due_cases_are_covered_or_excused() -> None:
-    """A case without a test is a behaviour nobody would miss."""
+    """A case without a test is a behaviour that could be lost unnoticed."""
     covered, excused = covered_by(parity_table.ROOT), parity_table.read_not_covered()
     missing = [
         f"{case.name} ({case.section.partition(' (')[0]}): {case.text}"
@@ -79,7 +79,7 @@ def test_due_sections_exist() -> None:
 
 
 def test_excuses_are_needed_and_explained() -> None:
-    """An excuse goes when its test comes, and names a case of the specification."""
+    """An excuse names a case of the specification and is removed once the case has a test."""
     covered = covered_by(parity_table.ROOT)
     cases = {i.name for i in read_spec() if i.is_case}
     for name, reason in parity_table.read_not_covered().items():
@@ -89,7 +89,7 @@ def test_excuses_are_needed_and_explained() -> None:
 
 
 def test_tests_name_only_ids_of_the_specification() -> None:
-    """A mistyped id would count for nothing, unseen."""
+    """A mistyped id would silently cover nothing."""
     known = {i.name for i in read_spec()}
     unknown = {
         name: nodes for name, nodes in covered_by(parity_table.ROOT).items() if name not in known
@@ -98,20 +98,20 @@ def test_tests_name_only_ids_of_the_specification() -> None:
 
 
 def test_the_document_is_up_to_date() -> None:
-    """docs/parity.md is generated, so it must never be the older one."""
+    """docs/parity.md is generated, so it must never be outdated."""
     written = parity_table.DOCUMENT.read_text(encoding="utf-8")
     assert written == parity_table.current(), REGENERATE
 
 
 def test_sources_and_recorded_cases_name_only_ids_of_the_specification() -> None:
-    """OPS-14: every id that a reader meets can be looked up in docs/spec."""
+    """OPS-14: docs/spec defines every id that a reader finds."""
     known = {i.name for i in read_spec()}
     named = {**source_citations(parity_table.ROOT), **recorded_references()}
     assert {name: places for name, places in named.items() if name not in known} == {}
 
 
 def test_every_known_defect_has_an_answer() -> None:
-    """docs/differences.md says once for each defect what is done about it."""
+    """docs/differences.md has exactly one answer for each defect."""
     text = (parity_table.ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (D-\d{3}) \|", text, re.MULTILINE)
     undecided = cited(text.partition("\n## Open\n")[2].partition("\n## ")[0])
@@ -120,7 +120,7 @@ def test_every_known_defect_has_an_answer() -> None:
 
 
 def test_every_known_defect_of_resizing_has_an_answer() -> None:
-    """The same for the defects of csi-resizer."""
+    """The same holds for the defects of csi-resizer."""
     text = (parity_table.ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
     first_cells = re.findall(r"^\| (DR-[^|]*) \|", text, re.MULTILINE)
     answered = [name for cell in first_cells for name in re.findall(r"DR-\d{3}", cell)]
@@ -138,7 +138,7 @@ def test_every_known_defect_of_resizing_has_an_answer() -> None:
     ],
 )
 def test_citations_are_found(text: str, expected: set[str]) -> None:
-    """Ranges count in full; other documents' ids and other numbers do not."""
+    """Ranges count in full; other documents' ids and other numbers do not count."""
     assert cited(text) == expected
 
 
@@ -161,7 +161,7 @@ def helper_t004_no_test():
 
 
 def test_coverage_is_read_from_names_ids_and_docstrings(tmp_path: Path) -> None:
-    """Cases count by node id only, rules by docstring only."""
+    """Cases count only by node id, and rules only by docstring."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_x.py").write_text(SCANNED, encoding="utf-8")
     both, inner = "test_x.py::test_t001_t002_both", "test_x.py::TestGroup::test_inner"

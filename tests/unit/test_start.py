@@ -1,6 +1,6 @@
-"""What each command loads at its start: nothing heavy for nothing.
+"""What each command loads at its start: no heavy library that it does not use.
 
-Counted in modules, not in seconds: about 0.5 ms each, all told a third of a second.
+The unit is modules, not seconds: a module takes about 0.5 ms, and all of them a third of a second.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Libraries that others bring along and nobody needs.
+# Libraries that others import but csi-fleet does not need.
 NEEDLESS = {
     *("kubernetes", "pydantic", "requests", "oauthlib", "requests_oauthlib", "websocket"),
-    *("flower", "tornado", "unittest"),  # redis-py loads OpenTelemetry where it is installed
+    *("flower", "tornado", "unittest"),  # redis-py loads OpenTelemetry if it is installed
 }
 DRIVERS = {"grpc", "google.protobuf"}
 TICKETS = {"celery", "kombu", "amqp"}
-# Module of the command, what it must not load, and the most modules: some 40 more than today.
+# The command's module, what it must not load, and its module limit (about 40 above today).
 STARTS = {
     "workers.cli.run": ({*DRIVERS, *TICKETS, "redis", "pycurl", "yaml"}, 330),
     "workers.cli.explain": ({*DRIVERS, *TICKETS, "prometheus_client", "rich"}, 600),
@@ -31,7 +31,7 @@ STARTS = {
 
 
 def loaded_by(program: str) -> set[str]:
-    """Names of the modules in a new interpreter after this program."""
+    """Return the names of all modules that a new interpreter has loaded after this program."""
     done = subprocess.run(
         [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
         cwd=ROOT,
@@ -51,7 +51,7 @@ def test_a_command_loads_what_it_uses(command):
 
 
 def test_garbage_is_collected_again_once_a_command_runs():
-    """`workers.entry` switches it off while modules are loaded."""
+    """`workers.entry` disables the garbage collector while modules are loaded."""
     loaded_by(
         "import gc, sys\n"
         "from workers.cli import completion\n"

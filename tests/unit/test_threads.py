@@ -1,7 +1,7 @@
-"""Every thread of ours is seen by liveness: all that goes round is a `Loop` (STR-9).
+"""Liveness monitors every thread of csi-fleet: each repeated task is a `Loop` (STR-9).
 
-The list of threads is read from the source, so that a new one is either a `Loop`, whose every step
-has a heart, or stands here with the reason why it cannot hang unseen.
+The list of threads is read from the source, so a new thread is either a `Loop`, whose every step
+has a heartbeat, or is listed here with the reason why it cannot hang unnoticed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ALLOWED = {
 
 
 def made_in(path: Path) -> set[str]:
-    """Names of thread-makers that a module calls."""
+    """Return the thread-creating names that a module calls."""
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     names = {
         node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -58,7 +58,7 @@ def sources():
 
 
 def test_nothing_but_a_loop_starts_a_thread_that_goes_round():
-    """A new background loop without a heart fails here."""
+    """A new background loop without a heartbeat fails here."""
     found = {str(path.relative_to(ROOT)) for path in sources() if made_in(path)}
     assert found == ALLOWED.keys()
 
@@ -67,7 +67,7 @@ def test_nothing_but_a_loop_starts_a_thread_that_goes_round():
     "path", ["workers/engine/leadership.py", "workers/drivers/fleet.py"], ids=["leases", "drivers"]
 )
 def test_what_a_pool_runs_has_a_heart(path):
-    """Each function given to a pool of the engine says so while it works."""
+    """Each function given to a pool of the engine has a heartbeat while it works."""
     tree = ast.parse((ROOT / path).read_text())
     given = {
         ast.unparse(node.args[0])
@@ -84,7 +84,7 @@ def test_what_a_pool_runs_has_a_heart(path):
 
 
 def test_each_loop_of_the_product_is_named_when_it_hangs():
-    """By one mechanism: no loop is made with hearts of its own, or without."""
+    """All loops use one mechanism: none is created with its own heartbeats or without any."""
     loops = [
         node
         for path in sources()

@@ -1,6 +1,6 @@
-"""Words that made native readers stop, in docstrings, comments, docs and texts that users see.
+"""Words that native readers stumbled over, in docstrings, comments, docs and user-visible texts.
 
-Three readers graded 320 texts drawn at random; these patterns stand for what they marked.
+Three readers graded 320 texts drawn at random; the patterns cover what they marked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from tests.support.fleet import ROOT
 
 PATTERNS = (
-    # Verbs that hide the field's term: is notified, reported; continues; is retried; checks.
+    # Verbs that hide the usual term: is notified, reported; continues; is retried; checks.
     r"\b(?:is|are|was|were) told\b",
     r"\bgo(?:es)? on\b(?! (?:until|with))",
     r"\bcomes? (?:again|back by itself|by itself)\b",
@@ -38,12 +38,12 @@ PATTERNS = (
 
 
 def prose(text: str) -> str:
-    """A page without its code."""
+    """Return a page's text without its code."""
     return re.sub(r"```.*?```|`[^`\n]+`", "`x`", text, flags=re.DOTALL)
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Where, and what: docstrings, comments and strings of the packages, and the pages."""
+    """Yield place and text: strings and comments of the packages, and the pages."""
     for folder in ("workers", "watcher", "csi_client"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             if "_generated" in path.parts:
@@ -63,7 +63,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, list[str]]:
-    """For each pattern where it is."""
+    """Return the places of each pattern."""
     places: dict[str, list[str]] = {pattern: [] for pattern in PATTERNS}
     for where, text in texts():
         for pattern, list_ in places.items():

@@ -1,4 +1,4 @@
-"""adopt and release: plans over many workloads, and doing that is cut off anywhere."""
+"""adopt and release: plans for many workloads, and runs that are interrupted at any request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RESOURCES = {"Deployment": paths.DEPLOYMENTS, "StatefulSet": paths.STATEFUL_SETS
 
 
 class Drawn:
-    """A workload that a seed makes: other order, names, places, flags, owners."""
+    """A workload drawn from a seed: its order, names, places, flags and owners vary."""
 
     def __init__(self, seed):
         rng = self.rng = random.Random(seed)
@@ -82,7 +82,7 @@ class Drawn:
         return {"name": name, "image": f"reg/{name}:1"}
 
     def sidecar(self, program, index):
-        """Told by its image, its command or its name."""
+        """Return a sidecar that can be recognized by its image, its command or its name."""
         words = ["--csi-address=/csi/csi.sock", f"--timeout={self.rng.randint(5, 90)}s"]
         words += ["--leader-election"] if self.is_elected else []
         one = {"name": f"c{index}", "image": "reg/mirror:1", "args": words}
@@ -148,7 +148,7 @@ def test_adopting_and_releasing_leaves_the_workload_as_it_was(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_lease_old_pods_end_before_new_ones_start(seed):
-    """Whatever is cut off: the template changes with Recreate, and the own strategy comes back."""
+    """Wherever the runs stop, the template changes with Recreate, and the strategy is restored."""
     drawn = Drawn(seed)
     plan = adoptplan.adopt(drawn.item, INSTALLATION, drawn.choice)
     adopted = applied(drawn.item, plan.patch)
@@ -164,7 +164,7 @@ def test_without_a_lease_old_pods_end_before_new_ones_start(seed):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_chart_that_puts_the_sidecars_back_is_adopted_again(seed):
-    """`helm upgrade` adds what it knows beside what it does not know."""
+    """`helm upgrade` adds the chart's containers next to those that the chart does not know."""
     drawn = Drawn(seed)
     adopted = applied(drawn.item, adoptplan.adopt(drawn.item, INSTALLATION, drawn.choice).patch)
     old = drawn.item["spec"]["template"]["spec"]
@@ -323,21 +323,21 @@ def test_who_put_a_sidecar_back_by_hand_keeps_it():
     assert mine in containers
 
 
-# Doing.
+# Runs of the commands.
 
 
 class Killed(Exception):  # noqa: N818 - what happens to the command
-    """The command ends here."""
+    """The command is killed here."""
 
 
 class World:
-    """An API server with a Deployment controller: pods by template, Leases by who is there."""
+    """An API server with a Deployment controller: pods and Leases follow the pod template."""
 
     def __init__(self, item=None, *, elected=True):
         self.api = MemoryApi()
         self.elected, self.kills_at, self.count, self.denied = elected, None, 0, set()
         self.seconds = 0.0
-        self.shipped = set()  # if not empty, what the accounts may do
+        self.shipped = set()  # if not empty, the permissions of the accounts
         add = self.api.add
         add(paths.NAMESPACES, {"metadata": {"name": "kube-system"}})
         part = {"app.kubernetes.io/part-of": "csi-fleet"}
@@ -378,7 +378,7 @@ class World:
         patch = self.api.patch
 
         def replace_pods(path, body, content_type):
-            """Between two holders nobody has a Lease."""
+            """Patch; a new template also removes the Leases, as no pod holds them meanwhile."""
             done = patch(path, body, content_type)
             if "template" in body.get("spec", {}):
                 for one in [place for place in self.api.objects if "/leases/" in place]:
@@ -406,7 +406,7 @@ class World:
         return {**self.api.of(self.resource, "ebs", "kube-system"), "kind": self.resource.kind}
 
     def is_shipped(self, user, asked):
-        """A driver's account has the worker's rights: the chart binds them to it."""
+        """Return True if the chart allows it; a driver's account has the worker's permissions."""
         account = "watcher" if user.endswith(":csi-fleet:watcher") else "worker"
         resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
         right = asked.get("group", ""), resource, asked["verb"]
@@ -416,11 +416,11 @@ class World:
         )
 
     def check(self):
-        """At each moment the pods to come have one of the two."""
+        """Check that the next pods have either the sidecars or the worker at every moment."""
         assert bool(programs_in(self.workload)) != has_worker(self.workload)
 
     def settle(self):
-        """The Deployment controller and the kubelet have done their work."""
+        """Do the work of the Deployment controller and the kubelet."""
         item = self.workload
         wanted = item["spec"]["replicas"]
         status = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), wanted)
@@ -483,7 +483,7 @@ def test_a_driver_is_found_by_its_leases_adopted_and_released(capsys):
 @pytest.mark.parametrize("elected", [True, False])
 @pytest.mark.parametrize("command", ["adopt", "release"])
 def test_a_command_that_dies_at_any_request_is_repeated_or_undone(command, elected):
-    """The pods to come have one of the two at each moment; the strategy is the own one again."""
+    """The next pods always have either sidecars or worker; the original strategy is restored."""
     where = [] if elected else ["kube-system/ebs"]
     other = {"adopt": "release", "release": "adopt"}
     ends = {"adopt": ([], True, "RollingUpdate")}
@@ -551,7 +551,7 @@ MISSING = {
 
 @pytest.mark.parametrize("case", MISSING)
 def test_nothing_is_changed_while_the_worker_could_not_work(case, capsys):
-    """The message has the values that bring what lacks."""
+    """The message names the values that add what is missing."""
     world = World()
     MISSING[case](world)
     assert world.run("adopt") == 1
@@ -566,7 +566,7 @@ WATCHER = "system:serviceaccount:csi-fleet:watcher"
 
 
 def test_what_the_watcher_may_not_follow_is_named_with_the_rule(capsys):
-    """The driver's own account may list it, which does not help the watcher."""
+    """The driver's own account may be allowed to list it, which does not help the watcher."""
     world = World()
     world.denied |= {(WATCHER, verb, "volumeattachments") for verb in ("list", "watch")}
     assert world.run("adopt") == 1
@@ -691,7 +691,7 @@ def test_a_wrong_name_is_told(words, says):
 
 
 def test_a_lease_of_another_namespace_makes_the_choice_the_users():
-    """Anybody may write a Lease in a namespace of his own."""
+    """A tenant can write a Lease in its own namespace."""
     world = World()
     spec = {"holderIdentity": "evil-1", "renewTime": datetime.now(UTC).isoformat()}
     spec["leaseDurationSeconds"] = 1000

@@ -1,4 +1,4 @@
-"""adopt --as central: gateway, entry and the objects around; the command is cut off anywhere."""
+"""adopt --as central: gateway, drivers entry and other objects; runs interrupted at any request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CENTRAL = Central("csi-fleet", "reg/csi-fleet:1", controllers=ALL)
 
 
 def mounted(item):
-    """The sidecars have the socket's folder."""
+    """Mount the folder of the socket into the sidecars."""
     for one in item["spec"]["template"]["spec"]["containers"]:
         if "args" in one:
             one["volumeMounts"] = [{"name": "socket", "mountPath": "/csi"}]
@@ -60,7 +60,7 @@ def texts(plan, state):
 
 
 def spec_of(entry):
-    """As the workers read it."""
+    """Parse the entry as the workers do."""
     plain = {key: value for key, value in entry.items() if key != "tls"} | {"insecure": True}
     (spec,) = driversfile.parse(text_of_entry(plain), Path("entry")).values()
     return spec
@@ -104,7 +104,7 @@ def test_the_workloads_own_strategy_comes_back_once_the_gateway_works(fields):
 
 
 def test_an_adoption_of_an_earlier_release_keeps_recreate():
-    """Its Service would spread the workers over two pods in a rolling update."""
+    """In a rolling update its Service would spread the workers over two pods."""
     adopted = applied(mounted(simple()), plan_of(mounted(simple())).patch)
     record = adoptplan.record_of(adopted)
     del record["chosen"]
@@ -114,7 +114,7 @@ def test_an_adoption_of_an_earlier_release_keeps_recreate():
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_all_workers_call_the_same_replica_unless_any_will_do(replicas):
-    """Also of one, which somebody may scale up later."""
+    """This includes a driver with one replica, because it may be scaled up later."""
     item = mounted(simple(replicas=replicas))
     assert spec_of(plan_of(item).entry).is_one_replica
     assert not spec_of(plan_of(item, any_replica=True).entry).is_one_replica
@@ -145,7 +145,7 @@ def test_the_entry_says_what_the_sidecars_were_told():
 
 
 def test_a_value_of_the_workers_own_is_not_the_drivers():
-    """The shipped workers have --extra-create-metadata; this driver's csi-provisioner has not."""
+    """The shipped workers set --extra-create-metadata; this driver's csi-provisioner does not."""
     central = replace(CENTRAL, arguments=["--extra-create-metadata", "--provisioner-timeout=99s"])
     spec = spec_of(plan_of(mounted(simple()), central).entry)
     assert spec.flags["extra-create-metadata"] is False
@@ -238,7 +238,7 @@ def test_a_certificate_is_for_one_name_one_authority_and_a_time():
 
 @contextmanager
 def days_before_the_end(days):
-    """What is made within ends in so many days."""
+    """Certificates made within this context expire in `days` days."""
 
     class Then(datetime):
         @classmethod
@@ -263,11 +263,11 @@ def test_a_signed_certificate_ends_with_its_authority_and_a_renewed_one_keeps_it
     assert certificates.lasting(authority + renewed, is_bundle=True) == (True, "")
 
 
-# Doing.
+# Runs of the commands.
 
 
 class CentralWorld(World):
-    """With central workers, which reach the driver as soon as its pods have the gateway."""
+    """A world with central workers, which reach the driver once its pods have the gateway."""
 
     def __init__(self, item=None):
         super().__init__(item or mounted(simple()))
@@ -296,7 +296,7 @@ class CentralWorld(World):
         return move.adopt() if command == "adopt" else move.release()
 
     def is_served(self):
-        """As a worker would: by its entry, with its certificate, at a pod with the gateway."""
+        """Return True if a worker has an entry, a certificate and pods with a gateway."""
         item = self.workload
         entries = self.api.of(paths.CONFIG_MAPS, ADOPTED, "csi-fleet")
         service = self.api.of(SERVICES, NAME, "kube-system")
@@ -310,7 +310,7 @@ class CentralWorld(World):
         )
 
     def added(self):
-        """Objects beside those of the start, and without what the deployment controller made."""
+        """Return the objects added since the start, except those of the Deployment controller."""
         return {one for one in self.api.objects.keys() - self.fresh if "/pods/" not in one}
 
 
@@ -346,7 +346,7 @@ def test_a_driver_is_adopted_centrally_and_released(world, capsys):
 
 
 def test_central_command_that_dies_at_any_request_is_repeated_or_undone(monkeypatch):
-    """Whenever the pods to come have a gateway, the workers have all that they need to reach it."""
+    """Whenever the next pods have a gateway, the workers have everything to reach it."""
     for command, then in itertools.product(("adopt", "release"), repeat=2):
         for dies_at in itertools.count(1):
             world = started(monkeypatch)
@@ -373,7 +373,7 @@ def test_central_command_that_dies_at_any_request_is_repeated_or_undone(monkeypa
 
 
 def test_what_the_watcher_does_is_no_right_that_a_worker_lacks(world, capsys):
-    """As shipped: the watcher watches, and workers get what it saw from Redis."""
+    """In the shipped setup only the watcher watches, and workers get its results from Redis."""
     worker, watcher = (f"system:serviceaccount:csi-fleet:{one}" for one in ("worker", "watcher"))
     world.denied = {(worker, "watch", "persistentvolumes"), (worker, "list", "nodes")}
     assert world.run("adopt", "--dry-run") == 0
@@ -386,7 +386,7 @@ def test_what_the_watcher_does_is_no_right_that_a_worker_lacks(world, capsys):
     "read", ["persistentvolumeclaims", "persistentvolumes", "volumeattachments", "csinodes"]
 )
 def test_what_a_worker_reads_live_it_has_to_be_allowed_itself(world, capsys, read):
-    """Else each pass is refused after the sidecars are gone."""
+    """Otherwise every reconcile would be refused after the sidecars are gone."""
     world.denied = {("system:serviceaccount:csi-fleet:worker", "get", read)}
     assert world.run("adopt", "--dry-run") == 1
     assert f"is not allowed to get {read}" in capsys.readouterr().out
@@ -422,7 +422,7 @@ def test_a_driver_that_is_listed_already_is_refused(world, capsys):
 
 
 def with_authority(world, days, labels=None):
-    """The authority's certificate ends in so many days."""
+    """Store an authority whose certificate expires in `days` days."""
     with days_before_the_end(days):
         certificate, key = certificates.make_authority("a")
     keep(world, AUTHORITY, {"tls.crt": certificate, "tls.key": key}, labels)

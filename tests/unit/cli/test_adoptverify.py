@@ -1,4 +1,4 @@
-"""adopt --verify: one claim after the hand-over, whatever the class is and wherever it ends."""
+"""adopt --verify: one claim after the hand-over, for every kind of class and every outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOUND_BY_KUBERNETES = "pv.kubernetes.io/bound-by-controller"
 
 
 class Served(World):
-    """A driver that serves claims; `serves` ends that, `keeps` the deletion of volumes."""
+    """A driver that provisions claims if `serves` is set, and deletes volumes if `deletes` is."""
 
     def __init__(self, *classes, **fields):
         super().__init__()
@@ -121,7 +121,7 @@ def test_a_class_that_waits_for_a_pod_gets_a_node_that_takes_pods():
 
 
 def test_a_node_that_the_driver_refused_is_named_again():
-    """A failed attempt removes the annotation, and there is no scheduler that sets it."""
+    """A failed attempt removes the annotation, and no scheduler sets it again."""
     world = Served("gp3", volumeBindingMode="WaitForFirstConsumer")
     node(world, "d")
     refused = []
@@ -212,7 +212,7 @@ def test_a_claim_of_somebody_else_is_not_touched(capsys):
 
 
 class Taking(Served):
-    """Kubernetes binds the claim to a volume that nobody made for it."""
+    """A cluster that binds the claim to a volume that was not created for it."""
 
     def __init__(self, policy, how):
         super().__init__("gp3")
@@ -233,7 +233,7 @@ class Taking(Served):
 @pytest.mark.parametrize("how", ["older", "free", "another claim's"])
 @pytest.mark.parametrize("policy", ["Retain", "Delete", "Recycle"])
 def test_a_volume_that_was_there_before_is_neither_changed_nor_deleted(policy, how, capsys):
-    """Deleting the claim deletes the volume with it, unless its policy is Retain."""
+    """Deleting the claim deletes the volume too, unless the volume's policy is Retain."""
     world = Taking(policy, how)
     for _ in ("the claim that this command made", "an earlier command's"):
         assert world.run("adopt", "--verify") == 1
@@ -250,7 +250,7 @@ def test_a_volume_that_was_there_before_is_neither_changed_nor_deleted(policy, h
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
 def test_an_earlier_volume_of_a_claim_that_was_left_is_not_touched(policy):
-    """Anyone who makes claims there can put the label on one."""
+    """Any user who creates claims in that namespace can set the label on one."""
     world = Served("gp3")
     metadata = {"name": CLAIM, "namespace": PLACE, "labels": dict([adoptcentral.MADE])}
     metadata |= {"uid": "u", "creationTimestamp": MADE_AT}

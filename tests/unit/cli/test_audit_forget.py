@@ -1,4 +1,4 @@
-"""`csi-fleet audit --forget`: which copies of a stranded attempt go with it."""
+"""`csi-fleet audit --forget`: which intent copies are deleted together with a stranded attempt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORDED = [f"pvc-{one}{place}" for one in "13" for place in PLACES]
 
 @pytest.fixture
 def finished(monkeypatch):
-    """Names of the records in Redis that were dropped."""
+    """Return the names of the intents that were dropped from Redis."""
     names = []
     store = SimpleNamespace(finish=names.append, all=lambda: {key: {} for key in RECORDED})
     everywhere = SimpleNamespace(everywhere=lambda: [store])
@@ -60,7 +60,7 @@ def report(*volumes):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_its_copy_goes_and_those_of_other_nodes_stay(finished, place):
-    """The copy alone would bring the record back; each node's attempt has its own."""
+    """A remaining copy would restore the intent; the attempt of each node has its own copy."""
     api, tools = world(forget=f"pvc-1{place}")
     for one in PLACES:
         add_copy(api, named("pvc-1", one), one, STRANDED)
@@ -80,7 +80,7 @@ def test_its_copy_goes_and_those_of_other_nodes_stay(finished, place):
     ],
 )
 def test_attempts_of_other_nodes_own_no_volume_here(key, is_counted):
-    """With a Redis for all nodes."""
+    """This is the case when one Redis serves all nodes."""
     node = NodeSettings(enabled=True, node_name="n1")
     tools = SimpleNamespace(settings=SimpleNamespace(node=node))
     assert audit._is_here(tools, {"key": key}) is is_counted
@@ -91,7 +91,7 @@ def test_attempts_of_other_nodes_own_no_volume_here(key, is_counted):
 @pytest.mark.parametrize("other", ["pvc-12", "pvc-2"])
 @pytest.mark.parametrize("place", PLACES)
 def test_copies_of_other_volumes_stay(finished, place, other):
-    """Stranded ones too: each is forgotten by its own name."""
+    """Stranded attempts are kept too, because each is forgotten only under its own name."""
     api, tools = world()
     add_copy(api, named(other, place), place, STRANDED)
     audit.forget(tools, report("pvc-1"))
@@ -101,7 +101,7 @@ def test_copies_of_other_volumes_stay(finished, place, other):
 
 @pytest.mark.parametrize("key", ["", "no key", "a|b"])
 def test_a_copy_without_a_key_is_nobody_s(finished, key):
-    """The watcher tells of it; it brings nothing back."""
+    """It restores nothing, and the watcher reports it."""
     api, tools = world()
     add_copy(api, f"{named('pvc-1', '')}.x", "", STRANDED, key=key)
     audit.forget(tools, report("pvc-1"))
@@ -111,7 +111,7 @@ def test_a_copy_without_a_key_is_nobody_s(finished, key):
 
 @pytest.mark.parametrize("key", ["", "no key", "a|b"])
 def test_a_copy_without_a_key_is_an_attempt_all_the_same(key):
-    """Its volume is not to be taken for one that nobody owns."""
+    """Its volume must not be reported as a volume without an owner."""
     api, tools = world()
     name = "csi-fleet-intent-pvc-1"
     add_copy(api, name, "", CALLING, key=key)
@@ -120,7 +120,7 @@ def test_a_copy_without_a_key_is_an_attempt_all_the_same(key):
 
 
 def test_what_is_not_stranded_is_not_forgotten(finished):
-    """Its attempt has an end of its own."""
+    """Such an attempt still ends on its own."""
     api, tools = world(forget="pvc-2")
     add_copy(api, named("pvc-2", ""), "", CALLING)
     with pytest.raises(ConfigError, match=r"--forget pvc-2: .* nothing was forgotten"):
@@ -130,7 +130,7 @@ def test_what_is_not_stranded_is_not_forgotten(finished):
 
 
 def test_a_volume_of_another_name_is_forgotten_by_it(finished, monkeypatch):
-    """A flag changed since the call: the record has the name that was asked for."""
+    """A flag changed since the call; the intent holds the name that the driver was asked for."""
     _, tools = world(forget="vol-1")
     record = {"volume": "vol-1", "stage": STRANDED}
     store = SimpleNamespace(finish=finished.append, all=lambda: {"pvc-1": record, "pvc-2": {}})

@@ -1,4 +1,4 @@
-"""csi-fleet beat: how it ends."""
+"""How `csi-fleet beat` ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.cli import beat
 
 
 class Swallowing(Scheduler):
-    """SIGTERM comes where no exception gets out, as in a `__del__`."""
+    """A scheduler that gets SIGTERM where exceptions cannot propagate, as in a `__del__`."""
 
     ticks = 0
 

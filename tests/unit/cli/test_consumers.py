@@ -1,4 +1,4 @@
-"""Which tickets are fetched, and the proof that somebody still fetches them."""
+"""Which messages a worker fetches, and how it proves that it still fetches them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Queue:
 
 
 class Timer:
-    """Celery's timer: what it would call in its loop."""
+    """Celery's timer; `calls` holds what it would call in its loop."""
 
     def __init__(self):
         self.calls = []
@@ -41,7 +41,7 @@ class Timer:
 
 
 class Consumer:
-    """Celery's consumer with its set of queues; calls at once what it is asked to call."""
+    """Celery's consumer with its set of queues; it runs scheduled calls immediately."""
 
     def __init__(self):
         self.timer = Timer()
@@ -93,7 +93,7 @@ def test_the_fetched_queues_are_the_wanted_ones(consumers):
 
 
 def test_while_a_driver_is_held_redis_is_asked_for_a_moment_each(consumers):
-    """What asks for the others would not see its tickets, for as long as it asks."""
+    """A longer request for the other queues would not notice this driver's messages meanwhile."""
     consumer = Consumer()
     consumers.serve("a")
     consumers.connected(consumer)
@@ -105,7 +105,7 @@ def test_while_a_driver_is_held_redis_is_asked_for_a_moment_each(consumers):
 
 
 def test_tickets_are_left_to_others_while_this_process_may_not_work(consumers):
-    """COR-5: apart from seats, that come and go meanwhile."""
+    """COR-5: this is independent of driver slots, which may change meanwhile."""
     consumer = Consumer()
     consumers.serve("a")
     consumers.connected(consumer)
@@ -118,7 +118,7 @@ def test_tickets_are_left_to_others_while_this_process_may_not_work(consumers):
 
 
 def test_a_round_of_the_loop_is_a_sign_of_life_and_mends_the_queues(consumers, beats):
-    """Alive is who fetches: a process whose loop hangs must not look healthy."""
+    """A process counts as alive if it fetches: one whose loop hangs must not look healthy."""
     consumer = Consumer()
     consumers.serve("a")
     consumers.connected(consumer)
@@ -151,7 +151,7 @@ KEY = claim_key("a", "ns", "c", "uid")
 
 @pytest.fixture
 def serving(consumers):
-    """Connected, and fetching the tickets of driver `a`."""
+    """Return a connected consumer that fetches the messages of driver `a`."""
     consumer = Consumer()
     consumers.serve("a")
     consumers.connected(consumer)
@@ -178,13 +178,13 @@ def test_none_is_begun_before_celery_has_connected(consumers):
 
 @pytest.mark.parametrize("flag", ["should_stop", "should_terminate"])
 def test_none_is_begun_while_the_worker_ends(consumers, serving, monkeypatch, flag):
-    """Celery's exit code, 0 for a clean end."""
+    """The flag holds Celery's exit code, 0 for a clean end."""
     monkeypatch.setattr(worker_state, flag, 0)
     assert not consumers.fetches(KEY)
 
 
 def test_none_is_begun_between_the_end_of_celerys_consumer_and_the_next(consumers, serving):
-    """Not every end has a flag: `shutdown` by remote control, an error, a reconnection."""
+    """Some ends set no flag: `shutdown` by remote control, an error, a reconnection."""
     consumers.ending(serving)
     assert not consumers.fetches(KEY)
     assert serving.hub.on_tick == set(), (
@@ -195,7 +195,7 @@ def test_none_is_begun_between_the_end_of_celerys_consumer_and_the_next(consumer
 
 
 def test_none_is_begun_past_a_rate_that_somebody_set(consumers, serving):
-    """Celery keeps it, by the tickets that it fetches."""
+    """Celery enforces the limit by counting the messages that it fetches."""
     serving.task_buckets["claims.sync"] = None
     assert consumers.fetches(KEY)
     serving.task_buckets["volumes.sync"] = object()
@@ -203,7 +203,7 @@ def test_none_is_begun_past_a_rate_that_somebody_set(consumers, serving):
 
 
 class Watchers:
-    """Celery's sender of events; `error` is raised by it."""
+    """Celery's event sender; it raises `error` if one is set."""
 
     def __init__(self, *, groups=("worker", "task"), error=None):
         self.groups, self.error, self.sent = set(groups), error, []
@@ -215,7 +215,7 @@ class Watchers:
 
 
 def test_who_watches_tasks_sees_each_pass(consumers, serving):
-    """As a task of Celery's: name, arguments, start, end and how long it took."""
+    """A reconcile appears as a Celery task: name, arguments, start, end and duration."""
     watchers = serving.event_dispatcher = Watchers()
     with consumers.shown("claims.sync", KEY) as ended, trail.collect():
         assert [what for what, _ in watchers.sent] == ["task-received", "task-started"]
@@ -252,7 +252,7 @@ LOCKED = blocked(Lock("pv"))
 def test_who_watches_tasks_sees_why_a_pass_failed_or_waits(
     consumers, serving, outcome, notes, event, text
 ):
-    """Only a pass whose key is done, without an error, is a success."""
+    """Only a reconcile that finishes its key without an error counts as a success."""
     watchers = serving.event_dispatcher = Watchers()
     with consumers.shown("claims.sync", KEY) as ended, trail.collect():
         for note in notes:
@@ -263,7 +263,7 @@ def test_who_watches_tasks_sees_why_a_pass_failed_or_waits(
 
 
 def test_a_pass_that_breaks_off_is_a_failed_task(consumers, serving):
-    """The error's text is not shown: nobody knows what it holds."""
+    """The error's text is not shown, because it may hold a secret."""
     watchers = serving.event_dispatcher = Watchers()
     with pytest.raises(SystemExit), consumers.shown("claims.sync", KEY):
         raise SystemExit("hunter2")
@@ -280,7 +280,7 @@ def test_each_pass_is_another_task(consumers, serving):
 
 
 def test_a_thread_that_gets_free_makes_celerys_loop_look(consumers, serving):
-    """Else a message would wait for the loop's next round, up to a second."""
+    """Otherwise a message would wait up to a second for the loop's next round."""
     rounds = []
     serving.call_soon = rounds.append
     serving.pool.on_end()

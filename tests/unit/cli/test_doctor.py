@@ -1,4 +1,4 @@
-"""doctor: one trouble is told once."""
+"""doctor reports one problem only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of drivers: those that are served, and one that nobody knows."""
+"""Driver names on the command line: served drivers, and an unknown one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from workers.kube import paths
 from workers.queue.registry import DriverRegistry
 from workers.queue.shadows import Shadows
 
-# Made by controllers that need no driver, such as the snapshot-controller.
+# The driver name of controllers that need no driver, such as the snapshot-controller.
 DRIVERLESS = ""
 
 
 @pytest.fixture
 def tools(redis_client, redis_server):
-    """A command at a Redis with these drivers, in a cluster with one class, of `alpha`."""
+    """Return a command's tools: these drivers in Redis, a cluster with one class, of `alpha`."""
     api = MemoryApi()
     api.add(paths.STORAGE_CLASSES, {"metadata": {"name": "fast"}, "provisioner": "alpha"})
 
@@ -113,7 +113,7 @@ def test_doctor_fails_for_a_driver_that_is_not_served(tools, redis_client, flags
     ("verdicts", "code"), [((), 1), (("agrees",), 0), (("agrees", "differs"), 1)]
 )
 def test_shadow_report_opens_for_what_agrees_alone(tools, redis_client, capsys, verdicts, code):
-    """Nothing compared is no agreement."""
+    """If nothing was compared, there is no agreement."""
     for verdict in verdicts:
         Shadows(redis_client).tell("alpha", f"/{verdict}", verdict, None)
     assert shadow.run(tools(Command.SHADOW, "report")) == code

@@ -1,4 +1,4 @@
-"""Which driver a command is about: of --csi-address, or of the workers' drivers file."""
+"""Which driver a command uses: the one of --csi-address or one of the workers' drivers file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settings(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.example.org", "b.example.org"])
 def test_the_driver_of_that_name_whatever_its_pool(settings, name):
-    """A person looks at any of them; pools share out work."""
+    """Pools distribute work among workers, but an operator may look at any driver."""
     assert drivertools.the_one(settings, name).name == name
 
 
@@ -36,7 +36,7 @@ def test_the_driver_of_that_name_whatever_its_pool(settings, name):
     ],
 )
 def test_it_must_be_one(settings, name, text):
-    """A deletion must never go to the wrong storage."""
+    """A deletion must never reach the wrong storage."""
     with pytest.raises(ConfigError, match=text):
         drivertools.the_one(settings, name)
 
@@ -48,7 +48,7 @@ def test_a_socket_may_be_of_any_name():
 
 
 def test_the_files_own_deadlines_count(settings):
-    """A slow array's list takes as long for a person as for a worker."""
+    """Listing a slow array takes a command as long as a worker."""
     spec, other = (drivertools.the_one(settings, f"{n}.example.org") for n in "ab")
     for one, expected in ((spec, 90.0), (other, 10.0)):
         client = drivertools.open_client(one, 10.0)

@@ -47,7 +47,7 @@ def test_the_answer_that_matters_is_shown(found, shown):
     ],
 )
 def test_what_keeps_a_watcher_from_seeing_is_told_where_no_reason_is_known(code, troubles, is_told):
-    """A right to list that lacks is nobody's key."""
+    """A missing permission to list belongs to no key, so no other output reports it."""
     alive = [SimpleNamespace(role="watcher")]
     presence = SimpleNamespace(troubles=lambda: troubles, alive=lambda: alive)
     cause = Cause(code, "It waits.", is_problem=False)
@@ -57,7 +57,7 @@ def test_what_keeps_a_watcher_from_seeing_is_told_where_no_reason_is_known(code,
 
 
 def test_a_watcher_that_is_gone_is_told_where_no_reason_is_known():
-    """A snapshot that waits for its content waits for the watcher."""
+    """A snapshot that waits for its content depends on the watcher."""
     presence = SimpleNamespace(troubles=list, alive=list)
     found = unseen(SimpleNamespace(presence=presence), NO_CONTENT)
     assert "no watcher is running" in found.text

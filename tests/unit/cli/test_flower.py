@@ -1,4 +1,4 @@
-"""Flower reads its files once, so it starts anew when one of them has changed."""
+"""Flower reads its files only once, so it is restarted when one of them changes."""
 
 from __future__ import annotations
 

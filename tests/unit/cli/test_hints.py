@@ -1,4 +1,4 @@
-"""A claim that is not there: every command gives the hint that explain gives."""
+"""For a claim that does not exist, every command gives the same hint as explain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.kube import paths
 
 @pytest.fixture
 def run(redis_server, redis_client):
-    """Runs a command in a cluster with one claim, `shop/data`."""
+    """Return a function that runs a command in a cluster with one claim, `shop/data`."""
     api = MemoryApi()
     api.add(paths.CLAIMS, {"metadata": {"name": "data", "namespace": "shop", "uid": "u"}})
 

@@ -1,4 +1,4 @@
-"""A driver's pod on the host's network, and the NetworkPolicies of Redis."""
+"""A driver's pod on the host network, and the NetworkPolicies of Redis."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class World:
             self.api.add(paths.NODES, {"metadata": {"name": name}, "status": status})
 
     def admit(self, *blocks, ports=()):
-        """One more policy."""
+        """Add another policy."""
         rule = {"from": [{"ipBlock": one} for one in blocks]} if blocks else {}
         rule |= {"ports": list(ports)} if ports else {}
         spec = {"podSelector": {}, "ingress": [rule]}
@@ -86,7 +86,7 @@ ALL = [{"cidr": "10.0.0.0/8"}, {"cidr": "fd00::/8"}]
         (ALL, [{"port": 6379, "protocol": "TCP"}], True),
         (ALL, [{"port": 6000, "endPort": 7000}], True),
         (ALL, [{"protocol": "TCP"}], True),
-        ([], [], True),  # a rule without peers admits everybody
+        ([], [], True),  # a rule without peers admits every client
         (ALL, [{"port": 26379}], False),
         (ALL, [{"port": 6379, "protocol": "UDP"}], False),
         (ALL[:1], [], False),

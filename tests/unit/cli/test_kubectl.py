@@ -1,4 +1,4 @@
-"""kubectl csi-fleet: which pod, which container, which words (OPS-3)."""
+"""kubectl csi-fleet: the pod, the container and the arguments that it chooses (OPS-3)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def pod(name, *, namespace="csi-fleet", app="worker", phase="Running", ready=Tru
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """A kubectl that answers with `pods` and writes down what it was told."""
+    """Return a function that installs a kubectl that lists `pods` and logs its arguments."""
     log, pods = tmp_path / "log", tmp_path / "pods.json"
 
     def answer(*items, code=0, labels=LABELS, output=b"", error=b"", exits=0):
@@ -84,7 +84,7 @@ def cluster(tmp_path, monkeypatch):
 
 
 def test_command_runs_in_the_workers_container(cluster):
-    """With the namespace of the records that the container itself was given."""
+    """It gets the namespace of the records that the container itself uses."""
     told = cluster(pod("w-1", args=["worker", "--namespace=csi-fleet-records"]))
     assert kubectl.main(["--context=prod", "doctor", "--driver=d", "-o", "json"]) == 0
     (asked, _), (namespaces, _), (run, _) = told()
@@ -150,7 +150,7 @@ def test_the_pod_that_knows_most(items, chosen):
     ],
 )
 def test_a_watcher_writes_pauses_and_lists_claims(command, items, chosen):
-    """Accounts of workers may do neither: an admission policy and RBAC keep them from it."""
+    """Workers' accounts can do neither: an admission policy and RBAC prevent it."""
     assert kubectl.choose(items, command.split()).pod == chosen
 
 
@@ -180,7 +180,7 @@ def test_other_commands_run_in_a_workers_pod(words):
 
 
 def test_file_of_the_laptop_goes_through_standard_input(cluster, tmp_path):
-    """The pod has no such file."""
+    """The file does not exist in the pod."""
     claim = tmp_path / "claim.yaml"
     claim.write_text("kind: PersistentVolumeClaim\n")
     for spelling in (["-f", str(claim)], [f"--filename={claim}"]):
@@ -204,7 +204,7 @@ def test_file_of_the_laptop_goes_through_standard_input(cluster, tmp_path):
     ],
 )
 def test_mistakes_are_one_line(cluster, capsys, arguments, text, code):
-    """A wrong word ends with 2, as it does for csi-fleet itself."""
+    """A usage error exits with code 2, as csi-fleet itself does."""
     cluster()
     assert kubectl.main(arguments) == code
     error = capsys.readouterr().err
@@ -213,7 +213,7 @@ def test_mistakes_are_one_line(cluster, capsys, arguments, text, code):
 
 
 def test_refusal_of_the_api_server_is_shown(cluster, capsys):
-    """With the way to ask for less."""
+    """The message suggests a smaller request."""
     cluster(code=1)
     assert kubectl.main(["status"]) == 1
     assert "-n NAMESPACE" in capsys.readouterr().err
@@ -226,7 +226,7 @@ def test_no_kubectl(monkeypatch, capsys):
 
 
 def test_file_works_alone():
-    """It may be copied to a laptop without anything else of ours."""
+    """Users can copy it to a laptop without any other file of csi-fleet."""
     found = subprocess.run(
         [sys.executable, "-I", "-S", kubectl.__file__, "--help"],
         capture_output=True,
@@ -246,7 +246,7 @@ def test_every_tool_but_completion_can_be_run():
     "path", ["base/deployments.yaml", "components/central-worker/deployments.yaml"]
 )
 def test_shipped_pods_are_found(path):
-    """Label and variable that the plug-in looks for."""
+    """The plug-in finds them by their label and their variable."""
     for item in yaml.safe_load_all((K8S / path).read_text()):
         template = item["spec"]["template"]
         if item["metadata"]["name"] == "redis":
@@ -262,7 +262,7 @@ def test_shipped_pods_are_found(path):
     "words", [["migrate", "check", "--driver=d"], ["adopt", "d", "--dry-run"], ["release", "d"]]
 )
 def test_moves_run_here_with_the_readers_own_login(cluster, tmp_path, monkeypatch, words):
-    """No pod of ours may read what it asks for (OPS-6); kubectl's own flags choose the cluster."""
+    """No csi-fleet pod is allowed to read the data (OPS-6); kubectl's flags choose the cluster."""
     told = cluster()
     program, seen = tmp_path / "csi-fleet", tmp_path / "seen"
     program.write_text(f'#!/bin/sh\necho "$@" > {seen}\ntest -f "${{2#--kubeconfig=}}" && exit 3\n')
@@ -284,14 +284,14 @@ def test_migrate_without_the_package_says_so(cluster, monkeypatch, capsys):
 
 
 def test_the_file_alone_is_a_program(tmp_path):
-    """docs/cli.md and README: a copy under kubectl's name works, with Python alone (OPS-3)."""
+    """docs/cli.md and README: a copy named as kubectl requires needs only Python (OPS-3)."""
     copy = tmp_path / "kubectl-csi_fleet"
     shutil.copy(kubectl.__file__, copy)
     done = subprocess.run([copy, "--help"], capture_output=True, text=True, check=True)
     assert "kubectl csi-fleet explain pvc" in done.stdout
 
 
-# A pod's label is its owner's word (SEC2-5).
+# The owner of a pod chooses its labels, so they prove nothing (SEC2-5).
 
 TENANTS = [
     pytest.param(pod("a", namespace="attic"), id="a namespace that sorts first"),
@@ -302,7 +302,7 @@ TENANTS = [
 
 @pytest.mark.parametrize("theirs", TENANTS)
 def test_a_tenants_pod_is_never_chosen(cluster, capsys, theirs):
-    """Whatever its labels, variables and name are, beside a worker and alone."""
+    """It is not chosen whatever its labels, variables and name are, with or without a worker."""
     for items in ([theirs, pod("w")], [pod("w", ready=False), theirs]):
         told = cluster(*items)
         assert kubectl.main(["status"]) == 0
@@ -321,7 +321,7 @@ def test_a_pod_that_does_not_run_is_not_chosen(cluster, phase):
 
 
 def test_several_namespaces_ask_for_a_choice(cluster, capsys):
-    """Two installations, or drivers with workers beside them: nobody guesses."""
+    """It does not guess between two installations, or between drivers with their own workers."""
     told = cluster(pod("d", namespace="ebs"), pod("w"), pod("v"))
     assert kubectl.main(["status"]) == 1
     assert "run in csi-fleet, ebs. Choose a namespace with -n NAMESPACE" in capsys.readouterr().err
@@ -331,7 +331,7 @@ def test_several_namespaces_ask_for_a_choice(cluster, capsys):
 
 
 def test_the_charts_namespace_is_known_by_the_one_of_its_records(cluster):
-    """Helm makes the release's namespace without any label."""
+    """Helm creates the release's namespace without any label."""
     labels = {"storage": {}, "storage-records": PART, "other": {}, "attic": {}}
     told = cluster(pod("w", namespace="storage"), pod("x", namespace="attic"), labels=labels)
     assert kubectl.main(["status"]) == 0
@@ -339,7 +339,7 @@ def test_the_charts_namespace_is_known_by_the_one_of_its_records(cluster):
 
 
 def test_what_the_pod_writes_is_data(cluster, capfd):
-    """On both streams, with any exit code, whatever the bytes are; it gets no terminal."""
+    """Control characters are escaped on both streams, for any exit code; there is no terminal."""
     hostile = (
         "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e\r\u2028 wide 漢 \U000e0041\n".encode()
         + b"\xff\xf0\x9f"
@@ -358,7 +358,7 @@ def test_what_the_pod_writes_is_data(cluster, capfd):
 
 
 def test_json_stays_json(cluster, capfd):
-    """A letter of several bytes over the end of a block stays one letter."""
+    """A multi-byte character across two blocks stays intact."""
     value = {"name": "漢" * 40_000, "hidden": "\u202e\x1b"}
     told = cluster(pod("w"), output=json.dumps(value["name"], ensure_ascii=False).encode())
     assert kubectl.main(["status", "-o", "json"]) == 0
@@ -370,13 +370,13 @@ def test_json_stays_json(cluster, capfd):
 
 
 def test_a_refusal_of_namespaces_names_the_way_round(cluster, capsys):
-    """Who may read pods of one namespace only says which."""
+    """A user who can read the pods of only one namespace has to name it."""
     cluster(pod("w"), code=1)
     assert kubectl.main(["status"]) == 1
     assert "-n NAMESPACE" in capsys.readouterr().err
 
 
 def test_shipped_namespaces_say_whose_they_are():
-    """Kustomize labels all objects; the chart makes the one of records with the same label."""
+    """Kustomize labels every object; the chart gives the records' namespace the same label."""
     found = [one for one in render(K8S / "overlays" / "prod-sidecar") if one["kind"] == "Namespace"]
     assert kubectl.trusted(found) == {"csi-fleet", "csi-fleet-records", "csi-driver-example"}

@@ -1,4 +1,4 @@
-"""Which Secret has the Redis login of a driver's worker."""
+"""Which Secret holds the Redis login of a driver's worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USUAL = loginsecret.USUAL
 
 
 def api_with(**secrets):
-    """Secrets by name; the value is the driver of the login, None for one that names no user."""
+    """Return an API with these Secrets; each value is the login's driver, None means no user."""
     api = MemoryApi()
     for name, driver in secrets.items():
         data = dict.fromkeys(("password", "records-key"), "eA==")
@@ -36,11 +36,11 @@ def choose(api, given=""):
     [
         ({"redis_password_worker": "other", "second": DRIVER}, "", "second"),
         ({"redis_password_worker": DRIVER, "second": "other"}, "", USUAL),
-        ({"redis_password_worker": None}, "", USUAL),  # of an earlier release, or made by hand
+        ({"redis_password_worker": None}, "", USUAL),  # from an earlier release, or created by hand
         ({"redis_password_worker": None, "second": DRIVER}, "", "second"),
         ({"one": DRIVER, "two": DRIVER}, "two", "two"),
         ({"own": None}, "own", "own"),
-        ({}, "", USUAL),  # that there is none is told by the caller
+        ({}, "", USUAL),  # the caller reports that none exists
     ],
 )
 def test_the_secret_of_the_drivers_user_is_taken(secrets, given, name):

@@ -1,4 +1,4 @@
-"""migrate check: what stands between a driver and csi-fleet (issue 22)."""
+"""migrate check: what prevents moving a driver to csi-fleet (issue 22)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def texts(found, check):
 
 
 def test_sidecars_are_found_by_their_leases(world):
-    """By command, image or name; with the variables of the pod."""
+    """They are recognized by command, image or name, and their variables are expanded."""
     world.lease(PROVISIONER_LEASE)
     world.lease(ATTACHER_LEASE, holder="ebs-1_0f3a")
     found = world.check("check")
@@ -109,7 +109,7 @@ def test_a_driver_that_has_moved_is_said_to_be_ours(world):
 
 
 def test_a_pod_is_named_where_no_lease_is_held(world):
-    """One replica without --leader-election."""
+    """This finds a single replica without --leader-election."""
     world.lease(PROVISIONER_LEASE, age=60)
     assert states(world.check("check"), "sidecars") == ["FAIL"], "nothing was compared"
     world.records = {"d": {"name": DRIVER, "controllers": ["provisioner"]}}
@@ -120,7 +120,7 @@ def test_a_pod_is_named_where_no_lease_is_held(world):
 
 
 def test_an_argument_that_we_refuse_or_ignore(world):
-    """Told by the reader of our own command line."""
+    """csi-fleet's own command line parser decides."""
     world.pod["spec"]["containers"][1]["args"] = ["--no-such-flag"]
     world.pod["spec"]["containers"][2]["command"] = ["/csi-attacher", "--vmodule=a=1"]
     found = world.check("check", "kube-system/ebs-1")
@@ -131,7 +131,7 @@ def test_an_argument_that_we_refuse_or_ignore(world):
 
 
 def test_what_the_pod_lacks(world):
-    """Label, volumes, variables, the socket's group; nothing once they are there."""
+    """Missing label, volumes, variables and socket group are listed; a complete pod is ok."""
     found = texts(world.check("check", "kube-system/ebs-1"), "pod")
     needed = ("csi-fleet.io/redis-client", "redis-login", "CSI_FLEET_REDIS_URL", "fsGroup")
     for word in (*needed, "CSI_FLEET_RECORDS_KEY_FILE", "--namespace=csi-fleet-records"):
@@ -153,14 +153,14 @@ def test_what_the_pod_lacks(world):
     ("labels", "is_told"), [({}, True), ({"csi-fleet.io/drivers": "true"}, False)]
 )
 def test_the_namespace_must_be_let_in_to_redis(world, labels, is_told):
-    """The network policy of Redis asks for both labels (OPS-6)."""
+    """The NetworkPolicy of Redis requires both labels (OPS-6)."""
     world.api.add(paths.NAMESPACES, {"metadata": {"name": "kube-system", "labels": labels}})
     found = texts(world.check("check", "kube-system/ebs-1"), "pod")
     assert ("label csi-fleet.io/drivers=true of its namespace" in found) is is_told
 
 
 def test_rights_of_the_pods_account(world):
-    """By name, for each controller that the pod would run."""
+    """Missing permissions are named for each controller that the pod would run."""
     world.denied = {("patch", "volumeattachments")}
     found = world.check("check", "kube-system/ebs-1")
     assert states(found, "rights of csi-provisioner") == ["ok"]
@@ -171,7 +171,7 @@ def test_rights_of_the_pods_account(world):
 
 
 def test_rights_of_the_watcher(world):
-    """Asked of the one installed system."""
+    """The check uses the watcher of the only installation."""
     assert states(world.check("check", "kube-system/ebs-1"), "watcher") == ["warn"]
     part = {"app.kubernetes.io/part-of": "csi-fleet"}
     world.api.add(paths.NAMESPACES, {"metadata": {"name": "csi-fleet-records", "labels": part}})
@@ -187,7 +187,7 @@ def test_rights_of_the_watcher(world):
 
 
 def test_both_at_once(world):
-    """The one thing that must not be."""
+    """A Go sidecar and csi-fleet must never do the same work at once."""
     world.lease(PROVISIONER_LEASE)
     world.records = {"d": {"name": DRIVER, "controllers": ["provisioner", "capacity"]}}
     found = world.check("check")
@@ -210,7 +210,7 @@ def test_both_at_once(world):
     ],
 )
 def test_a_standby_is_no_second_one(world, lane, kind, state):
-    """As docs/migration.md has it: with --leader-election ours waits until the Go sidecar ends."""
+    """As in docs/migration.md: with --leader-election csi-fleet waits until the sidecar ends."""
     world.lease(PROVISIONER_LEASE)
     world.records = {"d": {"name": DRIVER, "controllers": ["provisioner", "capacity"]}}
     world.stats = {lane: SimpleNamespace(paused={kind: "held by ebs-1"})}
@@ -221,7 +221,7 @@ def test_a_standby_is_no_second_one(world, lane, kind, state):
 
 
 def test_leases_in_two_namespaces(world):
-    """Both wait for nobody; --leader-election is given already."""
+    """Neither waits for the other, although both have --leader-election."""
     world.lease(PROVISIONER_LEASE)
     world.lease(PROVISIONER_LEASE, holder="w-1_csi-fleet-1", namespace="csi-fleet")
     world.records = {"d": {"name": DRIVER, "controllers": ["provisioner"]}}
@@ -250,7 +250,7 @@ OURS = "registry/csi-fleet:1"
     ],
 )
 def test_a_sidecar_without_a_lease_in_the_named_pod(world, change, phase, state):
-    """`migrate check` said "nothing runs twice" while both made volumes."""
+    """A sidecar without a Lease must not be missed, because both would then create volumes."""
     world.records = {"d": {"name": DRIVER, "controllers": ["provisioner"]}}
     world.pod["spec"]["containers"][1] |= change
     world.pod["status"] = {"phase": phase}
@@ -275,7 +275,7 @@ def test_a_sidecar_without_a_lease_in_the_named_pod(world, change, phase, state)
     ],
 )
 def test_what_a_sidecar_reads_of_its_pod_is_known(world, argument, env, state):
-    """`migrate check` failed for every driver with node-local volumes or with capacity."""
+    """Variables from pod fields are resolved, as node deployment and capacity need them."""
     container = world.pod["spec"]["containers"][1]
     world.pod["spec"]["nodeName"] = "n1"
     container["args"] = [argument]
@@ -335,7 +335,7 @@ ELSEWHERE = {"valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
     ],
 )
 def test_variables_are_read_as_the_kubelet_reads_them(world, argument, env, state, words):
-    """In order, `$$` for a dollar; what a ConfigMap has is not checked. None: envFrom."""
+    """They expand in order, and `$$` means a dollar; ConfigMaps are not read. None: envFrom."""
     container = world.pod["spec"]["containers"][1]
     container |= {"args": argument.split(), "env": env or []}
     if env is None:
@@ -353,7 +353,7 @@ def test_variables_are_read_as_the_kubelet_reads_them(world, argument, env, stat
     ],
 )
 def test_no_all_clear_without_knowing_who_elects(world, argument, is_refused, words):
-    """What is not known is no OK for the one thing that must not be."""
+    """Unknown facts must never pass the check that only one of the two works."""
     world.records = {"d": {"name": DRIVER, "controllers": ["provisioner"]}}
     container = world.pod["spec"]["containers"][1]
     container |= {"args": [argument], "env": [{"name": "LE", **ELSEWHERE}]}
@@ -366,7 +366,7 @@ def test_no_all_clear_without_knowing_who_elects(world, argument, is_refused, wo
 
 @pytest.mark.parametrize(("waiting", "state"), [(("d@n1", "d@n2"), "ok"), (("d@n1",), "FAIL")])
 def test_all_nodes_stand_by_or_it_is_no_standby(world, waiting, state):
-    """Node deployment: a Lease for each node's queue."""
+    """Node deployment has a Lease for each node's queue."""
     world.lease(PROVISIONER_LEASE)
     one = {"name": DRIVER, "controllers": ["provisioner"]}
     world.records = {"d@n1": one, "d@n2": one}
@@ -376,7 +376,7 @@ def test_all_nodes_stand_by_or_it_is_no_standby(world, waiting, state):
 
 @pytest.mark.parametrize("what", ["csidrivers", "leases", "pods"])
 def test_what_cannot_be_read_fails_and_ends_nothing(world, what):
-    """Somebody else's rights are mostly some; a gate is not open by what it did not see."""
+    """Callers often have few permissions, and a check must not pass on data it could not read."""
     world.lease(PROVISIONER_LEASE)
     refusal = ForbiddenError(403, "Forbidden", f"{what} is forbidden")
     world.api.fail("get", f"/{what}", refusal)
@@ -388,7 +388,7 @@ def test_what_cannot_be_read_fails_and_ends_nothing(world, what):
 
 @pytest.mark.parametrize(("policy", "state"), [("Always", ["FAIL"]), (None, [])])
 def test_a_sidecar_among_the_init_containers(world, policy, state):
-    """One that goes on beside the others works as they do."""
+    """A restartable init container runs next to the others and does the same work."""
     world.records = {"d": {"name": DRIVER, "controllers": ["provisioner"]}}
     spec = world.pod["spec"]
     sidecar = spec["containers"].pop(1)
@@ -411,14 +411,14 @@ def test_a_named_pod_without_a_sidecar_is_told(world):
 
 
 def test_unknown_driver_is_said(world):
-    """A driver may do without the object, so a Lease of its name shows that there is one."""
+    """A driver needs no CSIDriver object, so a Lease with its name shows that the driver exists."""
     assert states(world.check("check", driver="other"), "driver") == ["FAIL"]
     world.lease("other")
     assert states(world.check("check", driver="other"), "driver") == ["warn"]
 
 
 def test_what_is_missing_is_to_do_before_the_move_and_an_error_after_it(world):
-    """The account that may do nothing; the pod without Redis' certificate."""
+    """Covers an account without permissions and a pod without the Redis certificate."""
     world.lease(PROVISIONER_LEASE)
     found = world.check("check", "kube-system/ebs-1")
     assert states(found, "pod") == ["warn"]
@@ -434,7 +434,7 @@ def test_what_is_missing_is_to_do_before_the_move_and_an_error_after_it(world):
 
 @pytest.mark.parametrize("words", [(), ("status",), ("check", "pod"), ("check", "a/b", "c")])
 def test_words_that_are_wrong(words):
-    """With the right ones."""
+    """The error message shows the correct usage."""
     settings = parse("migrate", [f"--driver={DRIVER}", *words], {})
     with pytest.raises(ConfigError, match="migrate check --driver=NAME"):
         migrate.run(SimpleNamespace(settings=settings))

@@ -1,4 +1,4 @@
-"""What a mistyped command says: one line, exit code 2, and what was probably meant (CLI)."""
+"""The error for a mistyped command: one line, exit code 2, and a suggested correction (CLI)."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_mistake_is_one_line_that_says_what_was_meant(words, said, capsys):
 
 
 def test_a_full_disk_below_the_output_is_one_line():
-    """Neither a traceback nor Python's own complaint at its end."""
+    """There is neither a traceback nor Python's own message at exit."""
     argv = [sys.executable, "-m", "workers", "completion", "bash"]
     with Path("/dev/full").open("w") as full:
         found = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -130,7 +130,7 @@ def test_help_of_a_sidecar_s_name_is_that_sidecar_s(program, capsys):
 
 @pytest.mark.parametrize("command", sorted(TOOLS - {Command.FAILED}))  # any number of namespaces
 def test_no_command_passes_over_a_word_that_it_does_not_read(command, capsys):
-    """Not even after the words that it does read."""
+    """This holds even after the words that it does read."""
     read = {"explain": ["pvc", "a/b"], "retry": ["pvc", "a/b"], "dry-run": ["pvc", "a/b"]}
     read |= {"shadow": ["report"], "migrate": ["check", "a/b"], "completion": ["bash"]}
     assert main([command, *read.get(command, []), "stray", "--driver=d", REDIS]) == 2

@@ -1,4 +1,4 @@
-"""Several Go sidecars as one worker container: every controller reads what its sidecar read."""
+"""Several Go sidecars as one worker container: each controller keeps its sidecar's settings."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def assert_same(merged, program, args):
 
 @pytest.mark.parametrize("driver", recorded())
 def test_real_drivers_arguments_mean_the_same_in_one_container(driver):
-    """EBS, Azure, NFS, GCE, host-path, Ceph: as their charts have them."""
+    """Uses the arguments from the charts of EBS, Azure, NFS, GCE, host-path and Ceph."""
     given = {name: args for name, args in recorded()[driver].items() if name in PROGRAMS}
     merged = merged_settings(made([container(name, args) for name, args in given.items()]))
     assert set(merged.chosen) >= {catalogue.program(name).name for name in given}
@@ -74,7 +74,7 @@ SAMPLES = {
     Kind.FLOAT: ("2", "9.5"),
     Kind.STRING: ("one", "two"),
 }
-# Refused on purpose, or bound to others by rules of their own.
+# Flags that are refused on purpose or depend on others.
 NOT_DRAWN = {
     *("node-deployment", "http-endpoint", "metrics-address", "enable-capacity", "version"),
     *("metrics-path", "logging-format", "leader-election-lease-duration"),
@@ -84,7 +84,7 @@ NOT_DRAWN = {
 
 
 def drawn(rng, program):
-    """Some of the sidecar's own flags, each written in one of the ways that it reads."""
+    """Return some of the sidecar's own flags, each in a random one of its valid spellings."""
     words = ["--csi-address=/csi/csi.sock"]
     specs = catalogue.choose(catalogue.program(program).name)
     names = sorted({flag.name for spec in specs for flag in spec.flags} - NOT_DRAWN)
@@ -107,7 +107,7 @@ def drawn(rng, program):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_any_own_flags_mean_the_same_in_one_container(seed):
-    """Values that differ between sidecars go to the right controller, in any order."""
+    """Values that differ between sidecars reach the right controller, in any order."""
     rng = random.Random(seed)
     programs = rng.sample(PROGRAMS, rng.randint(1, 4))
     given = {program: drawn(rng, program) for program in programs}
@@ -156,14 +156,14 @@ def test_plain_variables_are_written_out_and_others_stay_variables():
     )
     result = made([one])
     words = result.container["args"]
-    # The kubelet writes an unknown variable as it stands, also where another container knows it.
+    # The kubelet leaves an unknown variable as it is, even if another container defines it.
     assert {"--csi-address=/csi/$$(S)", "--http-endpoint=$(POD_IP):8090"} <= set(words)
     assert "--volume-name-prefix=$$(X)" in words
     assert env("POD_IP", **FIELD) in result.container["env"]
 
 
 def test_sockets_are_compared_by_volume_and_not_by_path():
-    """Each sidecar may mount the driver's folder elsewhere."""
+    """Each sidecar may mount the driver's folder at another path."""
     one = container("csi-provisioner", ["--csi-address=/csi/csi.sock"])
     two = container("csi-attacher", ["--csi-address=unix:///run/x/csi.sock"])
     two["volumeMounts"] = [{"name": "socket", "mountPath": "/run/x/"}]
@@ -221,12 +221,12 @@ def test_what_cannot_be_one_container_is_refused(case):
     containers, word = REFUSED[case]
     problems = made(containers).problems
     assert word in " ".join(problems)
-    # Problem, cause, remedy.
+    # A problem, a cause and a remedy.
     assert all(one.count(". ") >= 1 or "only prints" in one for one in problems)
 
 
 def test_the_variable_of_the_socket_may_differ():
-    """ADDRESS is for the container's own arguments, which have it written out."""
+    """ADDRESS is used only in the container's own arguments, where its value is written out."""
     one = container("csi-provisioner", ["--csi-address=$(A)"], env=[env("A", "/csi/csi.sock")])
     two = container("csi-attacher", ["--csi-address=$(A)"], env=[env("A", "/run/x/csi.sock")])
     two["volumeMounts"] = [{"name": "socket", "mountPath": "/run/x"}]

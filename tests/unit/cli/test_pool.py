@@ -1,4 +1,4 @@
-"""Celery's pool of threads reports each end of a task."""
+"""Celery's thread pool reports the end of every task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from workers.cli.pool import ThreadPool
 
 
 def test_a_pool_tells_of_ends_of_every_kind():
-    """A pass that raises frees its thread too; nobody may be told before somebody asks."""
+    """A reconcile that raises also frees its thread; without a listener there is no report."""
     pool = ThreadPool(limit=1)
     told = []
 

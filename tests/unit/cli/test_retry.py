@@ -1,4 +1,4 @@
-"""`retry` of a claim whose driver is half moved: some controllers are ours."""
+"""`retry` for a claim whose driver has moved only some of its controllers to csi-fleet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLAIM = {
 
 @pytest.mark.parametrize("fails", [0, 3])
 def test_the_keys_of_those_that_are_ours(monkeypatch, capsys, fails):
-    """A failing resize is tried now, also where the Go provisioner is at work."""
+    """A failing resize is retried now even while the Go provisioner still runs."""
     api, queued = MemoryApi(), []
     api.add(paths.CLAIMS, CLAIM)
     api.add(paths.STORAGE_CLASSES, {"metadata": {"name": "fast"}, "provisioner": "d"})

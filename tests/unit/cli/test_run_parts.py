@@ -1,4 +1,4 @@
-"""What the parts of `csi-fleet run` are told in their environment."""
+"""The environment that `csi-fleet run` passes to its parts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PRODUCTION = "/etc/production/kubeconfig"
 
 
 class Stopped(Exception):  # noqa: N818 - no failure
-    """The first part is about to begin."""
+    """Raised when the first part is about to start."""
 
 
 def told(argv: list[str], directory: Any, environ: dict[str, str]) -> dict[str, str]:
-    """The environment of the first part."""
+    """Return the environment of the first part."""
     supervisor = Supervisor(parse(Command.RUN, argv, environ), argv, directory)
     seen: list[dict[str, str]] = []
 
@@ -35,7 +35,7 @@ def told(argv: list[str], directory: Any, environ: dict[str, str]) -> dict[str, 
 
 @pytest.mark.parametrize("flag", ["", "/etc/test/kubeconfig"])
 def test_parts_have_the_kubeconfig_of_the_run(tmp_path, flag):
-    """An explicit flag, also an empty one, goes before the variable; the parts read that."""
+    """An explicit flag, even an empty one, overrides the variable, which is what the parts read."""
     environ = {"KUBECONFIG": PRODUCTION}
     argv = [f"--kubeconfig={flag}", "--master=http://127.0.0.1:1"]
     argv += ["--redis-url=redis://127.0.0.1:1"]
@@ -44,6 +44,6 @@ def test_parts_have_the_kubeconfig_of_the_run(tmp_path, flag):
 
 
 def test_records_of_a_redis_of_its_own_have_no_key(tmp_path, monkeypatch):
-    """A key that went with the process would leave copies in ConfigMaps that nobody believes."""
+    """A key that is lost with the process would leave intent copies with invalid signatures."""
     monkeypatch.setattr(embedded_redis, "start", lambda _: (None, "unix:///tmp/x.sock"))
     assert "CSI_FLEET_RECORDS_KEY" not in told(["--master=http://127.0.0.1:1"], tmp_path, {})

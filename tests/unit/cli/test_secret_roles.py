@@ -1,4 +1,4 @@
-"""`csi-fleet secret-roles` prints rights to the Secrets of the asked driver's classes alone."""
+"""`csi-fleet secret-roles` prints permissions only for the Secrets of the driver's classes."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def test_an_account_without_namespace_is_refused(api, capsys):
 
 
 def test_no_secret_is_read(api, capsys):
-    """Who runs it needs no right on Secrets."""
+    """The user who runs it needs no permission on Secrets."""
     printed(api, capsys)
     assert not [one for one in api.requests if "secrets" in one.path]

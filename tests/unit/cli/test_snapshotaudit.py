@@ -22,7 +22,7 @@ INTENT = {"intent": {"name": "snapshot-u1", "volumes": ["h1"]}}
 
 
 class Client:
-    """A driver that lists what it has, two a page."""
+    """A driver that lists its snapshots, two per page."""
 
     def __init__(self, *handles: str, capabilities: tuple[str, ...] = ("LIST_SNAPSHOTS",)) -> None:
         self.handles, self.capabilities = handles, frozenset(capabilities)
@@ -40,7 +40,7 @@ class Client:
 
 
 class Tools:
-    """Cluster and Redis of one audit."""
+    """The cluster and the Redis of one audit."""
 
     def __init__(
         self, *contents: dict[str, Any], marks: dict[str, Any] | None = None, node: str = ""
@@ -68,7 +68,7 @@ def report(tools: Tools, *handles: str, gone: tuple[str, ...] = ()) -> Any:
 
 
 def test_a_snapshot_without_content_and_a_content_without_snapshot():
-    """SNQ-005: what neither an object nor an attempt stands for is a leak."""
+    """SNQ-005: a snapshot that no object and no attempt accounts for is a leak."""
     made = content_body(status={"snapshotHandle": "sh"})
     lost = given_body(
         metadata={"name": "lost", "uid": "l"}, spec={"source": {"snapshotHandle": "x"}}
@@ -102,7 +102,7 @@ def test_members_of_a_group_are_owned_before_they_have_contents():
 
 @pytest.mark.parametrize("way", ["annotation", "mark", "copy"])
 def test_an_attempt_in_flight_may_own_any_snapshot(way):
-    """SNQ-005: announced on the object, or only remembered because the object was forced away."""
+    """SNQ-005: it is announced on the object, or known only to Redis or an intent copy."""
     announced = {"annotations": {ANN_CREATED: "yes"}}
     key = f"contents|{DRIVER}|gone|"
     tools = Tools(
@@ -122,14 +122,14 @@ def test_an_attempt_in_flight_may_own_any_snapshot(way):
 
 
 def test_a_snapshot_that_is_being_deleted_is_not_missing():
-    """The driver is done first, the content goes afterwards."""
+    """The driver deletes the snapshot first, and the content is removed afterwards."""
     going = content_body(status={"snapshotHandle": "sh"})
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert report(Tools(going)).missing == {}
 
 
 def test_what_cannot_be_audited_is_said():
-    """No LIST_SNAPSHOTS, no CRDs, no right: volumes are audited all the same."""
+    """LIST_SNAPSHOTS, CRDs or permission may be missing; volumes are audited anyway."""
     tools = Tools()
     assert "LIST_SNAPSHOTS" in snapshotaudit.obstacle(tools, Client(capabilities=()))  # type: ignore[arg-type]
     assert snapshotaudit.obstacle(tools, Client()) == ""  # type: ignore[arg-type]

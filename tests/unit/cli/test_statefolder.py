@@ -1,4 +1,4 @@
-"""The folder of a run: its alone, found by the operator commands, gone afterwards (OPS-9)."""
+"""The state folder of a run: private, found by operator commands, removed afterwards (OPS-9)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOLD = (
 
 @pytest.fixture
 def usual(tmp_path, monkeypatch):
-    """The default folder, in a temporary folder of the test's own."""
+    """Return the default folder, inside the test's temporary folder."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("CSI_FLEET_STATE_DIR", raising=False)
     return default_state_dir(os.environ)
@@ -33,7 +33,7 @@ def usual(tmp_path, monkeypatch):
 
 @pytest.fixture
 def another_run(usual):
-    """A run in a process of its own; gives its process and the folder it took."""
+    """Yield a function that starts a run in another process and returns process and folder."""
     processes = []
 
     def start(*flags):

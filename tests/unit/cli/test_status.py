@@ -1,4 +1,4 @@
-"""status: a line per driver, problems first, in eighty columns."""
+"""status prints one line per driver, problems first, within eighty columns."""
 
 from __future__ import annotations
 

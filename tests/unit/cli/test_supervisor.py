@@ -1,4 +1,4 @@
-"""A part whose thread hangs is started again by the supervisor, which says so (STR-9)."""
+"""The supervisor restarts a part whose thread hangs, and reports it (STR-9)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def supervisor(tmp_path):
 
 @pytest.fixture
 def part(tmp_path, monkeypatch):
-    """A process that writes one word about itself, and nothing more."""
+    """Yield a function that starts a process that writes `word` once to its liveness file."""
     started = []
 
     def start(word):
@@ -58,7 +58,7 @@ def part(tmp_path, monkeypatch):
 
 
 def test_the_parts_take_the_kubeconfig_that_somebody_typed(tmp_path, monkeypatch):
-    """They are sidecars' commands, to which KUBECONFIG goes before the flag."""
+    """The parts are sidecar commands, for which KUBECONFIG takes precedence over the flag."""
     given = ["--redis-url=redis://127.0.0.1:1/0", "--kubeconfig=/flag"]
     supervisor = Supervisor(parse(Command.RUN, given, {"KUBECONFIG": "/env"}), given, tmp_path)
     monkeypatch.setattr(supervisor, "begin", lambda _: None)
@@ -92,7 +92,7 @@ def test_a_part_that_is_well_is_left_alone(supervisor, part):
 
 
 def test_a_part_that_tells_nothing_any_more_hangs_as_a_whole(part, monkeypatch):
-    """Counted from when we saw its last word, by our clock: a laptop may have slept."""
+    """Time counts on the supervisor's own clock since the last write: a laptop may have slept."""
     child = part("")
     os.utime(child.live, (1, 1))
     now = [1000.0]
@@ -130,7 +130,7 @@ def test_an_embedded_redis_that_ended_is_started_again(supervisor, tmp_path):
 
 @pytest.mark.parametrize("error", [OSError("no memory"), ConfigError("no redis-server found")])
 def test_one_that_cannot_be_started_is_tried_again(supervisor, monkeypatch, error):
-    """What ended it may last for a while; the other parts go on. Once a second, not more."""
+    """The cause may last for a while; the other parts keep running, with one attempt per second."""
     ended_redis(supervisor)
     tries = []
 
@@ -149,7 +149,7 @@ def test_one_that_cannot_be_started_is_tried_again(supervisor, monkeypatch, erro
 
 @pytest.fixture
 def asked(supervisor, tmp_path, monkeypatch):
-    """Lets so many questions to a real embedded Redis fall due."""
+    """Return a function that makes `times` pings of a real embedded Redis fall due."""
     now = [1000.0]
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0]))
     supervisor.redis, _ = embedded_redis.start(tmp_path)
@@ -166,7 +166,7 @@ def asked(supervisor, tmp_path, monkeypatch):
 
 
 def test_an_embedded_redis_that_hangs_is_started_again(supervisor, asked, tmp_path):
-    """STR-9: a stopped one ends nothing by itself, and every worker waits for it for ever."""
+    """STR-9: a stopped Redis never exits on its own, and every worker would wait for ever."""
     first = supervisor.redis
     asked(1)
     first.send_signal(signal.SIGSTOP)
@@ -194,7 +194,7 @@ def test_an_embedded_redis_that_answers_in_between_is_left_alone(supervisor, ask
 
 
 def test_an_embedded_redis_that_is_busy_is_left_alone(supervisor, asked, tmp_path):
-    """It does answer, that a script runs: to kill it would lose what that works on."""
+    """It does answer that a script runs, and killing it would lose the script's data."""
     path = tmp_path / embedded_redis.SOCKET
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as client:
         client.connect(str(path))

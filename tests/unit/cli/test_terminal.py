@@ -1,4 +1,4 @@
-"""What other people wrote cannot speak to the terminal (SEC-9)."""
+"""Text from other users cannot send control sequences to the terminal (SEC-9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/tools: each command that k9s or HolmesGPT would run is one that csi-fleet understands."""
+"""docs/tools: csi-fleet accepts every command that k9s or HolmesGPT would run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLUGINS = yaml.safe_load((TOOLS / "k9s-plugins.yaml").read_text())["plugins"]
 TOOLSET = yaml.safe_load((TOOLS / "holmesgpt-toolset.yaml").read_text())["toolsets"]["csi-fleet"]
 NAMESPACED = {"persistentvolumeclaims", "volumesnapshots"}
 DRIVER = "csi.example.org"
-# Writes down what it was asked; an object's field is the driver, a snapshot's field a content.
+# Logs its arguments; an object's field is the driver, and a snapshot's field is a content.
 KUBECTL = """\
 #!{python}
 import json, sys
@@ -36,7 +36,7 @@ else:
 
 @pytest.fixture
 def asked(tmp_path):
-    """Runs a shell's line, and returns the arguments of the one `kubectl csi-fleet` in it."""
+    """Return a function that runs a shell line and returns the arguments of `kubectl csi-fleet`."""
     log = tmp_path / "log"
     program = tmp_path / "kubectl"
     program.write_text(KUBECTL.format(python=sys.executable, log=str(log), driver=DRIVER))
@@ -53,13 +53,13 @@ def asked(tmp_path):
 
 
 def understood(arguments):
-    """The command and its settings; raises where kubectl's plug-in or csi-fleet would refuse."""
+    """Return the flags, command and settings; raise if the plug-in or csi-fleet refuses them."""
     flags, _, (command, *rest) = kubectl.split(arguments)
     return flags, command, parse(command, rest, {})
 
 
 def substituted(text, values):
-    """As k9s does it: a `$` before a name that it does not know is an error."""
+    """Substitute as k9s does; an unknown name after a `$` is an error."""
     return re.sub(r"\$([\w|-]+)", lambda found: values[found[1]], text)
 
 
@@ -86,7 +86,7 @@ def test_k9s_runs_what_csi_fleet_understands(asked, name, scope, context):
 
 
 def test_k9s_has_each_command_for_each_kind_once():
-    """Two plug-ins with one key in one view: k9s would drop one of them."""
+    """If two plug-ins share a key in one view, k9s drops one of them."""
     keys = [(PLUGINS[name]["shortCut"], scope) for name, scope in SELECTED]
     kinds = {scope for _, scope in SELECTED}
     assert len(keys) == len(set(keys)) == 3 * len(kinds)
@@ -95,8 +95,8 @@ def test_k9s_has_each_command_for_each_kind_once():
     }  # fmt: skip
 
 
-# Of k9s' schema for plug-ins (internal/config/json/schemas/plugins.json): fields and their types.
-# k9s reads nothing of a file with another field or type.
+# Fields and types in k9s' schema for plug-ins (internal/config/json/schemas/plugins.json). k9s
+# ignores a whole file that has another field or type.
 FIELDS = {
     "shortCut": str, "description": str, "scopes": list, "command": str, "background": bool,
     "confirm": bool, "args": list,

@@ -1,4 +1,4 @@
-"""SIGTERM is noticed and obeyed at once, not at the end of a wait for messages."""
+"""SIGTERM is handled at once, not at the end of a wait for messages."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def hub():
 
 
 def test_a_signal_ends_the_wait_of_the_event_loop(hub, waker, monkeypatch):
-    """Its handler does not raise, as Celery's does not: Python alone would go on waiting."""
+    """The handler does not raise, like Celery's, so Python alone would continue to wait."""
     seen, woken, drain = [], [], waker._drain
     monkeypatch.setattr(waker, "_drain", lambda: (woken.append(True), drain()))
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(True))
     try:
-        for _ in range(2):  # Celery connects again
+        for _ in range(2):  # Celery reconnects
             waker.attach(hub)
         rounds = hub.create_loop()
         for _ in range(2):

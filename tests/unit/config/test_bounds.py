@@ -1,4 +1,4 @@
-"""No flag takes a time or a number below zero, but those that say why (CLI)."""
+"""No flag accepts a negative time or number, except those with a stated reason (CLI)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAY_BE_NEGATIVE = {
 
 
 def may_be_negative(name):
-    """A flag of several controllers has its controller's name in front."""
+    """Return True if the flag is exempt; its name may have a controller's name as a prefix."""
     return any(name == one or name.endswith(f"-{one}") for one in MAY_BE_NEGATIVE)
 
 

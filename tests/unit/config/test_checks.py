@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused in one line, with the reference's exit code (F-014)."""
+"""Unusable settings are refused in one line, with the Go sidecar's exit code (F-014)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_allowed_as_upstream_allows_it(argv):
 
 
 def test_c138_comes_before_all_checks_of_addresses():
-    """F-010: the missing variable is told first."""
+    """F-010: the missing variable is reported first."""
     argv = ["--node-deployment", "--http-endpoint=:1", "--metrics-address=:2"]
     with pytest.raises(ConfigError) as caught:
         parse("run", argv, {})
@@ -117,7 +117,7 @@ def test_version_needs_nothing_else():
 
 
 def test_leader_election_is_off_in_node_deployment_with_a_warning():
-    """F-021: one Lease over all nodes would leave all but one idle."""
+    """F-021: a single Lease for all nodes would leave all but one idle."""
     argv = ["--leader-election", "--node-deployment", "--http-endpoint=:1"]
     settings = parse("run", argv, {"NODE_NAME": "n"})
     assert not settings.leader.enabled
@@ -136,7 +136,7 @@ def test_c143_leader_health_needs_election_and_http_endpoint(argv, expected):
 
 
 def test_kubeconfig_variable_overrides_the_flag():
-    """F-002: the reverse of our own variables, which only fill in."""
+    """F-002: this is the reverse of csi-fleet's own variables, which only fill gaps."""
     given = (["--kubeconfig=/flag", "--redis-url=redis://h"], {"KUBECONFIG": "/env"})
     assert parse("worker", *given).kube.kubeconfig == "/env"
     assert parse("watcher", *given).kube.kubeconfig == "/env"
@@ -147,7 +147,7 @@ def test_kubeconfig_variable_overrides_the_flag():
 
 @pytest.mark.parametrize("command", sorted({Command.RUN, *TOOLS} - {Command.COMPLETION}))
 def test_a_kubeconfig_that_somebody_typed_is_the_one(command):
-    """As in kubectl: `pause` must not hold another cluster's driver."""
+    """As in kubectl, the flag wins: `pause` must not pause a driver in another cluster."""
     environ = {"KUBECONFIG": "/env"}
     assert parse(command, ["--kubeconfig=/flag"], environ).kube.kubeconfig == "/flag"
     assert parse(command, [], environ).kube.kubeconfig == "/env"
@@ -264,6 +264,6 @@ def test_advice(argv, warning):
 )
 @pytest.mark.parametrize("command", ["worker", "watcher", "status"])
 def test_request_rate_holds_for_every_process(command, argv, rate):
-    """OPS-2: what the flag's default says is what is done, set or not."""
+    """OPS-2: the flag's documented default applies whether the flag is set or not."""
     environ = {"CSI_FLEET_REDIS_URL": "redis://h"}
     assert parse(command, argv, environ).kube.rate() == rate

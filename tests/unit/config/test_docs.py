@@ -1,4 +1,4 @@
-"""docs/flags.md says what the program does."""
+"""docs/flags.md describes the program's flags."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_flag_and_variable_is_on_the_page():
 
 
 def test_a_drivers_own_flags_are_on_the_page_of_the_drivers_file():
-    """Who reads there that a flag may differ by driver can write it so."""
+    """A user who reads there that a flag may differ by driver can set it in the file."""
     page = (FLAGS_PAGE.parent / "drivers-file.md").read_text(encoding="utf-8")
     (row,) = (line for line in page.splitlines() if line.startswith("| `flags` |"))
     named = set(re.findall(r"`([a-z-]+)`", row)) - {"flags"}

@@ -1,4 +1,4 @@
-"""One row per flag: what is parsed, refused, documented and kept in settings follows from it."""
+"""One row per flag determines what is parsed, refused, documented and stored in settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DRIVER = "drivers:\n- name: d\n  endpoint: unix:///s\n"
 
 
 def test_a_process_without_flags_has_the_default_settings():
-    """`Settings()`, which tests write, is what a bare command line gives (STR-4)."""
+    """`Settings()`, which tests use, equals the result of an empty command line (STR-4)."""
     told, usual = parse("run", [], {}), Settings()
     assert {one: getattr(told, one) for one in PARTS} == {one: getattr(usual, one) for one in PARTS}
     assert told.resync_period_seconds == usual.resync_period_seconds
@@ -52,7 +52,7 @@ def test_a_process_without_flags_has_the_default_settings():
 )
 @pytest.mark.parametrize("command", ["run", "watcher", "worker"])
 def test_a100_resync_is_another_name_of_the_period(command, argv, seconds):
-    """A-031, A-100: csi-attacher's `--resync` tries what fails again before its retry is due."""
+    """A-031, A-100: csi-attacher's `--resync` retries failures before their backoff has ended."""
     redis = {"CSI_FLEET_REDIS_URL": "redis://127.0.0.1:9/0"}
     assert parse(command, argv, redis).resync_period_seconds == seconds
 
@@ -66,7 +66,7 @@ def test_a_controllers_settings_default_to_its_rows(name):
 
 
 def test_each_row_of_all_controllers_is_kept_somewhere_or_read_by_name():
-    """The same of the flags that are no controller's own."""
+    """The same holds for the flags that belong to no controller."""
     parts = [part for part in vars(load.settings).values() if is_dataclass(part)]
     kept = {one.metadata.get("flag") for part in [*parts, ToolSettings] for one in fields(part)}
     source = Path(load.__file__).read_text()
@@ -78,7 +78,7 @@ def test_each_row_of_all_controllers_is_kept_somewhere_or_read_by_name():
 
 @pytest.mark.parametrize("spec", catalogue.SPECS, ids=lambda spec: spec.name)
 def test_each_row_is_kept_somewhere_or_says_why_not(spec):
-    """A flag that is parsed and then forgotten would look as if it worked."""
+    """A flag that is parsed and then dropped would seem to work."""
     kept = {
         one.metadata.get("flag")
         for settings in parse(
@@ -92,7 +92,7 @@ def test_each_row_is_kept_somewhere_or_says_why_not(spec):
         "resync",
         "node-deployment", "node-deployment-immediate-binding", "node-deployment-base-delay",
         "node-deployment-max-delay",
-        # A rule each (SNA-007).
+        # Each of these has a rule of its own (SNA-007).
         "snapshot-name-prefix", "snapshot-name-uuid-length",
         "groupsnapshot-name-prefix", "groupsnapshot-name-uuid-length",
     }  # fmt: skip
@@ -109,7 +109,7 @@ def bounded():
 @pytest.mark.parametrize(("controller", "flag"), list(bounded()))
 @pytest.mark.parametrize("others", ["", ",all"])
 def test_a_bound_holds_alone_and_beside_others(controller, flag, others):
-    """With several controllers too, where the name has the controller's in front."""
+    """With several controllers, the flag's name has the controller as prefix."""
     flags = flag_set(catalogue.choose(controller + others))
     name = flag.name if not others and flag.name in flags.flags else f"{controller}-{flag.name}"
     bad = "-2s" if flag.kind.value == "duration" else "-2"
@@ -148,7 +148,7 @@ def test_bounds_are_on_the_page():
 
 
 def test_what_no_flag_gives_is_given_by_hand():
-    """`read` names each field once: by its flag, or by the caller."""
+    """`read` gets each field once: from its flag or from the caller."""
     http = type(Settings().http)
     values = {"metrics-path": "/m", "enable-pprof": True, "metrics-token-review": False}
     found = read(http, values, endpoint=":1")

@@ -1,4 +1,4 @@
-"""Every upstream flag under its own name, with its default, in Go's syntax (section 2.1, C-145)."""
+"""Every Go flag has its own name, its default and Go's syntax (section 2.1, C-145)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UPSTREAM_FLAGS = [
 
 ENVIRONMENT = {"NODE_NAME": "n", "NAMESPACE": "ns", "POD_NAME": "p"}
 
-# The table of section 2.1, as data: flag, Go default, another value, where it ends up, what there.
+# The table of section 2.1: flag, Go default, another value, settings field, the field's value.
 SPEC = [
     ("csi-address", "/run/csi/socket", "/csi/csi.sock", "driver.csi_addresses", ("/csi/csi.sock",)),
     ("kubeconfig", "", "/k", "kube.kubeconfig", "/k"),
@@ -86,14 +86,14 @@ def run(*argv, **environ):
 
 
 def test_c145_the_flag_table_is_the_specified_one():
-    """A renamed, lost or added upstream flag or default shows here."""
+    """This detects a renamed, lost or added Go flag or default."""
     assert {(f.name, f.default) for f in UPSTREAM_FLAGS} == {row[:2] for row in SPEC}
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=f"C-145 {row[0]}") for row in SPEC])
 @pytest.mark.parametrize("command", ["run", "worker"])
 def test_flag_parses_both_ways(command, row):
-    """C-145: `--f=v` for all, `--f v` for all but booleans; both reach the same field."""
+    """C-145: `--f=v` works for all, `--f v` for all but booleans; both set the same field."""
     name, default, text, field, value = row
     environ = ENVIRONMENT | {"CSI_FLEET_REDIS_URL": "redis://r"}
 
@@ -178,7 +178,7 @@ def test_the_last_scalar_wins_and_lists_and_maps_grow():
 @pytest.mark.parametrize("spelling", ["--{}", "-{}", "--{}=true"])
 @pytest.mark.parametrize("name", sorted(REMOVED_BOOLS))
 def test_removed_flag_is_accepted_with_one_warning(name, spelling):
-    """F-001: old manifests carry klog's flags; upstream refuses them, we say why we do nothing."""
+    """F-001: old manifests have klog's flags; Go refuses them, csi-fleet only warns."""
     settings = run(spelling.format(name), spelling.format(name.replace("-", "_")), "--timeout=3s")
     assert [w for w in settings.warnings if f"--{name} is ignored: " in w] == [*settings.warnings]
     assert len(settings.warnings) == 1
@@ -221,7 +221,7 @@ def test_help_lists_exactly_the_commands_flags(argument):
         text = str(caught.value)
         assert text == usage(command)
         shown = {line.split("--")[1].split()[0] for line in text.splitlines() if " --" in line[:10]}
-        # What has no effect is noise to a person who types a command.
+        # Flags without effect would distract a user who types a command.
         hidden = {f.name for f in FLAGS.values() if f.ignored and command in TOOLS}
         assert shown == {f.name for f in FLAGS.values() if command in f.commands} - hidden
         assert f"Usage: csi-fleet {command}" in text

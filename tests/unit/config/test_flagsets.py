@@ -1,4 +1,4 @@
-"""Flags of several controllers in one process: who has which name, default and value (STR-4)."""
+"""Flags of several controllers in one process: name, default and value of each (STR-4)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SNAPSHOTTER = spec(
 
 
 def values(specs: list[Spec], *argv: str) -> dict[str, dict[str, object]]:
-    """What each controller, and the engine under "", is told."""
+    """Return the values of each controller, and of the engine under ""."""
     flags = flag_set(specs)
     line = read_arguments(Command.WORKER, argv, flags)
     own = {one.name: flags.own(one, line.values, line.explicit) for one in specs}
@@ -74,7 +74,7 @@ def test_what_is_the_same_is_one_flag_with_exceptions():
 
 
 def test_workers_is_the_resizers_only_where_it_is_alone():
-    """csi-resizer's `--workers` is not the number of our processes."""
+    """csi-resizer's `--workers` is not the number of csi-fleet's processes."""
     own = values([RESIZER], "--workers=4")
     assert (own["resizer"]["workers"], own[""]["workers"]) == (4, 0)
     own = values([ATTACHER, RESIZER], "--resizer-workers=5")

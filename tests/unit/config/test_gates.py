@@ -14,7 +14,7 @@ def gates(text):
 
 
 def test_defaults():
-    """F-003, P-700."""
+    """F-003, P-700: without the flag, gates have the defaults of csi-provisioner."""
     assert parse("run", [], {}).gates == FeatureGates()
     assert parse("run", [], {}).gates == FeatureGates(
         topology=True, cross_namespace_volume_data_source=False,
@@ -78,7 +78,7 @@ def test_attributes_class_after_discovery(text, is_served, expected):
 
 
 def test_p703_unchanged_gates_are_the_same_object():
-    """The caller logs the message only when discovery changed something."""
+    """The caller logs the message only when discovery changed a gate."""
     before = gates("VolumeAttributesClass=false").gates
     assert before.with_discovery(attributes_class_served=False) is before
 

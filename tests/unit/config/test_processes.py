@@ -1,4 +1,4 @@
-"""How many worker processes `run` starts: as many CPUs as its drivers can keep busy."""
+"""`run` starts as many worker processes as its drivers can keep CPUs busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sentinel:// URL says, and that no password of it is shown."""
+"""The meaning of a sentinel:// URL, whose passwords are never shown."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_mistake_is_one_line(url, problem):
 )
 @pytest.mark.parametrize("command", ["worker", "status"])
 def test_what_no_connection_could_read_is_told_at_once(command, url, problem):
-    """Without the URL and without what looks like a host in it: that is half of a password."""
+    """The error omits the URL and anything that looks like a host: it may be half a password."""
     with pytest.raises(ConfigError, match=problem) as caught:
         parse(command, [], {"CSI_FLEET_REDIS_URL": url})
     assert "\n" not in str(caught.value)
@@ -89,7 +89,7 @@ def test_a_variable_out_of_a_file_ends_with_a_line_break():
 
 @pytest.mark.parametrize(("query", "celerys"), [("", ""), ("?db=1", "?virtual_host=1")])
 def test_celery_finds_the_database_behind_a_unix_socket(query, celerys):
-    """Two systems may be two databases of one Redis: tickets belong beside their queue."""
+    """Installations may share a Redis as two databases; messages must be next to their queue."""
     url = f"unix:///run/r.sock{query}"
     found = broker_url(parse("worker", [], {"CSI_FLEET_REDIS_URL": url}))
     assert found == f"redis+socket:///run/r.sock{celerys}"
@@ -112,7 +112,7 @@ def test_logins_of_servers_and_sentinels_come_from_variables_and_files(tmp_path)
     found = parse_sentinels(full)
     assert found.login == {"username": "worker", "password": "of:redis"}
     assert (found.sentinel_username, found.sentinel_password) == ("csi-fleet", "of sentinels")
-    # As the parts of `csi-fleet run` get it.
+    # The parts of `csi-fleet run` get the URL in this form.
     child = parse("watcher", [], {"CSI_FLEET_REDIS_URL": full})
     assert child.redis == settings.redis
     assert not {"of sentinels", "of:redis"} & set(repr(found).split("'"))
@@ -130,7 +130,7 @@ def test_logins_of_servers_and_sentinels_come_from_variables_and_files(tmp_path)
     ],
 )
 def test_celery_logs_in_as_a_user_of_its_own(user, celerys):
-    """Without a setting, for a manifest that forgot it would give Celery all of Redis."""
+    """No setting is needed: a manifest that omits it would give Celery access to all of Redis."""
     environ = {"CSI_FLEET_REDIS_URL": f"rediss://{user}:p@redis/0"}
     assert broker_url(parse("worker", [], environ)) == f"rediss://{celerys}:p@redis/0"
     assert parse("worker", [], environ).redis.username == user
@@ -174,7 +174,7 @@ def test_a_password_on_the_command_line_is_warned_of():
 )
 @pytest.mark.parametrize("is_insecure", [False, True])
 def test_no_password_leaves_this_machine_in_clear(url, is_refused, is_insecure):
-    """Unless somebody says that the network is theirs alone."""
+    """`--redis-insecure` permits it, for networks that no one else can read."""
     environ = {"CSI_FLEET_REDIS_URL": url}
     argv = [f"--redis-insecure={str(is_insecure).lower()}"]
     if is_refused and not is_insecure:

@@ -1,4 +1,4 @@
-"""Values are read as Go reads them."""
+"""Values are parsed as Go parses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit for plug-ins finds what each careless author does."""
+"""The conformance kit detects the typical mistakes of careless plug-in authors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every answer is checked before it is believed: each call, each field, each kind of badness."""
+"""Every answer is validated before use: each call, each field, each kind of invalid value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEMBERS = [
 ]
 SNAPSHOT = {"snapshot_id": "s", "size_bytes": 5, "creation_time": "2026-01-02T03:04:05Z"}
 
-# Request and a good answer of each call.
+# The request and a valid answer of each call.
 CALLS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     f"{CONTROLLER}CreateVolume": (
         csi.CreateVolumeRequest(name="n"),
@@ -108,7 +108,7 @@ NO_LABEL = {
     "long value": {"zone": "z" * 64},
 }
 
-# Call, where the field is, its bad values.
+# The call, the path of the field, and the field's invalid values.
 BAD_FIELDS: list[tuple[str, list[Any], dict[str, Any]]] = [
     (f"{CONTROLLER}CreateVolume", ["volume"], {"absent": None}),
     (f"{CONTROLLER}CreateVolume", ["volume", "volume_id"], BAD_IDS),
@@ -160,7 +160,7 @@ BAD_FIELDS: list[tuple[str, list[Any], dict[str, Any]]] = [
 
 
 def changed(rpc: str, place: list[Any], value: Any) -> Any:
-    """The call's good answer with another value at one place; None takes it away."""
+    """Return the call's valid answer with another value in one place; None removes the field."""
     _, answer_type, good = CALLS[rpc]
     content: Any = copy.deepcopy(good)
     inner = content
@@ -187,7 +187,7 @@ MATRIX = [
 
 @pytest.mark.parametrize(("rpc", "place", "value"), MATRIX)
 def test_an_answer_that_must_not_be_believed(rpc, place, value):
-    """The error names driver, call and field, says what to do, and leaves the end open."""
+    """The error names driver, call and field and suggests a fix; the outcome stays unknown."""
     with pytest.raises(UnusableAnswerError) as caught:
         check(rpc, changed(rpc, place, value))
     text = str(caught.value)
@@ -231,7 +231,7 @@ GROUP_STAMPED = {
 @pytest.mark.parametrize("stamp", BAD_TIMES.values(), ids=BAD_TIMES)
 @pytest.mark.parametrize(("rpc", "of"), [*STAMPED.items(), *GROUP_STAMPED.items()])
 def test_a_time_that_cannot_be_stored_was_not_answered(rpc, of, stamp, caplog):
-    """BUG-1: the snapshot is good without it; the log names driver and field."""
+    """BUG-1: the snapshot is usable without it; the log names driver and field."""
     answer = changed(rpc, ["x"], None)
     of(answer).creation_time.seconds = stamp["seconds"]
     of(answer).creation_time.nanos = stamp.get("nanos", 0)
@@ -245,7 +245,7 @@ def test_a_time_that_cannot_be_stored_was_not_answered(rpc, of, stamp, caplog):
 @pytest.mark.parametrize("asked", ["s", ""], ids=["one snapshot", "all"])
 @pytest.mark.parametrize("at", [0, 1], ids=["before it", "after it"])
 def test_a_broken_snapshot_of_a_list_speaks_for_no_other(asked, at):
-    """A driver that ignores the filter lists it beside the one that was asked for."""
+    """A driver that ignores the filter lists broken snapshots next to the requested one."""
     entries = [{"snapshot": {"snapshot_id": "s", "size_bytes": 1}}]
     entries.insert(at, {"snapshot": {"snapshot_id": "", "size_bytes": -1}})
     answer = csi.ListSnapshotsResponse(entries=entries)
@@ -275,7 +275,7 @@ def test_times_that_can_be_stored_stay(seconds):
 
 @pytest.mark.parametrize("name", ["", " "])
 def test_a_volume_without_a_name_is_left_out_of_a_list(name):
-    """The others are still good: one broken volume does not stop the comparison of all."""
+    """The others are still valid: one broken volume does not stop the comparison of the rest."""
     answer = csi.ListVolumesResponse()
     for volume_id in ("a", name, "b"):
         answer.entries.add().volume.volume_id = volume_id

@@ -55,7 +55,7 @@ def test_unknown_number_is_kept_as_digits() -> None:
 
 
 def test_how_volumes_grow() -> None:
-    """Expansion modes are apart from the services: both kinds share one list."""
+    """Expansion modes are kept apart from the services, although both share one list."""
     response = csi.GetPluginCapabilitiesResponse(
         capabilities=[
             csi.PluginCapability(
@@ -84,7 +84,7 @@ def test_group_controller_and_node_names() -> None:
 
 
 def test_unknown_numbers_of_the_other_services() -> None:
-    """Kept as digits too; an unknown way to grow is none."""
+    """They are kept as digits too, but an unknown expansion mode is ignored."""
     raw = b"\x0a\x04\x0a\x02\x08\x63"
     group = csi.GroupControllerGetCapabilitiesResponse.FromString(raw)
     assert group_controller_capabilities(group) == {"99"}

@@ -1,4 +1,4 @@
-"""One call, over a channel of the test's own: how it is sent, and what becomes of its end."""
+"""One call over a fake channel: how it is sent, and how each outcome is handled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANSWER = csi.ProbeResponse().SerializeToString()
 
 
 class Failed(grpc.RpcError):
-    """As gRPC raises it: it is the call too."""
+    """An error as gRPC raises it: it is also the call."""
 
     def __init__(self, status: grpc.StatusCode, details: str | None) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Failed(grpc.RpcError):
 
 
 class Call:
-    """A running call; it takes `seconds`, and ends as the channel says."""
+    """A running call that takes the channel's `seconds` and ends as the channel says."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel, self.is_cancelled = channel, False
@@ -51,7 +51,7 @@ class Call:
 
 
 class Channel:
-    """Answers each call with `answers` in turn, the last for ever; `told` is what it was asked."""
+    """A channel that returns `answers` in turn, the last for ever; `told` records its uses."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -84,7 +84,7 @@ class Channel:
 
 
 class Link:
-    """The connection; `looks` counts who asked for it."""
+    """The connection; `looks` counts how often its state was requested."""
 
     is_connected, losses = False, 0
 
@@ -106,7 +106,7 @@ def channel() -> Channel:
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> Any:
-    """Makes a client with options over the channel."""
+    """Return a function that creates a client over the channel, with the given options."""
     monkeypatch.setattr(module, "open_channel", lambda *_, **__: channel)
     monkeypatch.setattr(module, "Link", Link)
     return lambda **options: CsiClient("/run/csi.sock", **options)
@@ -117,7 +117,7 @@ def ask(client: CsiClient, **options: Any) -> Any:
 
 
 def test_tcp_is_for_who_asks_for_it() -> None:
-    """P-002: beside the driver only a unix socket is right."""
+    """P-002: in the driver's pod only a unix socket is correct."""
     with pytest.raises(CsiAddressError):
         CsiClient("driver.example.org:9000")
 
@@ -144,7 +144,7 @@ def test_p004_a_driver_that_says_nothing_is_ready(make: Any, channel: Channel) -
     ],
 )
 def test_whose_deadline_holds(make: Any, channel: Channel, given: Any, seconds: float) -> None:
-    """The call's own wins over all, also where it is zero."""
+    """The call's own deadline takes precedence, even if it is zero."""
     client = make(**given)
     client.probe()
     client.probe(timeout_seconds=5)
@@ -153,7 +153,7 @@ def test_whose_deadline_holds(make: Any, channel: Channel, given: Any, seconds: 
 
 
 def test_a_method_is_prepared_once(make: Any, channel: Channel) -> None:
-    """For all of its calls."""
+    """The channel creates the method's stub once for all calls."""
     client = make()
     client.probe()
     client.probe()
@@ -173,7 +173,7 @@ def test_a_method_is_prepared_once(make: Any, channel: Channel) -> None:
 def test_a_slow_call_is_told_once(
     make: Any, channel: Channel, slow_after: float, takes: float, is_told: bool, is_guarded: bool
 ) -> None:
-    """Where it can be slow at all; the answer is waited for as before."""
+    """Only a call that can be slow is reported, and its answer is still waited for."""
     told: list[int] = []
     channel.seconds = takes
     options: Any = {"on_slow": lambda: told.append(1), "slow_after_seconds": slow_after}
@@ -186,7 +186,7 @@ def test_a_slow_call_is_told_once(
 def test_only_a_call_that_is_not_just_waited_for_has_a_future(
     make: Any, channel: Channel, on_slow: Any, way: str
 ) -> None:
-    """A future costs a thread and several switches each."""
+    """A future costs an extra thread and several context switches."""
     client = make()
     ask(client, on_slow=on_slow, slow_after_seconds=2)
     guarded(client, lambda: True, on_slow=on_slow, slow_after_seconds=2)
@@ -202,7 +202,7 @@ def guarded(client: CsiClient, is_allowed: Any, **options: Any) -> Any:
 
 
 def test_a_call_that_is_allowed_is_found_while_it_runs_only(make: Any, channel: Channel) -> None:
-    """Else calls that ended long ago would be kept, and cancelled, for ever."""
+    """Otherwise calls that ended long ago would be kept, and cancelled, for ever."""
     client, seen = make(), []
     channel.seconds = 5
 
@@ -216,7 +216,7 @@ def test_a_call_that_is_allowed_is_found_while_it_runs_only(make: Any, channel: 
 
 
 def test_a_call_that_is_not_allowed_any_more_is_cancelled(make: Any, channel: Channel) -> None:
-    """COR-6: at its start, or by the next look; it is no verdict of the driver."""
+    """COR-6: at its start or at the next check; the error is not the driver's verdict."""
     client = make()
     for answers in ([False], [True, False]):
         allowed = iter(answers)
@@ -245,7 +245,7 @@ def test_a_call_that_is_not_allowed_any_more_is_cancelled(make: Any, channel: Ch
 def test_who_judges_a_failure_finds_the_connection_looked_at(
     make: Any, channel: Channel, end: Exception, code: int | None, text: str
 ) -> None:
-    """Is it gone? A success asks nothing."""
+    """It tells whether the connection is lost. A success requests no state."""
     client = make()
     client.probe()
     assert client._link.looks == 0
@@ -259,7 +259,7 @@ def test_who_judges_a_failure_finds_the_connection_looked_at(
 def test_p011_each_call_is_observed_with_its_time(
     make: Any, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P-011: method, status in Go's spelling, seconds; also of what was never sent."""
+    """P-011: method, status in Go's spelling, and seconds; this includes calls never sent."""
     ticks = iter([100.0, 100.5, 200.0, 203.0])
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     seen: list[Any] = []
@@ -273,7 +273,7 @@ def test_p011_each_call_is_observed_with_its_time(
 
 
 def test_a_closed_client_watches_no_connection(make: Any, channel: Channel) -> None:
-    """And its channel is closed too."""
+    """Its channel is closed too."""
     client = make()
     client.close()
     assert (client._link.is_closed, channel.is_closed) == (True, True)
@@ -286,7 +286,7 @@ def test_a_closed_client_watches_no_connection(make: Any, channel: Channel) -> N
 def test_pages_end_with_the_driver_s_last_or_with_a_token_it_repeats(
     make: Any, channel: Channel, answer: Any, tokens: list[str], pages: int | None
 ) -> None:
-    """A driver that hands out a token twice would never end."""
+    """A driver that repeats a page token would make the list endless."""
     channel.answers = [answer(next_token=token).SerializeToString() for token in tokens]
     client = make()
     listed = client.list_volumes if answer is csi.ListVolumesResponse else client.list_snapshots
@@ -298,10 +298,10 @@ def test_pages_end_with_the_driver_s_last_or_with_a_token_it_repeats(
 
 
 def test_p002_how_a_channel_is_set_up() -> None:
-    """P-002: no hidden retries, no idle time-out, no ping, no proxy; quick reconnects.
+    """P-002: no hidden retries, idle timeout, ping or proxy, and quick reconnects.
 
-    Over TCP packets that are dropped end the connection: gRPC takes that time from keepalive, whose
-    ping is 24 days away.
+    Over TCP, unacknowledged packets end the connection: gRPC takes that timeout from keepalive,
+    whose ping is 24 days away.
     """
     never = 2147483647
     plain = {

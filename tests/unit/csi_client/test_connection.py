@@ -62,7 +62,7 @@ def test_unix_address_without_a_path(address: str) -> None:
 
 
 def test_socket_path_too_long_for_the_kernel() -> None:
-    """gRPC itself would only say `unavailable`, for ever."""
+    """gRPC itself would only report `unavailable`, for ever."""
     assert parse_address("/" + 106 * "x")
     with pytest.raises(CsiAddressError, match="longer than 107 bytes"):
         parse_address("/" + 107 * "x")
@@ -85,7 +85,7 @@ def test_tls_on_a_unix_socket_is_a_mistake(tmp_path: Path) -> None:
 
 
 class Looked:
-    """A link that is looked at."""
+    """A link that counts how often its state is checked."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -96,7 +96,7 @@ class Looked:
 
 
 def test_links_are_looked_at_while_there_are_any() -> None:
-    """A connection that is lost is noticed without a call."""
+    """A lost connection is noticed without a call."""
     watch, first, second = connection._Watch(), Looked(), Looked()
     watch.add(first)  # type: ignore[arg-type]
     wait_until(lambda: first.count > 0, 30, "it is looked at")

@@ -76,7 +76,7 @@ def test_deadline_reported_by_the_driver_keeps_its_text() -> None:
     ],
 )
 def test_d024_message_limits_are_told_from_a_full_pool(details: str, is_final: bool) -> None:
-    """A lost answer may stand for a volume; a refused request does not."""
+    """A lost answer may mean that a volume exists, but a refused request cannot."""
     error = from_status(8, details, rpc="")
     assert error.from_transport
     assert error.is_final is is_final
@@ -90,7 +90,7 @@ def test_d024_message_limits_are_told_from_a_full_pool(details: str, is_final: b
     ],
 )
 def test_broken_stream_is_not_the_drivers_verdict(code: int, details: str) -> None:
-    """Nobody knows what the driver does, whatever number the library chose."""
+    """The driver's state is unknown, whatever status code the library chose."""
     error = from_status(code, details, rpc="")
     assert error.from_transport
     assert not error.is_final
@@ -111,7 +111,7 @@ def test_broken_stream_is_not_the_drivers_verdict(code: int, details: str) -> No
 def test_a_lost_connection_is_not_the_drivers_verdict(
     code: int, details: str, from_transport: bool
 ) -> None:
-    """UNAVAILABLE of the library: the driver was not reached, or nobody knows how far it came."""
+    """UNAVAILABLE from the library: the driver was not reached, or its progress is unknown."""
     assert from_status(code, details, rpc="").from_transport is from_transport
 
 
@@ -141,7 +141,7 @@ def test_p011_metric_label_without_status() -> None:
 
 
 def test_an_error_keeps_its_text_in_one_place() -> None:
-    """SEC-7: what `scrub` takes out of `details` must not stand in `args` too."""
+    """SEC-7: text that `scrub` removes from `details` must not remain in `args`."""
     for error in (CsiError(13, "hunter2"), NoStatusError("hunter2")):
         assert error.args == ()
         error.details = "***"

@@ -1,4 +1,4 @@
-"""Every field of every answer at its worst: refused with the field's name, or harmless."""
+"""The worst value of every field of every answer is refused by name, or is harmless."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.support import hostile_answers
 
 CALLS = hostile_answers.answers()
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-# What stores or names something: an id, or a size.
+# Fields that store or name an object: an id or a size.
 ID = re.compile(r"\.(?:volume|snapshot|group_snapshot)_id$")
 SIZE = re.compile(r"(?:_bytes|available_capacity)$")
-# Compared with the request; only counted.
+# Fields that are only compared with the request or only counted.
 UNREAD = re.compile(r"content_source|entries\.volume\.capacity_bytes")
 # Calls that csi-fleet does not make.
 UNCALLED = (
@@ -28,7 +28,7 @@ MOST_TEXT = 6000
 
 
 def request_of(rpc):
-    """The call's request with ids that no answer has by chance."""
+    """Return the call's request, with ids that no answer contains by chance."""
     service, _, method = rpc.removeprefix("/csi.v1.").partition("/")
     file = csi.CreateVolumeResponse.DESCRIPTOR.file
     kind = file.services_by_name[service].methods_by_name[method].input_type
@@ -36,7 +36,7 @@ def request_of(rpc):
 
 
 def believed(message, path=""):
-    """Names and values of all fields that a caller would now see."""
+    """Yield names and values of all fields that a caller would see."""
     for field, value in message.ListFields():
         name = f"{path}.{field.name}"
         if field.message_type is None or field.message_type.GetOptions().map_entry:
@@ -56,7 +56,7 @@ def test_every_call_of_csi_is_covered():
 
 @pytest.mark.parametrize("rpc", CALLS)
 def test_each_field_at_its_worst(rpc):
-    """One known error, or an answer with no id or size that Kubernetes could not store."""
+    """There is a known error, or an answer whose ids and sizes Kubernetes can store."""
     request = request_of(rpc)
     wrong = []
     for name, answer in hostile_answers.worst(hostile_answers.filled(CALLS[rpc])):
@@ -72,7 +72,7 @@ def test_each_field_at_its_worst(rpc):
 
 
 def refusal(request, answer, rpc):
-    """The text of the error; "" for an answer that is believed."""
+    """Return the text of the error, or "" for an accepted answer."""
     try:
         answers.check(request, answer, rpc=rpc, driver="hostile.example")
     except UnusableAnswerError as error:
@@ -81,7 +81,7 @@ def refusal(request, answer, rpc):
 
 
 def unusable(answer):
-    """Fields that csi-fleet stores, with a value that no object of Kubernetes could have."""
+    """Yield stored fields whose value no Kubernetes object could have."""
     for field, value in believed(answer):
         is_bad_id = ID.search(field) and not (
             0 < len(value) <= answers.MOST_ID_BYTES and not CONTROL.search(value)

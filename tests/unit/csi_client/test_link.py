@@ -1,4 +1,4 @@
-"""Whether a driver is connected, how long one waits for it, and who looks."""
+"""Whether a driver is connected, how long callers wait for it, and which thread checks it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READY, IDLE = 2, 0
 
 
 class Channel:
-    """States in turn, the last for ever; an exception is raised."""
+    """A channel that returns `states` in turn, the last one for ever; exceptions are raised."""
 
     def __init__(self, *states: Any) -> None:
         self.states, self.asked = list(states), []
@@ -31,7 +31,7 @@ class Channel:
 
 
 class Watch:
-    """Who is looked at."""
+    """Records the links that are watched."""
 
     def __init__(self) -> None:
         self.links: list[Link] = []
@@ -40,14 +40,14 @@ class Watch:
 
 @pytest.fixture(autouse=True)
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """Nobody looks but the test."""
+    """Return a fake watch, so that only the test checks the links."""
     watch = Watch()
     monkeypatch.setattr(connection, "_WATCH", watch)
     return watch
 
 
 def test_each_loss_of_a_connection_is_counted(watch: Watch) -> None:
-    """P-003: one that was never there is no loss; the channel is asked to connect again."""
+    """P-003: a missing first connection is not a loss; each check makes the channel reconnect."""
     channel = Channel(IDLE, READY, READY, IDLE, IDLE, READY, 3)
     link = Link(channel)  # type: ignore[arg-type]
     assert watch.links == [link]
@@ -66,7 +66,7 @@ def test_each_loss_of_a_connection_is_counted(watch: Watch) -> None:
 
 
 def test_a_channel_that_was_closed_first_is_asked_once(watch: Watch) -> None:
-    """gRPC says so by a ValueError; its connection is lost."""
+    """gRPC raises a ValueError for a closed channel; its connection counts as lost."""
     channel = Channel(READY, ValueError("closed"))
     link = Link(channel)  # type: ignore[arg-type]
     link.look()
@@ -75,7 +75,7 @@ def test_a_channel_that_was_closed_first_is_asked_once(watch: Watch) -> None:
 
 
 def test_a_closed_link_is_not_connected_and_looks_no_more(watch: Watch) -> None:
-    """Whatever the channel does; it is no loss."""
+    """It ignores the state of the channel and counts no loss."""
     channel = Channel(READY)
     link = Link(channel)  # type: ignore[arg-type]
     link.look()
@@ -85,7 +85,7 @@ def test_a_closed_link_is_not_connected_and_looks_no_more(watch: Watch) -> None:
 
 
 class Clock:
-    """Time that goes on by sleeping."""
+    """A clock that advances only by sleeping."""
 
     def __init__(self) -> None:
         self.now, self.slept = 100.0, 0
@@ -117,7 +117,7 @@ def test_p002_how_long_a_driver_is_waited_for(
     waits: int,
     seconds: float,
 ) -> None:
-    """P-002: until the last moment, that not included; each half second it is told."""
+    """P-002: up to but not including the last moment; the callback runs every half second."""
     clock, told = Clock(), []
     monkeypatch.setattr(connection, "time", clock)
     monkeypatch.setattr(connection, "_WAIT_PERIOD_SECONDS", 0.125)
@@ -134,7 +134,7 @@ def test_nobody_need_be_told_of_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Looked:
-    """A link that is looked at, but not without end."""
+    """A link that counts its checks and fails if they never stop."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -146,7 +146,7 @@ class Looked:
 
 
 class Pause:
-    """Stands for the pause between two rounds; after the second there are no links."""
+    """Replaces the pause between two rounds; after the second pause there are no links left."""
 
     def __init__(self, watch: Any) -> None:
         self.watch, self.waits = watch, []
@@ -158,7 +158,7 @@ class Pause:
 
 
 def test_rounds_have_a_pause_between_them() -> None:
-    """Measured with 200 idle drivers; the thread ends with the last of them."""
+    """The pause was chosen by measuring 200 idle drivers; the thread ends with the last link."""
     watch = connection._Watch()
     watch._is_empty = pause = Pause(watch)  # type: ignore[assignment]
     link = Looked()
@@ -169,7 +169,7 @@ def test_rounds_have_a_pause_between_them() -> None:
 
 
 def test_the_pause_ends_with_the_last_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread is waited for by nobody and ends with the process; one serves all links."""
+    """A daemon thread serves all links, and the process does not wait for it to end."""
     started: list[Any] = []
 
     def thread(**options: Any) -> Any:
@@ -191,7 +191,7 @@ def test_the_pause_ends_with_the_last_link(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_liveness_hears_how_long_nobody_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While there is nothing to look at nobody is late."""
+    """Without links there is nothing to check, so the watch is not late."""
     watch = connection._Watch()
     monkeypatch.setattr(connection, "_WATCH", watch)
     watch._round_at = time.monotonic() - 100

@@ -1,4 +1,4 @@
-"""Calls at the same time, over one connection to the driver."""
+"""Simultaneous calls over one connection to the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT_ONCE = 8
 
 
 class Driver:
-    """A gRPC server whose Probe waits until `so_many` are in it; it knows who called."""
+    """A gRPC server whose Probe waits for `so_many` callers, and which records their peers."""
 
     def __init__(self, path: Path, credentials: grpc.ServerCredentials | None = None) -> None:
         self.path = path
@@ -81,7 +81,7 @@ def at_once(client: CsiClient, count: int) -> list[bool]:
 
 
 def connections(driver: Driver) -> int:
-    """Established at the driver's socket, by the kernel's table."""
+    """Return the number of connections to the driver's socket in the kernel's table."""
     lines = Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()
     found = [line.split() for line in lines if line.endswith(f" {driver.path}")]
     return sum(1 for fields in found if fields[5] == "03")  # SS_CONNECTED
@@ -94,7 +94,7 @@ def test_calls_at_the_same_time_share_one_connection(driver, client):
 
 
 def test_two_clients_of_one_driver_share_none(driver, client):
-    """P-009: nor the back-off of one that fails."""
+    """P-009: they do not share the backoff of one that fails either."""
     other = CsiClient(str(driver.path))
     assert other.wait_connected()
     assert connections(driver) == 2
@@ -113,7 +113,7 @@ def test_after_a_loss_calls_at_the_same_time_are_answered_again(driver, client):
     driver.start()
     wait_until(lambda: client.is_connected, 30, "the driver is there again")
     assert client.connection_losses == 1
-    driver.so_many = 2 * AT_ONCE  # all of them at once again
+    driver.so_many = 2 * AT_ONCE  # all of them at the same time again
     assert at_once(client, AT_ONCE) == [True] * AT_ONCE
     assert connections(driver) == 1
 
@@ -125,7 +125,7 @@ def test_a_closed_client_says_so(driver, client):
 
 
 def test_with_tls_too(tmp_path):
-    """A second one's loss would not be counted (P-003)."""
+    """The loss of a second connection would not be counted (P-003)."""
     make_ca(tmp_path, "ca")
     make_certificate(tmp_path, "ca", "driver", "localhost")
     pair = ((tmp_path / "driver.key").read_bytes(), (tmp_path / "driver.pem").read_bytes())

@@ -1,4 +1,4 @@
-"""The wire format: equal to the published CSI definitions, and to bytes made by hand."""
+"""The wire format equals the published CSI definitions and bytes made by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 CSI_12, CSI_13 = (
     set((HERE / f"csi_v1_{minor}_fields.txt").read_text().splitlines()) for minor in (12, 13)
 )
-# CSI 1.13 reserves the numbers of what it removed; drivers for 1.12 still use them.
+# CSI 1.13 reserves the numbers of the fields that it removed; drivers for 1.12 still use them.
 REUSED = {line for line in CSI_13 - CSI_12 if line.startswith("reserved ")}
 PUBLISHED = sorted((CSI_12 | CSI_13) - REUSED)
 
@@ -32,19 +32,19 @@ def our_file() -> descriptor_pb2.FileDescriptorProto:
 
 
 def test_definition_equals_the_published_one() -> None:
-    """Numbers, types, labels, oneofs, secret and alpha marks, enums, methods, options."""
+    """Numbers, types, labels, oneofs, secret and alpha marks, enums, methods and options match."""
     assert table(our_file()) == PUBLISHED
 
 
 def test_published_table_has_the_whole_standard() -> None:
-    """Guards the table itself against being cut short together with our file."""
+    """The table itself must not be truncated together with the file that it checks."""
     kinds = [line.split()[0] for line in PUBLISHED]
     assert (kinds.count("service"), kinds.count("method"), kinds.count("option")) == (5, 36, 7)
     assert sum(line.endswith("secret") or " secret " in line for line in PUBLISHED) == 22
 
 
 def test_only_what_1_13_removed_is_in_1_12_alone() -> None:
-    """VolumeCondition and its capabilities; their numbers mean nothing else in 1.13."""
+    """They are VolumeCondition and its capabilities; 1.13 does not reuse their numbers."""
     removed = {line.split()[1] for line in CSI_12 - CSI_13}
     assert removed
     assert all("volume_condition" in one.lower() or "VolumeCondition" in one for one in removed)
@@ -137,7 +137,7 @@ def test_drift_check_notices_a_changed_definition(tmp_path: Path) -> None:
 
 
 def test_every_message_and_enum_is_reexported() -> None:
-    """messages is the only door: nothing may stay behind it."""
+    """Callers import only from `messages`, so nothing may be missing there."""
     names = {*csi.DESCRIPTOR.message_types_by_name, *csi.DESCRIPTOR.enum_types_by_name}
     assert names | {"DESCRIPTOR", "csi_secret"} == set(csi.__all__)
     assert all(hasattr(csi, name) for name in csi.__all__)

@@ -72,7 +72,7 @@ def test_unknown_enum_number_is_shown_as_number() -> None:
 
 
 def test_a_line_of_the_log_has_its_fields_in_order_and_letters_as_they_are() -> None:
-    """People search logs for what they see; the same request is the same line."""
+    """Users search logs for what they see, and the same request must give the same line."""
     request = csi.CreateVolumeRequest(
         name="größe", parameters={"z": "1", "a": "2"}, secrets={"p": "x"}
     )
@@ -84,7 +84,7 @@ def test_a_line_of_the_log_has_its_fields_in_order_and_letters_as_they_are() -> 
 
 
 def test_secrets_are_found_among_everything_else() -> None:
-    """Fields of every shape stand around them: text, maps, lists, messages, numbers."""
+    """The request has other fields of every shape: text, maps, lists, messages, numbers."""
     request = csi.CreateVolumeRequest(
         name="pvc-1",
         capacity_range=csi.CapacityRange(required_bytes=1),

@@ -1,4 +1,4 @@
-"""The registration socket as its owner sees it."""
+"""The registration socket from its owner's point of view."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 
 def test_a_socket_that_was_removed_is_not_in_place(tmp_path: Path) -> None:
-    """NR-014: so that a stop does not take away, or stumble over, what it did not put there."""
+    """NR-014: a stop must not remove, or fail on, a socket that it did not create."""
     server = RegistrationServer(tmp_path / "reg.sock", "d", "/csi.sock", lambda *_: None)
     assert not server.is_in_place()
     server.start()
@@ -48,7 +48,7 @@ def test_a_stop_takes_away_what_it_put_there_and_nothing_else(tmp_path: Path) ->
 
 
 def test_a_name_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
-    """NRT-026: the hidden name beside it is shorter; nobody could reach the long one."""
+    """NRT-026: the hidden name next to it is shorter, but no client could use the long one."""
     server = RegistrationServer(tmp_path / ("n" * 108), "d", "/csi.sock", lambda *_: None)
     with pytest.raises(RegistrationError, match="longer than 107 bytes"):
         server.start()
@@ -56,7 +56,7 @@ def test_a_name_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
 
 
 def test_nr010_the_kubelet_asks_and_tells_the_outcome(tmp_path: Path) -> None:
-    """NR-010: type, name, endpoint, versions; then whether it worked. Only the owner may ask."""
+    """NR-010: it returns type, name, endpoint and versions; only the owner may connect."""
     told: list[Any] = []
     server = RegistrationServer(
         tmp_path / "reg.sock", "d", "/csi.sock", lambda *status: told.append(status)
@@ -84,7 +84,7 @@ def test_nr010_the_kubelet_asks_and_tells_the_outcome(tmp_path: Path) -> None:
 
 
 def test_a_stopped_server_answers_nobody(tmp_path: Path) -> None:
-    """Also not under another name of its socket."""
+    """This also applies to another hard link of its socket."""
     server = RegistrationServer(tmp_path / "reg.sock", "d", "/csi.sock", lambda *_: None)
     server.start()
     os.link(server.path, tmp_path / "other")
@@ -97,7 +97,7 @@ def test_a_stopped_server_answers_nobody(tmp_path: Path) -> None:
 def test_a_socket_that_cannot_be_shown_is_served_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends with the error; nobody may find it half there."""
+    """The process ends with the error, and no client may find a half-started server."""
     server = RegistrationServer(tmp_path / "reg.sock", "d", "/csi.sock", lambda *_: None)
 
     def fail(_path: Path, _target: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_socket_that_cannot_be_shown_is_served_no_more(
 
 
 def test_the_hidden_name_may_be_the_longer_one(tmp_path: Path) -> None:
-    """NRT-026: both have to be short enough, and it says so."""
+    """NRT-026: both names have to be short enough, and the error mentions this."""
     folder = tmp_path / ("n" * (107 - len(os.fsencode(tmp_path)) - 3))
     folder.mkdir()
     server = RegistrationServer(folder / "s", "d", "/csi.sock", lambda *_: None)
@@ -129,7 +129,7 @@ def test_the_hidden_name_may_be_the_longer_one(tmp_path: Path) -> None:
 
 
 def test_nr013_only_a_socket_of_an_earlier_life_is_replaced(tmp_path: Path) -> None:
-    """NR-013: anything else stays, and is an error."""
+    """NR-013: any other file stays and is an error."""
     path = tmp_path / "reg.sock"
     path.write_text("mine")
     server = RegistrationServer(path, "d", "/csi.sock", lambda *_: None)
@@ -153,7 +153,7 @@ def test_a_socket_that_goes_while_it_is_removed_is_no_error(tmp_path: Path) -> N
 
 
 def test_nr040_each_question_has_a_connection_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NR-040: and closes it, whatever came of it."""
+    """NR-040: each request also closes its connection, whatever the outcome."""
     closed: list[int] = []
 
     def call(*_: Any, **__: Any) -> None:

@@ -120,7 +120,7 @@ def test_no_spelling_survives(secret: str, text: str, leak: str) -> None:
     ),
 )
 def test_no_random_secret_survives(secret: str, before: str, after: str, spell) -> None:
-    """Whatever stands around it, and whatever the secret is made of."""
+    """This holds for any secret and any surrounding text."""
     echoed = spell(secret)
     assume(echoed not in before and echoed not in after)
     assert echoed not in scrub(f"{before} {echoed} {after}", request(password=secret))
@@ -136,7 +136,7 @@ def test_texts_without_secrets_stay(text: str) -> None:
 
 
 def test_scrub_takes_longer_secrets_first() -> None:
-    """Otherwise the shorter one would tear the longer apart and show its rest."""
+    """Otherwise replacing the shorter one would leave the rest of the longer one visible."""
     request = csi.DeleteVolumeRequest(secrets={"a": "hunter2", "b": "hunter2-and-more"})
     text = "login hunter2-and-more / hunter2 failed"
     assert scrub(text, request) == f"login {STRIPPED} / {STRIPPED} failed"
@@ -157,7 +157,7 @@ def test_scrub_leaves_trivial_values() -> None:
     ],
 )
 def test_scrub_knows_encoded_secrets(echoed: str) -> None:
-    """As an authorization header or an address would show them."""
+    """They may be encoded as in an authorization header or in a URL."""
     request = csi.DeleteVolumeRequest(secrets={"a": "hunter?~2", "b": "hunter?~2!"})
     assert scrub(f"login {echoed} failed", request) == f"login {STRIPPED} failed"
 
@@ -189,7 +189,7 @@ def test_scrub_knows_encoded_secrets(echoed: str) -> None:
     ],
 )
 def test_how_much_of_a_text_goes(secret: str, text: str, shown: str) -> None:
-    """All of the secret, and no more: a torn text tells a user nothing."""
+    """All of the secret is removed and nothing else, so that the text stays readable."""
     assert scrub(text, request(password=secret)) == shown
 
 
@@ -201,7 +201,7 @@ def test_documents_in_documents_are_looked_into_five_deep() -> None:
         assert ("the-password" in set(_pieces(text, 0))) is (depth <= 5)
 
 
-# What is left is decoded (SEC2-6).
+# The remaining text is decoded (SEC2-6).
 
 HARD = "S3cr\"t/Pa$$w0rd's-<end>"
 SPELLINGS = {
@@ -237,7 +237,7 @@ SPELLINGS = {
 @pytest.mark.parametrize("secret", [HARD, "correct-horse-battery", "ключ-от-хранилища"])
 @pytest.mark.parametrize("spell", SPELLINGS.values(), ids=SPELLINGS)
 def test_no_decoding_finds_a_secret(spell, secret: str) -> None:
-    """Whole or in a sentence: it is replaced, or nothing is shown."""
+    """In a sentence or alone, the secret is replaced, or the text is hidden."""
     echoed = spell(secret)
     text = scrub(f"login as {echoed} refused", request(password=secret))
     assert text == UNSURE or (STRIPPED in text and echoed not in text)
@@ -252,18 +252,18 @@ def test_no_decoding_finds_a_secret(spell, secret: str) -> None:
     ],
 )
 def test_texts_without_a_secret_are_shown_as_they_are(text: str) -> None:
-    """Beside a password, and beside the key file of a cloud."""
+    """The request holds a password and the key file of a cloud."""
     words = random.Random(1)
     lines = ("".join(words.choices(string.ascii_letters, k=64)) for _ in range(26))
     key = {"type": "service", "private_key": "\n".join(lines), "id": "31415926"}
     assert scrub(text, request(password=PASSWORD, key=json.dumps(key))) == text
 
 
-# Bounds: both sides choose what they write.
+# Limits: drivers choose the texts, and users choose the secrets.
 
 
 def steps(text: str, request) -> int:
-    """Calls of functions that one `scrub` takes, Python's own among them."""
+    """Return the number of function calls of one `scrub`, including Python's built-ins."""
     count = 0
 
     def profile(_frame, event, _argument):
@@ -289,7 +289,7 @@ LONG_TEXT = " ".join(words(12, 16 * 1024))
 
 
 def test_too_many_secrets_hide_the_text_unread(monkeypatch) -> None:
-    """By their size they are not even split; by their number no search begins."""
+    """If they are too large they are not split, and if they are too many no search begins."""
     many = "\n".join(words(5, MAX_SECRETS - 100))
     monkeypatch.setattr(scrubbing, "_scrubbed", None)
     assert scrub(LONG_TEXT, request(a=many)) == TOO_MUCH
@@ -308,7 +308,7 @@ def test_a_long_text_is_cut_before_anything_is_looked_for(monkeypatch) -> None:
 @pytest.mark.parametrize("length", [5, 12, 40, 64])
 @pytest.mark.parametrize("kind", ["other words", "the secret's words", "the same letter"])
 def test_an_error_costs_a_bounded_number_of_steps(kind: str, length: int) -> None:
-    """The most that is looked for, in texts of 16 KiB and of 900 KiB."""
+    """The largest number of secrets is searched, in texts of 16 KiB and of 900 KiB."""
     secret = words(length, MAX_SECRETS // 5)[: MAX_PIECES - 10]
     found = {
         "other words": LONG_TEXT,
@@ -323,5 +323,5 @@ def test_an_error_costs_a_bounded_number_of_steps(kind: str, length: int) -> Non
 
 
 def test_a_secret_that_is_a_deep_document_harms_nobody() -> None:
-    """Lists in lists, as deep as they go."""
+    """The secret consists of nested lists, as deep as possible."""
     assert scrub("refused", request(a="[" * 16_000)) == "refused"

@@ -1,4 +1,4 @@
-"""Why does TLS to a driver fail? Judged by what the server does after the handshake."""
+"""Why TLS to a driver fails, judged by what the server does after the handshake."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs t
 def test_a_server_that_goes_on_after_the_handshake_has_no_trouble_with_tls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, found: str
 ) -> None:
-    """gRPC's servers refuse a client without a certificate by hanging up, without a reason.
+    """gRPC servers refuse a client without a certificate by closing the connection silently.
 
-    What gRPC accepts is accepted: the authority of `make_ca` is none to Python 3.13.
+    What gRPC accepts is accepted: Python 3.13 would reject the authority of `make_ca`.
     """
     made = ssl.create_default_context
 
@@ -79,7 +79,7 @@ def test_a_server_that_goes_on_after_the_handshake_has_no_trouble_with_tls(
 def test_the_own_certificate_is_judged_without_the_driver(
     tmp_path: Path, certificate: str, key: str, found: str
 ) -> None:
-    """gRPC's servers refuse it without a reason."""
+    """gRPC servers refuse a bad client certificate without a reason."""
     make_ca(tmp_path, "ca")
     make_certificate(tmp_path, "ca", "fleet", "fleet.example.org")
     make_certificate(tmp_path, "ca", "old", "fleet.example.org", days=0)
@@ -89,7 +89,7 @@ def test_the_own_certificate_is_judged_without_the_driver(
 
 
 class Handshake:
-    """The context of a handshake, the socket, and what is read from it; `ends` may be raised."""
+    """A fake TLS context, socket and connection in one; `ends` is what a read returns or raises."""
 
     verify_flags = 0
 
@@ -133,7 +133,7 @@ def not_verified(message: str) -> ssl.SSLCertVerificationError:
     return error
 
 
-# What stands for "it is about our certificate".
+# A placeholder for a message about csi-fleet's own certificate.
 OURS = "ours"
 
 
@@ -168,7 +168,7 @@ def test_each_end_of_a_handshake_has_its_words(
     has_certificate: bool,
     name: str | None,
 ) -> None:
-    """One line for an operator; the client's certificate is used where there is one."""
+    """An operator gets one line; the client's certificate is used if there is one."""
     handshake, own = Handshake(ends), []
     monkeypatch.setattr(tlscheck.ssl, "create_default_context", lambda **_: handshake)
     monkeypatch.setattr(tlscheck.socket, "create_connection", lambda *_: handshake)
@@ -185,7 +185,7 @@ def test_each_end_of_a_handshake_has_its_words(
 def test_a_certificate_of_ours_that_is_no_good_is_told_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without a connection; a certificate without its key is not judged by itself."""
+    """No connection is made; a certificate without its key is not checked on its own."""
     monkeypatch.setattr(tlscheck, "own_certificate_trouble", lambda *_: EXPIRED)
     monkeypatch.setattr(
         tlscheck.socket, "create_connection", lambda *_: pytest.fail("nobody is asked")

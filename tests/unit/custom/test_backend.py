@@ -1,4 +1,4 @@
-"""A plug-in behind the engine, in memory: what the real API server cannot show quickly."""
+"""A plug-in behind the engine, in memory: cases that a real API server cannot show quickly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORBIDDEN = ForbiddenError(403, "Forbidden", "no")
 
 
 class Plugin:
-    """Answers come from a list; the last one stays."""
+    """A plug-in whose answers come from a list; the last one is repeated."""
 
     name = NAME
     options = Options()
@@ -82,7 +82,7 @@ def world_of(plugin, **class_fields):
 
 
 def test_the_options_are_copies_with_the_name_and_the_node():
-    """L-100, C-018: and what the plug-in changes in them has no effect."""
+    """L-100, C-018: changes that the plug-in makes to them have no effect."""
     plugin = Plugin()
     world = world_of(plugin, parameters={"type": "fast"})
     claim = world.add_claim(annotations={ANN_SELECTED_NODE: "n1"})
@@ -142,7 +142,7 @@ STATES = [
 
 @pytest.mark.parametrize(("answer", "event", "action", "stage"), STATES)
 def test_every_end_of_provision(answer, event, action, stage):
-    """L-050, L-101: event, key and what is remembered."""
+    """L-050, L-101: each answer has its event, its outcome and its recorded stage."""
     world = world_of(Plugin(answer))
     outcome = world.claim_pass(world.add_claim())
     assert outcome.action is action
@@ -177,7 +177,7 @@ def test_c044_invalid_argument_waits_the_longest_interval():
 
 @pytest.mark.parametrize("add_finalizer", [False, True])
 def test_c021_c022_finalizer_only_when_asked_and_once(add_finalizer):
-    """Others of the plug-in stay."""
+    """The plug-in's own finalizers stay."""
     plugin = Plugin(result("pvc-u1", finalizers=["example.com/x"]), add_finalizer=add_finalizer)
     world = world_of(plugin)
     world.claim_pass(world.add_claim())
@@ -186,7 +186,7 @@ def test_c021_c022_finalizer_only_when_asked_and_once(add_finalizer):
 
 
 def test_thresholds_hold_for_failures_but_not_for_saving():
-    """L-016, G8: a volume that exists is saved for as long as it takes."""
+    """L-016, G8: saving a volume that exists is retried without limit."""
     plugin = Plugin(failed_provision_threshold=3, failed_delete_threshold=5)
     world = world_of(plugin)
     backend = world.driver.backend
@@ -212,7 +212,7 @@ def backoff_world(**fields):
 
 
 def test_c054_backoff_store_deletes_after_its_tries():
-    """L-081: no back-off step while it tries, one event, then the claim starts anew."""
+    """L-081: the attempts count no failure and cause one event; then the claim starts over."""
     plugin, world = backoff_world()
     claim = world.add_claim()
     world.kube.fail["create_volume"] = [FORBIDDEN] * 3
@@ -294,7 +294,7 @@ def test_a_deletion_that_does_not_work(error, reason, events):
 
 
 def test_a_slow_call_is_remembered_outside_of_redis(monkeypatch):
-    """M-010: after two seconds; here at once."""
+    """M-010: this happens after two seconds, or at once in this test."""
     monkeypatch.setattr("workers.custom.attempt.SLOW_AFTER_SECONDS", 0.0)
     plugin = Plugin()
     world = world_of(plugin)
@@ -322,7 +322,7 @@ def test_a_slow_call_is_remembered_outside_of_redis(monkeypatch):
 
 
 def test_additional_names_are_answered_to():
-    """C-006, L-026; the PV carries the class's name."""
+    """C-006, L-026: the PV carries the class's name."""
     plugin = Plugin(additional_names=("old.example.com/x",))
     world = world_of(plugin, provisioner="old.example.com/x")
     claim = world.add_claim(

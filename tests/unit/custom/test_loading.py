@@ -1,4 +1,4 @@
-"""Where plug-ins come from."""
+"""Where plug-ins are loaded from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a plug-in answers or changes: it is told and retried, and nothing of ours is touched."""
+"""Unexpected answers and changes of a plug-in are reported and retried, and harm nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class OddMessageError(Exception):
 
 
 class WordlessError(ProvisionError):
-    def __init__(self):  # without the fields of its base
+    def __init__(self):  # omits the fields of its base
         Exception.__init__(self, "x")
 
 
@@ -36,12 +36,12 @@ ODD = {
     "state is text": ProvisionError("x", "finished"),
     "no fields at all": WordlessError(),
 }
-FINAL = {"message is a number"}  # its state says so
+FINAL = {"message is a number"}  # its state is final
 
 
 @pytest.mark.parametrize("name", list(ODD))
 def test_an_odd_answer_of_provision_is_told_and_retried(name):
-    """L-101: it says nothing about the storage, so it counts as BACKGROUND."""
+    """L-101: the answer says nothing about the storage, so it counts as BACKGROUND."""
     world = world_of(Plugin(ODD[name]))
     outcome = world.claim_pass(world.add_claim())
     assert outcome.action is Action.RETRY

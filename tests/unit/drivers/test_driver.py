@@ -13,7 +13,7 @@ from workers.errors import ConfigError
 
 
 class Client:
-    """Each attribute is the planned answer; an exception is raised."""
+    """A client whose attributes hold the planned answers; exceptions are raised."""
 
     def __init__(self, **answers):
         self.answers = {
@@ -35,7 +35,7 @@ class Client:
 
 
 def test_t190_probe_is_repeated_until_ready():
-    """P-004: not ready, a timeout, ready."""
+    """P-004: the answers are not ready, a timeout, and ready."""
     said = []
     client = Client(probe=[False, CsiError(4, "context deadline exceeded"), True])
     wait_ready(client, said.append, tick_seconds=0)
@@ -75,7 +75,7 @@ def test_t191_any_other_probe_error_ends_the_start(code):
     ],
 )
 def test_t192_a_failed_handshake_is_fatal(answers, text):
-    """P-005, P-006, F-014."""
+    """P-005, P-006, F-014: the process exits with code 255."""
     with pytest.raises(ConfigError) as caught:
         handshake(Client(**answers), Settings())
     assert str(caught.value) == text
@@ -85,7 +85,7 @@ def test_t192_a_failed_handshake_is_fatal(answers, text):
 @pytest.mark.parametrize("name", ["attacher", "resizer", "snapshotter"])
 @pytest.mark.parametrize("call", ["plugin_info", "controller_capabilities"])
 def test_a003_the_other_sidecars_end_with_1(name, call):
-    """A-003, R-003, SNS-110: no fatal log line as csi-provisioner's, a plain exit."""
+    """A-003, R-003, SNS-110: a plain exit without the fatal log line of csi-provisioner."""
     with pytest.raises(ConfigError) as caught:
         handshake(Client(**{call: [CsiError(13, "boom")]}), Settings(chosen=(name,)))
     assert caught.value.exit_code == 1
@@ -100,7 +100,7 @@ def test_a_good_handshake_names_the_driver():
 
 
 def test_c140_a_driver_that_never_comes_ends_the_start(tmp_path, monkeypatch):
-    """F-011: 30 s, then one line and exit code 1."""
+    """F-011: after 30 s there is one line of output and exit code 1."""
     assert fleet.CONNECT_TIMEOUT_SECONDS == 30
     monkeypatch.setattr(fleet, "CONNECT_TIMEOUT_SECONDS", 0.2)
     served = fleet.Fleet(Settings())
@@ -113,7 +113,7 @@ def test_c140_a_driver_that_never_comes_ends_the_start(tmp_path, monkeypatch):
 
 
 def test_c140_a_driver_that_is_not_ready_for_a_minute_is_waited_for():
-    """F-012: one Probe a second, for ever."""
+    """F-012: one Probe is sent per second, for ever."""
     said = []
     wait_ready(Client(probe=[False] * 60 + [True]), said.append, tick_seconds=0)
     assert said == ["CSI driver is not ready"] * 60

@@ -1,4 +1,4 @@
-"""The drivers file: what it may say, and the one line for each mistake."""
+"""The drivers file: its valid content, and the one-line error for each mistake."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_least_that_is_needed():
 
 
 def lane_limits(spec, kind):
-    """What a worker declares for a lane: the file's limits over the controllers' own."""
+    """Return a worker's limits for a driver queue: the file's override the controllers' own."""
     driver = SimpleNamespace(settings=spec.settings(Settings()))
     defaults = {**PROVISIONER.limits(driver), **CAPACITY.limits(driver)}
     return spec.lane_limits(catalogue.kinds()[kind], defaults[kind])
@@ -81,7 +81,7 @@ def test_serial_of_the_defaults_can_be_taken_back():
 
 
 def test_one_call_at_a_time_is_held_for_the_longest_call():
-    """A dead worker's call may go on so long; other limits are handed over at once."""
+    """A dead worker's call may run that long; other limits are handed over at once."""
     serial = one(
         "  limits: {serial: true}\n  timeouts: {create: 20s}\n"
         "  classes: {slow: {timeouts: {create: 1m}}}\n"
@@ -99,7 +99,7 @@ OWN_TIMEOUTS = [
 
 @pytest.mark.parametrize("name", OWN_TIMEOUTS)
 def test_the_longest_call_may_be_of_any_controller(name):
-    """Else its pass is given back, and the process begun again, before the call is over."""
+    """Otherwise its key would be released, and the process restarted, before the call ends."""
     arguments = ["--drivers-file=/x", "--redis-url=redis://r", "--controllers=all"]
     base = parse_arguments("worker", arguments, {})
     spec = one(f"  controllers: {{{name}: {{flags: {{timeout: 1h}}}}}}\n")
@@ -131,7 +131,7 @@ def test_tls_files_are_beside_the_drivers_file(tmp_path):
 def test_sec3_secrets_go_over_a_network_only_if_both_sides_prove_who_they_are(
     tmp_path, endpoint, tls
 ):
-    """Whoever may write the file could else have the secrets of every class sent to himself."""
+    """Otherwise anyone who can write the file could have all classes' secrets sent to himself."""
     (tmp_path / "ca.pem").touch()
     entry = f"name: a, endpoint: '{endpoint}'{tls}"
     with pytest.raises(
@@ -206,7 +206,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("content", "expected"), MISTAKES)
 def test_a_mistake_is_told_in_one_line(content, expected, tmp_path):
-    """The text names the file; an operator finds the place without reading ours."""
+    """The text names the file, so an operator finds the place without reading csi-fleet's code."""
     if "unix socket" in expected and "ca.pem" in content:
         (tmp_path / "ca.pem").touch()
     file = tmp_path / "drivers.yaml"
@@ -239,7 +239,7 @@ def test_limit_for_each_node():
     ],
 )
 def test_mr012_lane_of_two_operations_that_are_limited_each(limits, expected):
-    """MR-012: as wide as the widest; the narrower one has places of its own in it."""
+    """MR-012: the queue is as wide as the wider operation; the narrower one has its own limit."""
     spec = one(f"  limits: {limits}\n")
     assert spec.lane_limits(catalogue.kinds()["changes"], 10) == expected
 

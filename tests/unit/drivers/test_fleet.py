@@ -28,7 +28,7 @@ def specs(*endpoints, **changed):
 
 
 def test_one_unusable_endpoint_changes_nothing(fleet, tmp_path):
-    """The last good set stays whole, also where the new set would have dropped a driver."""
+    """The last good set stays complete, even if the new set would have dropped a driver."""
     fleet.apply(specs("/a", "/b"))
     before = dict(fleet._links)
     lost = TlsFiles(tmp_path / "missing.pem")
@@ -50,7 +50,7 @@ def test_endpoints_may_be_exchanged(fleet):
 
 
 def test_a_longer_time_out_of_a_class_counts_at_once(fleet):
-    """It needs no new connection; a pass must not end before the call that it allows."""
+    """It needs no new connection; a reconcile must not end before the call that it allows."""
     fleet.apply(specs("/a"))
     before = fleet.longest_call()
     (link,) = fleet._links.values()
@@ -67,7 +67,7 @@ def test_a_socket_given_beside_the_file_is_no_driver_of_the_file(fleet):
 
 
 def test_connections_tell_of_drivers_that_never_answered_and_of_no_dropped_ones(fleet):
-    """Else a wrong endpoint raises no alert, and a driver that is gone for good raises one."""
+    """Otherwise a wrong endpoint raises no alert, and a driver that was removed raises one."""
     fleet.apply(specs("/a", "/b"))
     assert fleet.connections() == {"d/a": False, "d/b": False}
     fleet.apply(specs("/a"))
@@ -76,7 +76,7 @@ def test_connections_tell_of_drivers_that_never_answered_and_of_no_dropped_ones(
 
 @pytest.mark.parametrize(("lost", "is_told"), [(0, False), (1, True)], ids=["limits", "loss"])
 def test_only_a_connection_that_was_lost_is_back(fleet, monkeypatch, lost, is_told):
-    """New limits lead to a handshake over the same connection."""
+    """New limits cause a handshake over the same connection."""
     told = []
     monkeypatch.setattr("workers.drivers.fleet._log.warning", lambda text, **_: told.append(text))
     monkeypatch.setattr(fleet, "announce", lambda *_: None)
@@ -92,7 +92,7 @@ def test_only_a_connection_that_was_lost_is_back(fleet, monkeypatch, lost, is_to
 
 
 def test_a_word_about_the_replica_that_was_left_meanwhile_counts_for_no_other(fleet):
-    """A thread that seeks another replica moves while Redis answers."""
+    """A thread that looks for another replica may switch while Redis answers."""
     spec = DriverSpec("two", "csi.svc:1", is_one_replica=True)
     fleet.apply({"two": spec})
     (link,) = fleet._links.values()

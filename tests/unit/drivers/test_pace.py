@@ -1,4 +1,4 @@
-"""What a failed call means for the calls to come."""
+"""How a failed call affects later calls."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ HALVED = [("throttle", "claims|d")]
 def test_only_words_of_throttling_mean_more_than_their_own_call(
     pace, lanes, operation, error, told
 ):
-    """BUG-9: one storage of several fails. COR-3: words about one volume or place are just that."""
+    """BUG-9: one storage of several fails. COR-3: texts about one volume or place mean only it."""
     for _ in range(20):
         pace.failed(operation, error)
     assert lanes.told == told * 20
@@ -88,7 +88,7 @@ def test_seats_are_held_when_the_last_is_taken_and_freed_again():
     with seats.seat("d"), seats.seat("e"):
         with seats.seat("d"):
             assert told == [("d", True)]
-            with seats.seat("d"):  # fetched a moment too late
+            with seats.seat("d"):  # fetched just before the hold
                 assert seats.taken("d") == 3
             assert told == [("d", True)]
         assert told == [("d", True), ("d", False)]
@@ -96,7 +96,7 @@ def test_seats_are_held_when_the_last_is_taken_and_freed_again():
 
 
 def test_calls_with_a_rate_ask_for_their_turn(pace, lanes):
-    """Others cost no round trip."""
+    """Other calls cost no round trip."""
     pace.paced = frozenset({"delete"})
     pace.wait_turn("create")
     pace.wait_turn("delete")
@@ -126,12 +126,12 @@ def test_a_driver_with_all_threads_shares_with_nobody():
     told = []
     seats = Seats(lambda _: 4, lambda *change: told.append(change), threads=4)
     with seats.seat("d"), seats.seat("d"), seats.seat("d"), seats.seat("d"):
-        assert told == []  # without a free thread nothing is fetched anyhow
+        assert told == []  # without a free thread nothing is fetched anyway
     assert told == []
 
 
 class Limited:
-    """Seats of eight threads, whose limits change; `held` is what is not fetched."""
+    """Slots of eight threads, whose limits change; `held` lists what is not fetched."""
 
     def __init__(self, **limits):
         self.limits, self.held = limits, set()
@@ -155,7 +155,7 @@ def test_a_driver_that_is_alone_now_is_held_no_more_though_none_of_its_calls_end
 
 
 def test_a_second_driver_comes_while_the_first_has_all_threads():
-    """The first of them to leave is not replaced."""
+    """The first call that ends is not replaced."""
     world = Limited(a=8)
     with ExitStack() as inside:
         for _ in range(7):

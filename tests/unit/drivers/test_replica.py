@@ -1,4 +1,4 @@
-"""Which replica this process connects to, and when it may call it."""
+"""Which replica this process connects to, and when it is allowed to call it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_calls_are_made_only_while_redis_counts_the_process_as_connected():
 
 
 def test_the_hold_counts_from_the_answer_and_the_word_from_the_question():
-    """Redis counted both somewhere between."""
+    """Redis counted both from some moment in between."""
     world = World()
     asked, answered = world.now, world.now + 10
     world.now = answered
@@ -86,7 +86,7 @@ def test_the_hold_counts_from_the_answer_and_the_word_from_the_question():
 
 
 def test_an_answer_about_another_replica_admits_no_call():
-    """The connection moved on while Redis answered."""
+    """The connection moved to another replica while Redis answered."""
     world = World("a", "b", address="a")
     world.replica.revoke()
     world.replica.address = "b"

@@ -1,4 +1,4 @@
-"""One process around the frame of passes: a queue in memory that gives leases, a driver `d`."""
+"""One process around the frame: an in-memory queue that hands out leases, and a driver `d`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = (
     Kind("bindings", "t", "loose-queue", has_driver=False),
 )
 SPEC = Spec("one", "", KINDS, (), dict, part_of="whole")
-# Nothing of the key has failed (G5).
+# The release does not count as a failure of the key (G5).
 NOT_BEGUN = ("release", {"delay_seconds": AWAY_SECONDS, "count": False})
 
 
@@ -33,9 +33,9 @@ def lease_of(key=WORK):
 
 
 class Queue:
-    """Gives its `due` leases and notes what becomes of them.
+    """A queue that hands out the leases in `due` and records how each lease ends.
 
-    `broken` is raised at the end of a lease, `refused` by `take` or `enter`, by their names.
+    `broken` is raised when a lease ends. `refused` maps `take` and `enter` to the error they raise.
     """
 
     def __init__(self):
@@ -79,7 +79,7 @@ class Queue:
 
 
 class World:
-    """One process with one driver, `d`, and a controller of the test's own."""
+    """One process with one driver, `d`, and a controller that the test supplies."""
 
     def __init__(self):
         self.queue, self.seen, self.shown = Queue(), [], []
@@ -102,12 +102,12 @@ class World:
         yield outcomes.append
 
     def run(self, outcome, key=WORK, *others):
-        """A wake-up while these keys are due; an exception is raised in each pass."""
+        """Wake a thread while these keys are due; each reconcile returns or raises `outcome`."""
         self.queue.due = [lease_of(one) for one in (key, *others)]
         return self.wake(outcome, place_of(key.driver, key.kind))
 
     def wake(self, outcome, place):
-        """A wake-up; what became of the leases."""
+        """Wake a thread and return how each lease ended."""
 
         def sync(context, driver, key, lease):
             self.seen.append((driver, CURRENT.get()))

@@ -1,6 +1,6 @@
-"""A pass changes the world through `context.effects` alone (STR-6).
+"""A reconcile changes the world only through `context.effects` (STR-6).
 
-That the API server is written by nothing else is mypy's to say: `Context.kube` only reads.
+mypy ensures that nothing else writes to the API server: `Context.kube` can only read.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ FILES = sorted(
     for folder in ("workers/controllers", "workers/custom")
     for path in (ROOT / folder).rglob("*.py")
 )
-# What reads the driver itself: `effects.client(driver)`, and the driver's own record.
+# Code that reads the driver itself uses `effects.client(driver)` or the driver's own record.
 ENTRANCES = {"client", "events", "steps"}
 HOLDERS = {"driver", "_driver", "context", "_context", "runtime"}
 
 
 def named(node: ast.AST) -> str:
-    """The last word of what an attribute is asked of."""
+    """Return the last name of the expression that the attribute belongs to."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -30,7 +30,7 @@ def named(node: ast.AST) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_controller_goes_past_the_port(path):
-    """`driver.client`, `context.events`, `context.steps`: what the port stands before."""
+    """No controller bypasses the port with `driver.client`, `context.events` or `context.steps`."""
     past = [
         f"{path.name}:{node.lineno}"
         for node in ast.walk(ast.parse(path.read_text()))

@@ -1,4 +1,4 @@
-"""Rules of one Lease about an exact moment, a count, or what people read (F-018, F-020)."""
+"""Rules of one Lease about exact moments, counts and log messages (F-018, F-020)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def clock():
 
 
 def reads_of(leases):
-    """Counts the reads from here on."""
+    """Record every read of a Lease from now on."""
     reads, real = [], leases.get
     leases.get = lambda *args, **named: reads.append(1) or real(*args, **named)
     return reads
@@ -29,7 +29,7 @@ def reads_of(leases):
 
 @pytest.mark.parametrize(("seconds", "reads"), [(15, 0), (15.1, 1)])
 def test_a_holder_reads_first_once_its_lease_may_be_another_s(leases, clock, seconds, reads):
-    """client-go writes unread for as long as the Lease lasts, the last moment included."""
+    """As client-go does, it writes without a read until the Lease expires, last moment included."""
     election = elect(leases, clock)
     election.step()
     seen = reads_of(leases)
@@ -38,7 +38,7 @@ def test_a_holder_reads_first_once_its_lease_may_be_another_s(leases, clock, sec
 
 
 def test_nothing_is_fresh_before_the_first_look(leases, clock):
-    """What was never looked at must not be told to the others."""
+    """A standing that was never checked must not be reported to the peers."""
     election = elect(leases, clock)
     assert not election.is_fresh
     election.step()
@@ -46,7 +46,7 @@ def test_nothing_is_fresh_before_the_first_look(leases, clock):
 
 
 def test_only_a_change_of_the_holder_counts_as_a_transition(leases, clock):
-    """As client-go writes it: renewals keep count and moment, read or unread; labels stay."""
+    """As in client-go, a renewal, with or without a read, keeps count, acquire time and labels."""
     first, second = elect(leases, clock), elect(leases, clock, us("2"))
 
     def written():
@@ -69,7 +69,7 @@ def test_only_a_change_of_the_holder_counts_as_a_transition(leases, clock):
 
 @pytest.mark.parametrize(("duration", "lasts"), [(60, 60), (5, 5), (None, 15)])
 def test_a_stranger_s_lease_lasts_as_long_as_it_says(leases, clock, duration, lasts):
-    """M-020: its own duration counts; ours only where it says none."""
+    """M-020: the holder's own duration counts; csi-fleet's applies where the Lease names none."""
     leases.foreign("go-host", "t1")
     leases.lease["spec"]["leaseDurationSeconds"] = duration
     election = elect(leases, clock)
@@ -86,7 +86,7 @@ def test_a_stranger_s_lease_lasts_as_long_as_it_says(leases, clock, duration, la
     ],
 )
 def test_a_fellow_stands_by_while_a_renewal_lasts_until_its_next_look(leases, clock, age, standing):
-    """COR-6: the latest look is 1.2 periods away; 0.9 of the duration are used."""
+    """COR-6: the latest next check is 1.2 periods away, and 0.9 of the duration has been used."""
     settings = replace(SETTINGS, lease_duration_seconds=20, retry_period_seconds=2.5)
     first, second = (Election(leases, "d", us(n), settings, clock=clock, now=clock) for n in "12")
     first.step()
@@ -97,7 +97,7 @@ def test_a_fellow_stands_by_while_a_renewal_lasts_until_its_next_look(leases, cl
 
 
 def test_what_becomes_of_a_lease_is_told_once(leases, clock, caplog):
-    """Taken, and not known any more; a renewal is no news, nor what was never known."""
+    """Acquiring and losing it are logged once; a renewal, or a Lease never known, is not logged."""
     taken = "acquired the Lease"
     lost = "could not renew the Lease, so this worker stops the work that requires it"
     election = elect(leases, clock)
@@ -117,7 +117,7 @@ def test_what_becomes_of_a_lease_is_told_once(leases, clock, caplog):
 
 
 def test_a_lease_that_was_never_known_is_told_again_and_again(leases, clock, caplog):
-    """A worker that may not read its Lease does nothing, and nobody else says why."""
+    """No other log explains why a worker that is not allowed to read its Lease does nothing."""
     election = elect(leases, clock)
     leases.is_away = True
     for _ in range(7):
@@ -128,7 +128,7 @@ def test_a_lease_that_was_never_known_is_told_again_and_again(leases, clock, cap
 
 
 def test_a_lease_that_was_given_back_is_read_before_it_is_taken_again(leases, clock):
-    """F-018: what was written last is not ours any more."""
+    """F-018: what this worker last wrote is no longer its own."""
     election = elect(leases, clock)
     election.step()
     election.release()

@@ -1,6 +1,6 @@
-"""Workers of one Redis whose name changes, of several, and one that hears nothing of its own.
+"""Workers of one Redis whose name changes, of several Redis, and of one that does not answer.
 
-Whoever is healthy works, and nobody stops a fellow for longer than it takes to hear the new name.
+A healthy worker keeps working, and none pauses a peer for longer than the new name takes to arrive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONG = replace(
 
 
 class TimedLanes:
-    """Pauses as in Redis: they end by themselves."""
+    """Pauses as in Redis: each expires at its own time."""
 
     def __init__(self, clock):
         self.clock, self.until = clock, {}
@@ -50,7 +50,7 @@ class TimedLanes:
 
 
 class World:
-    """One API server; Redis and lanes are the worker's."""
+    """One API server; Redis and the driver queues belong to the worker."""
 
     def __init__(self, settings=SETTINGS):
         self.clock, self.api, self.settings = Clock(), LeasesByName(), settings
@@ -71,7 +71,7 @@ class World:
         self.lanes.until.clear()
 
     def run(self, seconds, *workers, each=lambda: None):
-        """Their loops, for so long."""
+        """Run the loops of these workers for `seconds`."""
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.now += 0.1
@@ -100,7 +100,7 @@ def _jitter(monkeypatch):
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["its own Redis, renamed", "another Redis"])
 def test_a_holder_without_redis_makes_room(is_same):
-    """It reaches the API server, so it could renew for ever, and do nothing."""
+    """It reaches the API server, so it could renew for ever without doing any work."""
     world = World()
     old = world.worker("w1")
     old.step(ONE)
@@ -127,7 +127,7 @@ def test_a_holder_without_redis_makes_room(is_same):
 @pytest.mark.parametrize("lives", [True, False], ids=["and lives", "and dies"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_new_worker_stops_no_old_one_after_a_loss_of_data(settings, lives, count):
-    """At whatever moment between two looks of the old ones."""
+    """This holds at every moment between two election steps of the old workers."""
     period = settings.retry_period_seconds
     for phase in range(12):
         world = World(settings)
@@ -151,7 +151,7 @@ def test_a_new_worker_stops_no_old_one_after_a_loss_of_data(settings, lives, cou
 
 
 def test_the_second_lease_is_no_stranger_s_either():
-    """All of them are looked at side by side, and the first to be told hears the new name."""
+    """All Leases are checked in parallel, and the first report to Redis returns the new name."""
     world = World()
     waits, new = world.worker("w1"), world.worker("w2")
     for one in TWO:
@@ -175,12 +175,12 @@ def test_the_second_lease_is_no_stranger_s_either():
 
 @pytest.mark.parametrize("hears", [True, False], ids=["Redis answers", "Redis hangs"])
 def test_an_unknown_csi_fleet_is_in_doubt_for_a_look(hears):
-    """Calls go on while Redis is asked; the second look says what it is, whatever Redis does."""
+    """Calls continue while Redis is asked; the second check decides, whatever Redis answers."""
     world = World()
     one, other = world.worker("w1"), world.worker("w2", redis=FakeFellows("b"), lanes=FakeLanes())
     one.step(ONE)
     (kept,) = one._all()
-    world.api.of("d").foreign("", "t1")  # given back by a fellow that took itself for the last
+    world.api.of("d").foreign("", "t1")  # a peer that took itself for the last one has released it
     other.step(ONE)
     one._fellows = world.redis if hears else Deaf()
     world.clock.now += 5
@@ -196,7 +196,7 @@ def test_an_unknown_csi_fleet_is_in_doubt_for_a_look(hears):
 
 
 def test_a_new_name_wakes_the_round():
-    """Else the Lease would bear the old name for a period more."""
+    """Otherwise the Lease would keep the old name for another period."""
     world, woken = World(), []
     worker = world.worker("w1")
     worker.step(ONE)
@@ -214,7 +214,7 @@ def test_a_new_name_wakes_the_round():
 
 
 def test_a_stranger_with_another_redis_is_waited_for_and_said_to_be_one():
-    """Lanes are stopped for it as well, once no fellow can be behind that name any more."""
+    """Its queues are paused too, once the unknown name can no longer belong to a peer."""
     world = World()
     other = world.worker("w1", redis=FakeFellows("b"), lanes=FakeLanes())
     other.step(ONE)
@@ -229,7 +229,7 @@ def test_a_stranger_with_another_redis_is_waited_for_and_said_to_be_one():
 @pytest.mark.parametrize("settings", [SETTINGS, LONG], ids=["default", "long"])
 @pytest.mark.parametrize("why", ["no driver was there", "Redis was away", "it was suspended"])
 def test_after_a_long_silence_work_begins_at_once(settings, why):
-    """Nothing of it says that this process cannot work now."""
+    """A long silence alone is no sign that this process cannot work now."""
     world = World(settings)
     worker = world.worker("w1")
     silence = 5 * settings.lease_duration_seconds
@@ -253,7 +253,7 @@ def test_after_a_long_silence_work_begins_at_once(settings, why):
 
 
 def test_names_that_change_all_the_time_cost_the_api_server_nothing():
-    """Whoever may write to Redis must not be able to make all of us ask again and again."""
+    """A client that can write to Redis must not make all workers send requests in a loop."""
     world, asked = World(), []
     worker = world.worker("w1")
     worker.step(ONE)
@@ -271,7 +271,7 @@ def test_names_that_change_all_the_time_cost_the_api_server_nothing():
 
 
 def test_an_unexpected_error_is_no_reason_to_look_at_once(caplog):
-    """Nor to leave the other Leases where they are when the process ends."""
+    """The other Leases must still be released when the process ends."""
     world = World()
     worker = world.worker("w1")
     worker.step(TWO)
@@ -291,7 +291,7 @@ def test_an_unexpected_error_is_no_reason_to_look_at_once(caplog):
 
 @pytest.mark.parametrize("others", [0, 20], ids=["ours alone", "others' too"])
 def test_leases_are_renewed_while_redis_hangs(others):
-    """However many: who waits for Redis takes no thread of who renews."""
+    """A report that waits for Redis uses no thread of the renewals, however many Leases exist."""
     world = World()
     many = [Candidate(f"d{number}", f"d{number}", ("claims",)) for number in range(20)]
     theirs = [Candidate(f"t{number}", f"t{number}", ("claims",)) for number in range(others)]
@@ -318,7 +318,7 @@ def test_leases_are_renewed_while_redis_hangs(others):
 
 
 def test_who_hears_late_lets_the_lanes_go_at_once():
-    """The new worker took it for a stranger by then, paused its lanes, and died."""
+    """In between, the new worker took it for another installation, paused its queues, and died."""
     world = World()
     old = world.worker("w1")
     old.step(ONE)
@@ -336,7 +336,7 @@ def test_who_hears_late_lets_the_lanes_go_at_once():
 
 
 def test_tickets_are_left_to_others_until_a_stranger_is_known_as_one():
-    """It may be a fellow, which goes on to fetch them; a stranger's lanes stand still for all."""
+    """It may be a peer, which still fetches messages; for another program the queues are paused."""
     world, backs = World(), []
     other = world.worker("w1", redis=FakeFellows("b"), lanes=FakeLanes())
     other.step(ONE)

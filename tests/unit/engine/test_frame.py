@@ -1,4 +1,4 @@
-"""A mistake of ours in a pass: the key stays, backs off, and an operator is told (issue 10)."""
+"""A defect of csi-fleet in a reconcile: the key stays, backs off, and is reported (issue 10)."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SECRET = "hunter2"
 
 
 class DefectError(Exception):
-    """Ours; its text holds what nobody should read."""
+    """A defect of csi-fleet whose text holds a secret that must not be logged."""
 
 
 @pytest.fixture
 def lines():
-    """The log as JSON objects, one per line."""
+    """Return a function that reads the log as JSON objects, one per line."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
@@ -54,7 +54,7 @@ def world(redis_client):
 
 
 class Broken:
-    """One pass over the claim whose given place raises, then what is known of its key."""
+    """One reconcile of a claim that raises at a given place, and its key's state afterwards."""
 
     def __init__(self, world: CrashWorld) -> None:
         self.world = world
@@ -127,7 +127,7 @@ def test_the_key_is_finished_once_the_defect_is_gone(world, lines):
 
 
 def test_a_defect_at_the_end_of_a_pass_keeps_no_lease(world, lines):
-    """Else the process would renew the lease of a key that nobody works on."""
+    """Otherwise the process would keep renewing the lease of a key that no thread works on."""
     broken = Broken(world)
     real = broken.owner.steps.reach
 
@@ -161,7 +161,7 @@ def test_a_defect_before_the_locks_gives_the_key_back(world, lines):
 
 
 def test_a_driver_s_own_retry_interval_counts(world):
-    """Drivers of one worker may have settings of their own."""
+    """The drivers of one worker may have different settings."""
     provision = replace(
         world.settings.provision, retry_interval_start_seconds=7, retry_interval_max_seconds=100
     )
@@ -176,7 +176,7 @@ def test_a_driver_s_own_retry_interval_counts(world):
     ("problem", "seconds"), [(QueueUnavailable, AWAY_SECONDS), (QueueFull, FULL_SECONDS)]
 )
 def test_a_pass_that_redis_stops_comes_back_without_a_back_off_step(world, problem, seconds):
-    """Of a full one all come back that wait for a record: not each second."""
+    """While Redis is full, keys that wait for an intent are not retried every second."""
 
     def stopped(*_):
         raise problem("redis: no")
@@ -188,7 +188,7 @@ def test_a_pass_that_redis_stops_comes_back_without_a_back_off_step(world, probl
 
 
 def test_a_key_that_found_a_lock_busy_waits_until_it_is_free(world):
-    """It is no failure, and it is not tried again and again meanwhile."""
+    """It is not a failure, and the key is not retried until the lock is free."""
     broken = Broken(world)
     queue, other = broken.owner.queue, volume_key(world.driver.name, "other")
     queue.add([other])
@@ -203,7 +203,7 @@ def test_a_key_that_found_a_lock_busy_waits_until_it_is_free(world):
 
 @pytest.mark.parametrize("outcome", [done("well"), retry("not yet"), wait(5, "later")], ids=str)
 def test_the_reason_of_a_passs_end_is_kept(world, outcome):
-    """It is the last that `explain` tells of a pass."""
+    """It is the last entry about a reconcile that `explain` shows."""
     broken = Broken(world)
     broken.once(work=lambda *_: outcome)
     told = [(note.event, note.detail) for note in broken.state().trail]
@@ -211,7 +211,7 @@ def test_the_reason_of_a_passs_end_is_kept(world, outcome):
 
 
 def test_a_failed_pass_is_not_told_as_finished(world):
-    """Upstream's word for the state of a failed attempt reads like an end."""
+    """The sidecar's name for the state of a failed attempt, "finished", would read like success."""
 
     def work(*_):
         trail.note("error", "on fire")
@@ -225,7 +225,7 @@ def test_a_failed_pass_is_not_told_as_finished(world):
 
 
 def test_every_line_of_a_pass_carries_its_key(world, lines):
-    """One vocabulary: key, claim, driver on whatever is written while the pass runs."""
+    """The log lines of a reconcile share one set of fields: key, claim and driver."""
     broken = Broken(world)
     world.live(broken.owner)
     ended = [line for line in lines() if line["msg"] == "pass ended"]
@@ -236,7 +236,7 @@ def test_every_line_of_a_pass_carries_its_key(world, lines):
 
 
 def test_a_key_that_others_must_work_on_is_not_taken(world):
-    """COR-5: it stays where it is, so that a fellow gets it; nothing is written."""
+    """COR-5: the key stays queued for a peer, and nothing is written."""
     broken = Broken(world)
     broken.owner.runtime.may_work = lambda kind, queue_name: False
     broken.once(work=lambda *_: pytest.fail("nothing may be worked on"))
@@ -245,7 +245,7 @@ def test_a_key_that_others_must_work_on_is_not_taken(world):
 
 
 def test_a_pass_ends_before_its_next_effect_when_others_may_work(world):
-    """COR-6: no event and no back-off step; whoever may work goes on from the record."""
+    """COR-6: it emits no event and counts no failure; the next owner continues from the intent."""
     broken = Broken(world)
     asked = []
     broken.owner.runtime.may_work = lambda kind, queue_name: len(asked) < 1

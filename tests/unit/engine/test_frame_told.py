@@ -1,4 +1,4 @@
-"""What the frame tells of a pass: to the queue, in metrics, in the key's trail and its trace."""
+"""What the frame reports about a reconcile: to the queue, metrics, history and trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def world():
 
 
 def failed(**changes):
-    """What the queue is told of a failed attempt where nothing else is said."""
+    """Return what the queue gets for a failed attempt: the defaults with these changes."""
     plain = {
         "base_seconds": 1.0,
         "cap_seconds": 300.0,
@@ -63,7 +63,7 @@ def failed(**changes):
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )
 def test_p400_what_the_queue_is_told_of_each_outcome(world, outcome, told, result):
-    """P-400, L-050: one table, from a pass's end to what the queue does; each end is counted."""
+    """P-400, L-050: each outcome maps to one operation of the queue, and each is counted."""
     assert world.run(outcome) == told
     labels = {"kind": "claims", "driver_name": "d"}
     assert world.counted("csi_fleet_attempts_total", **labels, outcome=result) == 1
@@ -83,14 +83,14 @@ def test_p400_what_the_queue_is_told_of_each_outcome(world, outcome, told, resul
     ],
 )
 def test_the_trail_says_why_a_key_came_back(world, error, note):
-    """`explain` has nothing else to tell people from."""
+    """`explain` has no other source for the reason."""
     world.run(error)
     assert [one for one in world.queue.notes if one.startswith(note)]
 
 
 @pytest.mark.parametrize(("outcome", "is_error"), [(done("well"), False), (retry("no"), True)])
 def test_a_trace_says_how_its_pass_ended(world, monkeypatch, outcome, is_error):
-    """A failed attempt is an error of its span, nothing else is."""
+    """Only a failed attempt marks its span as an error."""
     told = []
     monkeypatch.setattr(frame.tracing, "ended", lambda *what, **how: told.append((*what, how)))
     world.run(outcome)
@@ -98,7 +98,7 @@ def test_a_trace_says_how_its_pass_ended(world, monkeypatch, outcome, is_error):
 
 
 def test_the_lease_is_at_hand_during_its_pass_alone(world):
-    """A call of the next pass must not be taken for one of this."""
+    """A call of the next reconcile must not be attributed to this one."""
     world.run(done())
     ((driver, lease),) = world.seen
     assert (driver, lease.key) == (world.driver, WORK)
@@ -106,7 +106,7 @@ def test_the_lease_is_at_hand_during_its_pass_alone(world):
 
 
 def test_a_key_without_driver_has_none_in_its_pass(world):
-    """The snapshot controller's keys: nobody is asked for a driver."""
+    """Keys of the snapshot controller belong to no driver, so no driver is looked up."""
     world.context.driver_of = lambda name: pytest.fail("nobody serves it")
     assert world.run(done(), LOOSE) != []
     assert world.seen[0][0] is None
@@ -117,7 +117,7 @@ def test_a_key_without_driver_has_none_in_its_pass(world):
 
 @pytest.mark.parametrize("is_released", [False, True])
 def test_a_pass_that_could_not_be_ended_counts_as_a_failure(world, is_released):
-    """Else a defect at the end of passes would be met again each second for ever."""
+    """Otherwise a defect at the end of reconciles would recur every second for ever."""
     given_back = [("release", {"delay_seconds": AWAY_SECONDS, "count": True})]
 
     def broken(lease, **_):
@@ -147,7 +147,7 @@ def interval(start, longest):
     ],
 )
 def test_whose_retry_interval_counts(world, controllers, expected):
-    """A part of a controller, as capacity, has its whole's where it has none of its own."""
+    """A part of a controller, such as capacity, falls back to the settings of the whole."""
     assert (frame.RETRY_START_SECONDS, RETRY_MAX_SECONDS) == (1.0, 300.0)
     world.driver.settings = SimpleNamespace(controllers=controllers)
     base, cap = expected
@@ -155,7 +155,7 @@ def test_whose_retry_interval_counts(world, controllers, expected):
 
 
 def test_what_an_outcome_is_when_nothing_else_is_said():
-    """P-400: no delay, no intent dropped, and the driver's threshold of failures counts."""
+    """P-400: no delay, the intent is kept, and the driver's retry limit applies."""
     assert done() == Outcome(
         Action.DONE,
         delay_seconds=0.0,

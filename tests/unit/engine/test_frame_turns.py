@@ -1,4 +1,4 @@
-"""A thread that was woken: which keys it takes, when it ends, and what becomes of leases."""
+"""A woken thread: which keys it takes, when it ends, and what happens to the leases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def worked_on(world):
 
 
 def test_a_thread_takes_keys_until_none_is_due(world):
-    """Each in a pass of its own, which is counted; only the first take answers a message."""
+    """Each key has its own, counted reconcile; only the first take answers a message."""
     world.run(done(), WORK, NEXT, LAST)
     assert worked_on(world) == [WORK, NEXT, LAST]
     assert [is_woken for _, _, is_woken in world.queue.asked] == [True, False, False, False]
@@ -44,7 +44,7 @@ def test_each_pass_is_shown_with_its_outcome(world):
 
 
 def test_a_turn_ends_so_that_other_lists_have_theirs(world, monkeypatch):
-    """SEC-4: a driver with endless work keeps no thread."""
+    """SEC-4: a driver with endless work does not keep a thread to itself."""
     times = iter([0.0, 0.1, frame.TURN_SECONDS])
     monkeypatch.setattr(frame, "time", SimpleNamespace(monotonic=lambda: next(times)))
     world.run(done(), WORK, NEXT, LAST)
@@ -52,14 +52,14 @@ def test_a_turn_ends_so_that_other_lists_have_theirs(world, monkeypatch):
 
 
 def test_a_thread_ends_when_its_process_wants_no_more_such_keys(world):
-    """The driver has no seat left, or the worker ends."""
+    """The driver has no slot left, or the worker is stopping."""
     world.context.goes_on = lambda key: key == WORK
     world.run(done(), WORK, NEXT, LAST)
     assert worked_on(world) == [WORK, NEXT]
 
 
 def test_a_busy_lock_is_no_end(world):
-    """The key waits for its lock in Redis; the thread looks for another one."""
+    """The key waits for its lock in Redis, and the thread takes the next key."""
     world.queue.busy = True
     assert world.run(done(), WORK, NEXT) == []
     assert worked_on(world) == []
@@ -68,7 +68,7 @@ def test_a_busy_lock_is_no_end(world):
 
 @pytest.mark.parametrize("place", ["elsewhere", "system-nothing", "d#unknown"])
 def test_a_message_for_nobody_here_is_dropped(world, place):
-    """Its driver is not served, or its controller does not run here."""
+    """Its driver is not served here, or its controller does not run here."""
     assert world.wake(done(), place) == []
     assert world.queue.asked == []
 
@@ -79,7 +79,7 @@ def test_a_list_without_driver_has_its_kind(world):
 
 
 def test_g9_keys_that_others_must_work_on_are_not_taken(world):
-    """The Lease of a Go sidecar is another's, or goes between two passes."""
+    """Another program holds the Kubernetes Lease at once, or takes it between two reconciles."""
     world.context.may_work = lambda kind, driver: False
     assert world.run(done()) == []
     assert world.queue.asked == []
@@ -89,7 +89,7 @@ def test_g9_keys_that_others_must_work_on_are_not_taken(world):
 
 
 def test_without_redis_a_thread_ends(world):
-    """The sweep wakes the list again."""
+    """Queue maintenance wakes the list again later."""
     world.queue.refused["take"] = QueueUnavailable("away")
     assert world.run(done()) == []
 
@@ -106,7 +106,7 @@ def test_g5_a_key_that_could_not_be_locked_has_not_failed(world, error):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, OSError])
 @pytest.mark.parametrize("place", ["shown", "locks", "metrics", "running", "pass"])
 def test_whatever_fails_around_a_pass_leaves_no_lease(world, monkeypatch, place, error):
-    """Its heartbeat would renew it for ever."""
+    """Otherwise the heartbeat would renew the lease for ever."""
 
     def fail(*_, **__):
         raise error("ours")

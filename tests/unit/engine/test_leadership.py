@@ -1,4 +1,4 @@
-"""The Lease of a drop-in replacement, on a clock of the test's own."""
+"""The Kubernetes Lease of a drop-in replacement, with a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_c142_name_and_identity():
 
 
 def test_a_free_lease_is_taken_and_renewed(leases, clock):
-    """F-020: holder, duration and labels as a tool that reads Leases expects them."""
+    """F-020: holder, duration and labels are those that a tool that reads Leases expects."""
     election = elect(leases, clock)
     assert election.step() is Standing.HELD
     first = leases.lease["spec"]["renewTime"]
@@ -74,7 +74,7 @@ def test_f024_a_holder_renews_unread_and_the_slow_path_is_counted(leases, clock)
         clock.now += 5
         kept.step(ONE)
     assert (len(reads), counter.get()) == (1, 0)
-    leases.put(leases.lease)  # somebody touched it: our copy is stale
+    leases.put(leases.lease)  # another client changed it, so the local copy is stale
     kept.step(ONE)
     assert (len(reads), counter.get()) == (2, 1)
     kept.step(ONE)
@@ -92,7 +92,7 @@ def test_f024_a_holder_renews_unread_and_the_slow_path_is_counted(leases, clock)
     ],
 )
 def test_when_a_lease_is_looked_at_again(leases, clock, monkeypatch, standing, least, most):
-    """COR-6: the API server is not asked more often than for client-go where nothing needs it."""
+    """COR-6: where nothing is urgent, the API server gets no more requests than from client-go."""
     election = elect(leases, clock)
     election.standing = standing
     for share, pause in ((0.0, least), (1.0, most)):
@@ -101,7 +101,7 @@ def test_when_a_lease_is_looked_at_again(leases, clock, monkeypatch, standing, l
 
 
 def test_a_round_waits_for_what_comes_first(leases, clock):
-    """A look that is due, the end of what a renewal allows, or a new Lease to keep."""
+    """It waits for the next due step, the end of the current permission, or a new Lease."""
     leadership = Leadership(leases, SETTINGS, us(), FakeLanes(), fellows=FakeFellows(), clock=clock)
     assert leadership._round([]) == 5
     leadership.step(ONE)
@@ -114,7 +114,7 @@ def test_a_round_waits_for_what_comes_first(leases, clock):
 
 
 def test_a_newcomer_writes_itself_in_and_everybody_works(leases, clock):
-    """F-021: our workers are active together; who cannot know how old a renewal is renews."""
+    """F-021: csi-fleet's workers are active together; one that knows no renewal's age renews."""
     first, second = elect(leases, clock), elect(leases, clock, us("2"))
     first.step()
     assert look(second, clock) is Standing.HELD
@@ -139,7 +139,7 @@ def test_a_fellow_writes_nothing_while_the_holder_renews(leases, clock):
 
 
 def test_a_dead_holder_is_followed_before_its_lease_ends(leases, clock):
-    """No gap in our work; for a csi-provisioner the Lease never ran out."""
+    """csi-fleet's work has no gap, and for csi-provisioner the Lease never expired."""
     dead, other = elect(leases, clock), elect(leases, clock, us("2"))
     other.step()
     dead.step()
@@ -155,7 +155,7 @@ def test_a_dead_holder_is_followed_before_its_lease_ends(leases, clock):
 
 
 def test_a_fellow_stops_before_a_stranger_may_start(leases, clock):
-    """COR-6: counted from the last look that did not show the renewal, not from when it showed."""
+    """COR-6: time counts from the last check without the renewal, not from the one that saw it."""
     holder, other = elect(leases, clock), elect(leases, clock, us("2"))
     other.step()
     clock.now += 1
@@ -169,7 +169,7 @@ def test_a_fellow_stops_before_a_stranger_may_start(leases, clock):
 
 
 def test_a_holder_counts_from_the_start_of_its_write(leases, clock):
-    """COR-6: an answer that hangs makes no renewal younger."""
+    """COR-6: a slow answer does not extend the renewal."""
     election = elect(leases, clock)
     update = leases.update
 
@@ -185,7 +185,7 @@ def test_a_holder_counts_from_the_start_of_its_write(leases, clock):
 
 
 def test_a_csi_provisioner_is_waited_for(leases, clock):
-    """M-020: while it renews, nothing is worked on; once 15 s are over we take over, not before."""
+    """M-020: while it renews, csi-fleet does no work; it takes over just after 15 s, not before."""
     leases.foreign("go-host", "t1")
     election = elect(leases, clock)
     assert election.step() is Standing.FOREIGN
@@ -208,14 +208,14 @@ def test_a_released_lease_is_taken_at_once(leases, clock):
 
 
 def test_an_old_annotation_does_not_make_a_stranger_ours(leases, clock):
-    """Rolled back: csi-provisioner keeps our annotation and writes itself as holder."""
+    """After a rollback csi-provisioner keeps csi-fleet's annotation and writes itself as holder."""
     elect(leases, clock).step()
     leases.foreign("go-host", "t9")
     assert elect(leases, clock, us("2")).step() is Standing.FOREIGN
 
 
 def test_release_frees_it_only_if_it_is_held(leases, clock):
-    """F-018: the next one need not wait."""
+    """F-018: the next holder need not wait for the Lease to expire."""
     election = elect(leases, clock)
     election.step()
     election.release()
@@ -240,7 +240,7 @@ def test_an_unreachable_api_server_stops_work_after_the_renew_deadline(leases, c
 
 
 def test_a_stranger_that_cannot_be_seen_any_more_is_not_known(leases, clock):
-    """COR-5: a process that is cut off must not go on telling the others what it saw long ago."""
+    """COR-5: a process that is cut off must stop reporting to its peers what it saw long ago."""
     lanes = FakeLanes()
     leadership = Leadership(leases, SETTINGS, us(), lanes, fellows=FakeFellows(), clock=clock)
     leases.foreign("go-host", "t1")
@@ -252,7 +252,7 @@ def test_a_stranger_that_cannot_be_seen_any_more_is_not_known(leases, clock):
 
 
 def test_two_start_at_once_and_the_slower_one_works_too(leases, clock):
-    """The race for an absent Lease is looked at again at once, not a period later."""
+    """A worker that loses the race for an absent Lease checks again at once, not a period later."""
     slow = elect(leases, clock, us("2"))
     create = leases.create
 
@@ -266,9 +266,9 @@ def test_two_start_at_once_and_the_slower_one_works_too(leases, clock):
 
 
 def test_lanes_follow_the_lease(leases, clock, caplog):
-    """Paused at every step while a stranger holds it, so that a lost Redis pauses again.
+    """They are paused at every step while another program holds it, also after Redis lost its data.
 
-    Whom we wait for is logged once for each time.
+    The holder that csi-fleet waits for is logged once each time.
     """
     lanes = FakeLanes()
     leadership = Leadership(leases, SETTINGS, us(), lanes, fellows=FakeFellows(), clock=clock)
@@ -290,7 +290,7 @@ def test_lanes_follow_the_lease(leases, clock, caplog):
 
 
 def test_c143_health_complains_about_a_holder_that_does_not_renew(leases, clock):
-    """F-022: lease duration + 20 s; a standby is healthy."""
+    """F-022: it complains after the lease duration plus 20 s; a standby is healthy."""
     leadership = Leadership(leases, SETTINGS, us(), FakeLanes(), fellows=FakeFellows(), clock=clock)
     assert leadership.check() == ""
     leadership.step(ONE)
@@ -303,6 +303,6 @@ def test_c143_health_complains_about_a_holder_that_does_not_renew(leases, clock)
 
 
 def test_lease_carries_nothing_that_the_sidecar_would_not_write(leases, clock):
-    """A-007, F-020: recorded cases compare it field by field (att-87, rsz-59)."""
+    """A-007, F-020: recorded cases compare the Lease field by field (att-87, rsz-59)."""
     elect(leases, clock).step()
     assert "annotations" not in leases.lease["metadata"]

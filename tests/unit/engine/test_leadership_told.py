@@ -1,4 +1,4 @@
-"""What one worker process tells of its Leases, when, and how it stops (F-018, F-022, F-024)."""
+"""What a worker process reports about its Leases, when, and how it stops (F-018, F-022, F-024)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def clock():
 
 
 class Fellows(FakeFellows):
-    """Notes who says that it works, and for how long."""
+    """Records which worker reports that it works, and for how long."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +55,7 @@ def make(leases, clock, **options):
 
 
 def test_a_stranger_s_lease_pauses_lanes_in_the_queue():
-    """M-020: under a name of its own, so that an operator's pause stays apart."""
+    """M-020: the pause has a kind of its own, so an operator's pause stays separate."""
     told = []
     queue = SimpleNamespace(
         pause=lambda *what, **how: told.append(("pause", *what, how)),
@@ -72,7 +72,7 @@ def test_a_stranger_s_lease_pauses_lanes_in_the_queue():
 
 
 def test_a_lease_that_is_not_known_is_told_at_each_look(leases, clock):
-    """`explain` has it where no reason is known; a pause of the lanes would stop the others."""
+    """`explain` shows it where no other reason is known; a paused queue would stop the peers."""
     told = []
     leadership = make(leases, clock, on_trouble=told.append)
     leases.is_away = True
@@ -87,7 +87,7 @@ def test_a_lease_that_is_not_known_is_told_at_each_look(leases, clock):
 
 
 def test_f024_the_gauge_says_who_is_master(leases, clock):
-    """1 while this process holds the Lease, 0 while another does."""
+    """The gauge is 1 while this process holds the Lease and 0 while another one does."""
     metrics = Metrics()
     kept = make(leases, clock, metrics=metrics)
     gauge = metrics.leader_status.labels("d")._value
@@ -109,7 +109,7 @@ def test_f022_who_lost_the_lease_is_healthy(leases, clock):
 
 
 def test_f022_a_renewal_that_did_not_reach_the_api_server_is_none(leases, clock):
-    """It still may work, and the time since the last renewal runs on."""
+    """It is still allowed to work, and the time since the last renewal keeps counting."""
     kept = make(leases, clock)
     kept.step(ONE)
     leases.is_away = True
@@ -120,7 +120,7 @@ def test_f022_a_renewal_that_did_not_reach_the_api_server_is_none(leases, clock)
 
 
 def test_lanes_run_again_each_time_the_lease_comes_back(leases, clock):
-    """Paused by a stranger a second time, resumed a second time."""
+    """Queues that are paused a second time are resumed a second time."""
     lanes = FakeLanes()
     kept = make(leases, clock, lanes=lanes)
     for number in range(2):
@@ -132,7 +132,7 @@ def test_lanes_run_again_each_time_the_lease_comes_back(leases, clock):
 
 
 def test_a_pause_outlasts_the_next_look_and_names_the_holder(leases, clock):
-    """It ends by itself when nobody looks any more: three periods."""
+    """It lasts three periods, so it expires on its own once no worker renews it."""
     told = []
     lanes = SimpleNamespace(pause=lambda lanes, *more: told.append(more), resume=None)
     leases.foreign("go-host", "t1")
@@ -141,7 +141,7 @@ def test_a_pause_outlasts_the_next_look_and_names_the_holder(leases, clock):
 
 
 def test_fellows_hear_for_how_long_a_process_may_work(leases, clock):
-    """Until the end of what the renewal allows, counted from now."""
+    """The time ends with what the renewal allows, counted from now."""
     fellows = Fellows()
     kept = make(leases, clock, fellows=fellows)
     kept.step(ONE)
@@ -149,7 +149,7 @@ def test_fellows_hear_for_how_long_a_process_may_work(leases, clock):
 
 
 def test_a_stranger_s_lease_leaves_no_tickets_to_fellows(leases, clock):
-    """Its lanes stand still for all of us: there is nobody to leave them to."""
+    """The queues are paused for all workers, so there is no peer to leave them to."""
     changes = []
     kept = make(leases, clock, on_change=lambda one, is_back: changes.append(is_back))
     leases.foreign("go-host", "t1")
@@ -159,7 +159,7 @@ def test_a_stranger_s_lease_leaves_no_tickets_to_fellows(leases, clock):
 
 
 class Hanging(FakeLeases):
-    """Reads and updates wait for `goes`; `asked` are the Leases that were read."""
+    """Reads and updates wait for `goes`; `asked` lists the Leases that were read."""
 
     def __init__(self):
         super().__init__()
@@ -176,7 +176,7 @@ class Hanging(FakeLeases):
 
 
 def settled(kept):
-    """The one Lease, once its step and what it told are over."""
+    """Return the only Lease once its step and its report have ended."""
     (one,) = kept._all()
     one.stepping.result(30)
     wait_until(lambda: one.telling is not None and one.telling.done(), 30, "it was told")
@@ -184,7 +184,7 @@ def settled(kept):
 
 
 def test_a_lease_that_is_due_at_this_moment_is_looked_after(clock):
-    """Due means from then on; while its request hangs nobody goes round faster."""
+    """A Lease is due from that moment on; a hanging request does not make the rounds faster."""
     leases = Hanging()
     leases.goes.set()
     kept = make(leases, clock)
@@ -205,7 +205,7 @@ def test_a_lease_that_is_due_at_this_moment_is_looked_after(clock):
 
 
 def test_redis_is_told_by_one_thread_at_a_time(leases, clock):
-    """While Redis hangs the Lease is renewed, and no thread more waits for Redis."""
+    """While Redis hangs, the Lease is renewed and no second thread waits for Redis."""
     goes, told = threading.Event(), []
 
     class Slow(FakeLanes):
@@ -228,7 +228,7 @@ def test_redis_is_told_by_one_thread_at_a_time(leases, clock):
 
 
 def test_a_step_that_ended_wakes_the_round(leases, clock):
-    """A fellow's next look may be due before the round would come by."""
+    """A peer's next check may be due before the next round."""
     woken = []
     kept = make(leases, clock)
     one = kept._of(ONE[0])
@@ -240,7 +240,7 @@ def test_a_step_that_ended_wakes_the_round(leases, clock):
 
 
 def test_a_step_that_outlives_the_stop_tells_nobody(leases, clock):
-    """Its threads take no more work by then; it must not fail in one of them."""
+    """Its thread pool already accepts no work, and the step must not fail because of that."""
     kept = make(leases, clock)
     one = kept._of(ONE[0])
     kept.stop()
@@ -249,7 +249,7 @@ def test_a_step_that_outlives_the_stop_tells_nobody(leases, clock):
 
 
 def test_f018_a_stop_waits_for_what_runs_and_begins_nothing(clock, monkeypatch):
-    """The Lease is given back after the last request about it; what is queued is dropped."""
+    """The Lease is released after the last request about it; queued requests are dropped."""
     monkeypatch.setattr(module, "_THREADS", 1)
     leases, fellows = Hanging(), Fellows()
     kept = make(leases, clock, fellows=fellows)
@@ -269,7 +269,7 @@ def test_f018_a_stop_waits_for_what_runs_and_begins_nothing(clock, monkeypatch):
 
 
 def test_after_a_stop_nobody_goes_round(leases, clock):
-    """Else the Lease that was just given back would be taken again."""
+    """Otherwise the Lease that was just released would be taken again."""
     kept = make(leases, clock)
     kept.start(lambda: ONE)
     loop = kept._loop

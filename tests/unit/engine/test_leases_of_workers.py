@@ -1,4 +1,4 @@
-"""What follows from whose a Lease is, for one worker process and for all (COR-5, COR-6)."""
+"""The effects of a Lease's holder on one worker process and on all of them (COR-5, COR-6)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def clock():
 
 
 class World:
-    """Two workers of ours with one Redis; each has its own way to the API server."""
+    """Two workers of csi-fleet with one Redis; each has its own connection to the API server."""
 
     def __init__(self, leases, clock):
         self.leases, self.clock = leases, clock
@@ -57,7 +57,7 @@ class World:
 
 
 class Way:
-    """To the shared Lease, unless it is cut."""
+    """A connection to the shared Lease that fails while it is cut."""
 
     def __init__(self, leases):
         self.leases, self.is_cut = leases, False
@@ -69,7 +69,7 @@ class Way:
 
 
 def test_one_worker_that_is_cut_off_stops_nobody_else(leases, clock):
-    """COR-5: what one process does not know pauses no lane; it leaves the tickets to its fellow."""
+    """COR-5: a process that knows no standing pauses no queue; its peer gets the messages."""
     world = World(leases, clock)
     well, cut = world.worker("w1"), world.worker("w2")
     well.step(ONE)
@@ -89,7 +89,7 @@ def test_one_worker_that_is_cut_off_stops_nobody_else(leases, clock):
 
 
 def test_a_holder_that_stops_while_a_fellow_works_keeps_strangers_waiting(leases, clock):
-    """COR-6: only the last one of us gives the Lease back."""
+    """COR-6: only the last peer releases the Lease."""
     world = World(leases, clock)
     first, second = world.worker("w1"), world.worker("w2")
     first.step(ONE)
@@ -103,7 +103,7 @@ def test_a_holder_that_stops_while_a_fellow_works_keeps_strangers_waiting(leases
 
 
 def test_nobody_gives_back_what_it_cannot_know_to_be_unused(leases, clock):
-    """COR-6: without Redis the Lease runs out by itself."""
+    """COR-6: without Redis the Lease is left to expire."""
     world = World(leases, clock)
     leadership = world.worker("w1")
     leadership.step(ONE)
@@ -117,7 +117,7 @@ def test_nobody_gives_back_what_it_cannot_know_to_be_unused(leases, clock):
 
 
 def test_each_controller_has_its_own_lease(clock):
-    """The Go attacher holds its Lease: provisioning goes on, attaching waits."""
+    """While the Go attacher holds its Lease, provisioning continues and attaching waits."""
     lanes = FakeLanes()
     attacher = Candidate("d", "external-attacher-leader-d", ("attachments",))
     api = LeasesByName()
@@ -131,7 +131,7 @@ def test_each_controller_has_its_own_lease(clock):
 
 
 def test_a_hanging_request_holds_up_no_other_lease(leases):
-    """Elections of many drivers go side by side; the one that hangs is not asked twice at once."""
+    """Elections of many drivers run in parallel; a hanging request is not repeated meanwhile."""
     hangs, asked = threading.Event(), threading.Event()
 
     class Api:
@@ -159,7 +159,7 @@ def test_a_hanging_request_holds_up_no_other_lease(leases):
 
 
 def test_each_lease_is_looked_after_when_it_is_due_and_waited_for_no_oftener(leases, clock):
-    """A round ends at the next due Lease; one whose request hangs makes nobody go round faster."""
+    """A round ends when the next Lease is due; a hanging request does not shorten the rounds."""
     hangs = threading.Event()
 
     class Api:
@@ -185,7 +185,7 @@ def test_each_lease_is_looked_after_when_it_is_due_and_waited_for_no_oftener(lea
 
 
 def test_what_may_not_be_worked_on_any_more_is_told_when_its_time_is_over(leases):
-    """The end comes by the clock, while the request that should renew still hangs."""
+    """The permission ends by the clock, even while the request that should renew it still hangs."""
     settings = replace(
         SETTINGS,
         lease_duration_seconds=0.4,
@@ -218,7 +218,7 @@ def test_what_may_not_be_worked_on_any_more_is_told_when_its_time_is_over(leases
 
 
 def test_workers_of_another_redis_are_strangers(leases, clock):
-    """A replica with a Redis of its own sees nothing of what ours are about: it waits."""
+    """A replica with its own Redis cannot see the work of these workers, so it waits."""
     ours, theirs = World(leases, clock), World(leases, clock)
     theirs.fellows = FakeFellows("b")
     one, two, other = ours.worker("w1"), ours.worker("w2"), theirs.worker("w3")
@@ -240,14 +240,14 @@ def test_workers_of_another_redis_are_strangers(leases, clock):
 
 
 def goes_round(worker):
-    """As its loop does when the Lease is due."""
+    """Do what the worker's loop does when the Lease is due."""
     (one,) = worker._all()
     worker._tell(worker._step(one))
 
 
 @pytest.mark.parametrize("is_first", ["old", "new"])
 def test_after_a_loss_of_data_all_workers_of_a_redis_are_fellows_again(leases, clock, is_first):
-    """Whoever is there first, one that knew the name or one that is new."""
+    """This holds whether an old worker, which knew the name, or a new one is first."""
     world = World(leases, clock)
     old = [world.worker("w1"), world.worker("w2")]
     for worker in old:
@@ -273,7 +273,7 @@ def test_after_a_loss_of_data_all_workers_of_a_redis_are_fellows_again(leases, c
 
 
 def test_who_waits_for_a_stranger_hears_the_new_name_of_its_redis(leases, clock):
-    """Else it would go on to pause the lanes of its fellows, once those hold the Lease."""
+    """Otherwise it would keep pausing the queues of its peers after they acquired the Lease."""
     world = World(leases, clock)
     waits, new = world.worker("w1"), world.worker("w2")
     leases.foreign("go-host", "t1")

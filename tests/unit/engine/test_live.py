@@ -1,4 +1,4 @@
-"""The pass kit: live reads, writes that lose nothing, calls that may still run."""
+"""Helpers of a reconcile: live reads, writes that lose no change, calls that may still run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_kind_that_is_not_served_is_no_missing_object(world):
 
 
 def test_a_write_is_decided_again_after_a_conflict(world):
-    """What others wrote meanwhile stays, and a change that is there already is not written."""
+    """Changes of other writers are kept, and a change that is already present is not repeated."""
     work = live(world)
     other = {"spec": {"storageClassName": "c"}}
     world.api.before("patch", PV, lambda: world.api.change(paths.VOLUMES, "pv", other))
@@ -139,7 +139,7 @@ def test_a_refused_write_is_the_callers(world):
 
 
 def test_finalizers_of_others_stay_in_one_request(world):
-    """They came between read and write; the patch merges by value, so nothing conflicts."""
+    """They appeared between read and write; the patch merges by value, so nothing conflicts."""
     work = live(world)
     other = {"metadata": {"finalizers": ["x", "y"]}}
     world.api.before("patch", PV, lambda: world.api.change(paths.VOLUMES, "pv", other))
@@ -178,7 +178,7 @@ def test_an_event_names_its_object(world):
 @pytest.mark.parametrize("overtaken", [0, 3.0, 4.0, 6.0])
 @pytest.mark.parametrize("until", [0, 3.0, 4.0, 5.0])
 def test_a_call_that_is_overtaken_is_waited_for(until, overtaken):
-    """Whatever becomes of the call that overtakes it."""
+    """The earlier call is waited for, whatever the outcome of the later call is."""
     session = Session(clock=lambda: 4.0)
     before = OpenCalls.read(until, overtaken)
     calls = before.with_next(session, 3.0)

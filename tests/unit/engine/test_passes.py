@@ -1,4 +1,4 @@
-"""A pass that hangs loses its lease, another worker goes on, and liveness tells (STR-9)."""
+"""A reconcile that hangs loses its lease, another worker continues, and liveness fails (STR-9)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_stuck_pass_loses_its_lease_and_may_write_nothing_more(queue):
         with pytest.raises(LeaseLost):
             lease.check()
         assert queue.stats()[KEY.lane].running == 0
-        passes.expire(queue)  # told once, released once
+        passes.expire(queue)  # reported once, released once
     assert beats.check() == ""
 
 
@@ -61,7 +61,7 @@ def test_a_pass_within_its_bound_is_left_alone(queue):
 
 
 def test_without_redis_one_stuck_pass_is_tried_at_a_time(queue, monkeypatch):
-    """Each may wait for its time-outs, and the thread that looks must not seem to hang."""
+    """Each attempt may wait for its timeouts, and the thread that checks must not seem to hang."""
     clock, tries = Clock(), []
 
     def fail(lease, **_):
@@ -81,7 +81,7 @@ def test_without_redis_one_stuck_pass_is_tried_at_a_time(queue, monkeypatch):
 
 @pytest.mark.parametrize(("now", "is_given_back"), [(60.0, False), (60.5, True)])
 def test_a_pass_may_use_its_whole_time(now, is_given_back):
-    """Then its lease goes once, with a failure counted: whatever hung may hang again."""
+    """After that its lease is released once and a failure is counted, because it may hang again."""
     clock, told = Clock(), []
     lease = SimpleNamespace(key=KEY, is_released=False)
 
@@ -99,5 +99,5 @@ def test_a_pass_may_use_its_whole_time(now, is_given_back):
 
 @pytest.mark.parametrize("timeout_seconds", [10, 600, 3600])
 def test_a_driver_that_may_take_an_hour_for_a_call_is_not_stuck(timeout_seconds):
-    """`--timeout=1h` is allowed: such a pass must not cost its lease and the process."""
+    """`--timeout=1h` is valid: such a reconcile must not lose its lease or end the process."""
     assert longest_pass(timeout_seconds) >= max(LONGEST_SECONDS, 2 * timeout_seconds)

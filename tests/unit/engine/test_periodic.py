@@ -16,7 +16,7 @@ POLL = Key("echoes", "d", "poll")
 
 
 class SharedPeriods:
-    """The marks in Redis; a test ends the periods."""
+    """The period marks that Redis would hold; the test ends the periods."""
 
     def __init__(self) -> None:
         self.running: set[str] = set()
@@ -31,7 +31,7 @@ class SharedPeriods:
 
 
 class Polling:
-    """A controller that polls one of the drivers and has a clock of its own."""
+    """A controller that polls one of the drivers and has a tick of its own."""
 
     spec = SimpleNamespace(needs_driver=True)
 
@@ -49,7 +49,7 @@ class Polling:
 
 
 class World:
-    """The queue and the marks of all workers."""
+    """The queue and the period marks that all workers share."""
 
     def __init__(self) -> None:
         self.periods, self.added = SharedPeriods(), []
@@ -75,7 +75,7 @@ def world() -> World:
 
 
 def test_a_start_asks_for_everything_and_each_period_once_more(world):
-    """Also where a fellow's period runs: what the old process was asked may have gone with it."""
+    """A start asks even during a peer's period, because the old process may have lost a request."""
     first, second = world.worker(Polling()), world.worker(Polling())
     assert world.added_by(first) == [POLL]
     assert world.added_by(second) == [POLL]

@@ -1,4 +1,4 @@
-"""Work without a driver, and events on what lasts, by the clock that all workers share."""
+"""Work without a driver, and events about lasting conditions, by the workers' shared clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.queue.keys import Key
 
 
 class Driverless:
-    """A controller that works without drivers, and for one of them."""
+    """A controller that works without a driver and also for one of the drivers."""
 
     spec = SimpleNamespace(needs_driver=False)
 
@@ -39,14 +39,14 @@ def make(controllers=(), lasting=None, added=None):
 
 
 def test_what_belongs_to_no_driver_is_due_without_one():
-    """Once for the system, and once for each driver that the controller serves."""
+    """It is due once for the system, and once for each driver that the controller serves."""
     added = []
     make([Driverless()], added=added).tick()
     assert added == [Key("sweeps", "", "all"), Key("sweeps", "d", "all")]
 
 
 def test_each_tick_looks_at_what_lasts():
-    """Users hear of holds that last, with or without a controller's own work."""
+    """Users get events about lasting holds even if no controller has periodic work."""
     ticks = []
     worker = make(lasting=SimpleNamespace(tick=lambda: ticks.append(1)))
     assert [worker.step() for _ in range(2)] == [TICK_SECONDS] * 2
@@ -62,7 +62,7 @@ def test_each_tick_looks_at_what_lasts():
     ],
 )
 def test_a_paused_class_holds_back_its_objects(name, paused, outcome):
-    """OPS-1: seen as the reason on the key, tried again after seconds."""
+    """OPS-1: the pause becomes the key's reason, and the key is retried after seconds."""
     pause = SimpleNamespace(reason="audit") if paused else None
     asked = []
     pauses = SimpleNamespace(of_class=lambda one: asked.append(one) or pause)

@@ -1,4 +1,4 @@
-"""What goes through the port for effects, and which effects need the lease (G9)."""
+"""What passes through the port for effects, and which effects need the lease (G9)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.engine.steps import LeasedSteps, Step
 from workers.errors import LeaseLost
 from workers.queue.keys import Key
 
-# Redis decides about the end of a lease; what may exist in the storage somebody has to know of.
+# Redis decides whether a lease has ended. A volume that may exist must always be recorded.
 ALWAYS = {Step.FINISH_KEY, Step.COPY_INTENT}
 
 
@@ -24,7 +24,7 @@ def lease():
 
 @pytest.mark.parametrize("step", [*Step, "a-controller-s-own"])
 def test_g9_an_effect_needs_the_lease(lease, step):
-    """G9: but for two that are right whoever owns the key by now."""
+    """G9: two effects are exempt, because they are correct whichever worker owns the key."""
     LeasedSteps().reach(step, lease)
     lease.is_lost = True
     if step in ALWAYS:
@@ -35,7 +35,7 @@ def test_g9_an_effect_needs_the_lease(lease, step):
 
 
 def test_the_port_passes_on_what_a_pass_does(lease):
-    """Each effect with all of its words, to whoever does it."""
+    """Each effect reaches its implementation with all of its arguments."""
     told = []
 
     def note(what):
@@ -59,7 +59,7 @@ def test_the_port_passes_on_what_a_pass_does(lease):
 
 
 def test_production_asks_for_the_lease(lease):
-    """Where nothing else is said."""
+    """The lease is checked by default."""
     lease.is_lost = True
     with pytest.raises(LeaseLost):
         Effects(kube=None, events=None, queue=None).reach(Step.SAVE_VOLUME, lease)
@@ -76,7 +76,7 @@ def test_production_asks_for_the_lease(lease):
     ],
 )
 def test_f020_names_of_leases(driver, lease):
-    """F-020: every sign becomes a dash, and none stands at the end."""
+    """F-020: every special character becomes a dash, and the name does not end with a dash."""
     assert lease_name(driver) == lease
     assert sanitize_name(driver) == lease
     identity = LeaseIdentity(driver, "u")

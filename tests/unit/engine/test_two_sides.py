@@ -1,6 +1,6 @@
-"""Our workers, those of another Redis, and Go sidecars around one Lease, with every fault.
+"""csi-fleet's workers, workers of another Redis and Go sidecars share one Lease, with every fault.
 
-Time is the test's own: an hour of elections per seed. Requests hang and arrive late, processes are
+The test controls time: an hour of elections per seed. Requests hang and arrive late, processes are
 killed, frozen, stopped in order and started again, a Redis loses its data and its name. At no
 moment may two sides work (COR-6).
 """
@@ -22,11 +22,11 @@ from workers.kube.errors import Unreachable
 TICK = 0.1
 SECONDS = 3600
 FAULTS = ["kill", "stop", "cut", "cut", "deaf", "freeze", "all of a kind"]
-REQUEST_SECONDS = SETTINGS.renew_deadline_seconds / 2  # bound of our requests, see cli/elections.py
+REQUEST_SECONDS = SETTINGS.renew_deadline_seconds / 2  # request limit, see cli/elections.py
 
 
 class Wire:
-    """One process's way to the API server: cut, hanging or well."""
+    """One process's connection to the API server: cut, hanging or healthy."""
 
     def __init__(self, world):
         self.world = world
@@ -56,7 +56,7 @@ class Wire:
 
 
 class Ours:
-    """One of our workers, at one of two Redis, as `Leadership` keeps its one Lease."""
+    """One csi-fleet worker, at one of two Redis; `Leadership` manages its only Lease."""
 
     def __init__(self, world, number):
         self.world, self.wire = world, Wire(world)
@@ -81,14 +81,14 @@ class Ours:
         return self.leadership.may_work("claims", "d")
 
     def step(self):
-        """As its loop does; Redis is told in a thread of its own, which may hang."""
+        """Do one step of the worker's loop; the report to Redis has a thread, which may hang."""
         self.leadership._step(self.kept)
         with suppress(QueueUnavailable):
             self.leadership._tell(self.kept)
         self.due = max(self.kept.due, self.wire.busy_until, self.world.now)
 
     def stop(self):
-        """In order: its work has ended; the last of us gives the Lease back."""
+        """Stop in order: the work has ended, and the last worker of a Redis releases the Lease."""
         self.world.actors.remove(self)
         self.leadership._stopped.set()
         if not any(one.side() is self.redis and one.works() for one in self.world.actors):
@@ -96,7 +96,7 @@ class Ours:
 
 
 class Heard:
-    """What a worker hears of its Redis; who else works is the world's own knowledge."""
+    """What a worker hears from its Redis; the world itself knows which other workers are active."""
 
     def __init__(self, worker):
         self.worker = worker
@@ -107,11 +107,11 @@ class Heard:
         return self.worker.redis.installation(known)
 
     def works(self, lease, worker, seconds):
-        """Nobody asks for it here."""
+        """Nothing in this test reads it."""
 
 
 class Go:
-    """One Go sidecar: acquire, renew, and an exit when it cannot."""
+    """One Go sidecar: it acquires, renews, and exits when it cannot renew."""
 
     def __init__(self, world, number):
         self.world, self.wire = world, Wire(world)
@@ -149,14 +149,14 @@ class Go:
             self.due = min(self.due, self.leads_until)
 
     def stop(self):
-        """With ReleaseOnCancel, after its work has ended."""
+        """Stop as ReleaseOnCancel does, after the work has ended."""
         self.world.actors.remove(self)
         if self.works():
             self.elector.release()
 
 
 class Redis(FakeFellows):
-    """A new name after each loss of data, but for who is quicker with the old one."""
+    """A Redis with a new name after each loss of data, unless a worker restores the old one."""
 
     def __init__(self, world, name):
         super().__init__(name)
@@ -192,7 +192,7 @@ class World:
             self.judge()
 
     def arrive(self):
-        """Requests whose sender has long given up."""
+        """Deliver requests whose senders gave up long ago."""
         for at, write in [one for one in self.late if one[0] <= self.now]:
             self.late.remove((at, write))
             try:
@@ -201,7 +201,7 @@ class World:
                 continue
 
     def misfortune(self):
-        """About each 12 s something happens to somebody."""
+        """Cause a random fault about every 12 s."""
         if self.random.random() > TICK / 12:
             return
         if not self.actors or self.random.random() < 0.3:
@@ -227,7 +227,7 @@ class World:
                 one.stop()
 
     def able(self):
-        """Whether somebody reaches everything that it needs."""
+        """Return True if some process reaches everything that it needs."""
         return any(
             self.now >= max(one.wire.cut_until, getattr(one, "deaf_until", 0))
             for one in self.actors
@@ -246,7 +246,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_sides_never_work_at_once(seed):
-    """Two hand-overs and more in each ten minutes, none with an overlap; each has its turns."""
+    """An hour has more than 12 turns, none of them overlap, and each side has three or more."""
     world = World(seed)
     for kind in (Ours, Ours, Go):
         world.start(kind)

@@ -1,4 +1,4 @@
-"""The index of what waits for what."""
+"""The index of which key waits for what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md, "The way of a claim": its Redis column is what Redis is really told."""
+"""docs/architecture.md, "The way of a claim": the Redis column lists the commands Redis gets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = claim_key(DRIVER, "default", "data", UID)
 READS = {"EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HSCAN"}
 READS |= {"MGET", "SCARD", "SISMEMBER", "SMEMBERS", "TTL", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANK"}
 READS |= {"ZRANGEBYLEX", "ZRANGEBYSCORE", "ZSCORE", "ZMSCORE", "TYPE", "TIME", "LRANGE"}
-# What was told since the mark before belongs to these rows of the table.
+# Commands since the previous mark belong to these rows of the table.
 ROWS = {
     "add": (4, 5),
     Step.RECORD_INTENT: (8,),
@@ -31,7 +31,7 @@ ROWS = {
 
 
 def written_by_the_page(row: int) -> set[str]:
-    """Keys and families that a row says are written, or removed from."""
+    """Return the keys and key families that a row names as written or removed from."""
     (line,) = re.findall(rf"^\| {row} \|.*$", PAGE.read_text("utf-8"), re.MULTILINE)
     cell = re.split(r"(?<!\\)\|", line)[4]
     written = re.sub(r"\(.*?\)", "", cell).partition("reads ")[0]
@@ -40,7 +40,7 @@ def written_by_the_page(row: int) -> set[str]:
 
 @pytest.fixture
 def told(redis_client) -> dict[str, set[str]]:
-    """Our keys that were written up to each mark, on the way of one claim."""
+    """Return csi-fleet's keys that were written up to each mark while one claim is processed."""
     world = CrashWorld(redis_client)
     world.add_claim()
     owner = world.owner()
@@ -63,7 +63,7 @@ def told(redis_client) -> dict[str, set[str]]:
             if verb == "ECHO":
                 found[rest.removeprefix("MARK ")], written = written, set()
             elif rest.startswith(f"{PREFIX}clock "):
-                pass  # by whichever script is run 250 ms after it was written last
+                pass  # written by whichever script runs 250 ms after the last write
             elif verb not in READS and rest.startswith(PREFIX):
                 written.add(re.split("[: ]", rest.removeprefix(PREFIX))[0])
     return found

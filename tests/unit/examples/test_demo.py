@@ -1,4 +1,4 @@
-"""make demo: a mistake is told before anything is started, and its end lets the user go on."""
+"""make demo reports mistakes before it starts anything, and restarts parts that are killed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_environment_is_read_once_and_commands_are_short(stack):
 
 
 def test_what_is_killed_is_started_again(stack):
-    """By the function that the demo offers, and the pid that it reads is always the present one."""
+    """The demo's own function kills the process, and the pid that it reads is always current."""
     stack._start("worker-1", ["sleep", "100"])
     stack._start("beat", ["sleep", "100"])
     stack.write_environment()

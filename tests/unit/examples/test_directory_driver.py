@@ -1,4 +1,4 @@
-"""The example driver's attaching and growing, as the tests of attacher and resizer rely on them."""
+"""The example driver attaches and grows volumes as the attacher and resizer tests require."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_volume_of_many_nodes_goes_to_all_of_them(driver):
 
 
 def test_a_published_volume_is_not_deleted(driver):
-    """So that chaos finds a deletion that came too early."""
+    """A chaos test therefore detects a deletion that came too early."""
     volume = new_volume(driver)
     publish(driver, volume, "n1")
     with pytest.raises(StorageError, match="published to n1"):
@@ -119,7 +119,7 @@ def test_growth_is_kept(driver, tmp_path):
 
 
 def test_growing_and_changing_side_by_side_lose_nothing(driver, tmp_path):
-    """MR-011: the resizer sends both at once; neither may write the other's old value back."""
+    """MR-011: the resizer sends both at once; neither may restore the other's old value."""
     volume_id = new_volume(driver)
     rounds = range(1, 101)
 
@@ -266,6 +266,6 @@ def test_another_publication_on_a_node_is_refused_by_a_strict_driver_only(tmp_pa
     volume_id = new_volume(strict)
     with_flags(strict)
     with_flags(strict)
-    with_flags(strict, directory="d")  # CSI names the capability and readonly only
+    with_flags(strict, directory="d")  # CSI requires this only for the capability and readonly
     with pytest.raises(StorageError, match="in another way"):
         with_flags(strict, "noatime")

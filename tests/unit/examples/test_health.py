@@ -1,4 +1,4 @@
-"""What the example driver reports of its volumes, in the words of CSI 1.12 and 1.13."""
+"""What the example driver reports about its volumes, in the terms of CSI 1.12 and 1.13."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLOW = {"status": "DEGRADED", "reason": "SlowDisk", "message": "a disk is slow"}
 
 @pytest.fixture
 def make(tmp_path):
-    """A driver with these capabilities and two volumes, of which v-b is slow."""
+    """Return a function that makes a driver with two volumes, of which v-b is slow."""
 
     def made(*abilities):
         store = DirectoryStore(tmp_path)

@@ -59,7 +59,7 @@ def test_nft034_ipv6():
 
 
 def test_nft035_a_stale_handle_is_mounted_again(driver, tmp_path, monkeypatch):
-    """The server forgot the directory: kubelet's next publish mends it."""
+    """The server forgot the directory; the kubelet's next publish repairs the mount."""
     volume, target, lstat = driver.create(), tmp_path / "t", Path.lstat
     driver.publish(volume, target)
     mount, mounted, stale = driver.mounter.mount, [], [target]

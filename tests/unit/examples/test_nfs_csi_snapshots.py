@@ -102,7 +102,7 @@ def test_nft056_snapshot_parameters(driver):
 
 
 def test_old_snapshots_can_be_restored(driver):
-    """NFD-022, NF-054: the reference's layout."""
+    """NFD-022, NF-054: they have the layout of csi-driver-nfs."""
     driver.create()
     (driver.share / "old").mkdir()
     with tarfile.open(driver.share / "old" / "pvc-0.tar", "w") as tar:
@@ -149,7 +149,7 @@ def test_nft058_nft059_clones(driver):
     assert tree(driver.share / "pvc-2") == tree(driver.share / "pvc-1")
     assert (driver.share / "pvc-2" / "sparse").stat().st_blocks * 512 < 1 << 21
     (driver.share / "pvc-2" / "deep" / "file").write_text("changed")
-    # NFD-002: a repeated call must not copy over live data.
+    # NFD-002: a repeated call must not overwrite live data.
     driver.create("pvc-2", **from_volume(volume.volume_id))
     assert (driver.share / "pvc-2" / "deep" / "file").read_text() == "changed"
     for source in (from_volume("nfs1#data#nobody##"), from_volume("x"), from_snapshot("x")):
@@ -178,7 +178,7 @@ def test_nf053_snapshots_by_pages(tmp_path):
 
 
 def test_sec8_pipes_are_left_out_and_never_waited_for(driver):
-    """A pipe without a writer held a thread for ever; 32 of them held the driver."""
+    """A pipe without a writer once held a thread for ever; 32 of them blocked the driver."""
     volume = driver.create()
     os.mkfifo(driver.share / "pvc-1" / "pipe")
     (driver.share / "pvc-1" / "file").write_text("x")
@@ -193,7 +193,7 @@ def test_sec8_pipes_are_left_out_and_never_waited_for(driver):
     "copy", [content.copy_tree, lambda a, b: content.pack(a, b, compress=False)]
 )
 def test_sec8_a_link_swapped_in_is_not_followed(tmp_path, monkeypatch, copy):
-    """Between the look at a name and its opening its owner may put a link there."""
+    """The owner may put a link there between the check of a name and its opening."""
     secret = tmp_path / "secret"
     secret.write_text("of the driver")
     source = tmp_path / "volume"
@@ -214,7 +214,7 @@ def test_sec8_a_link_swapped_in_is_not_followed(tmp_path, monkeypatch, copy):
 
 
 def test_sec8_a_volume_with_links_to_anywhere_is_restored(driver):
-    """They are only made, as in the volume itself, and never followed."""
+    """Links are recreated as in the volume itself, and never followed."""
     volume = driver.create()
     (driver.share / "pvc-1" / "absolute").symlink_to("/etc/hosts")
     (driver.share / "pvc-1" / "up").symlink_to("../../else")

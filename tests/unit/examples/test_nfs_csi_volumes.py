@@ -152,7 +152,7 @@ def test_nft016_links_do_not_lead_out(driver, tmp_path):
 
 
 def test_nft019_mount_options_of_the_secret_are_used_for_deletion(driver, monkeypatch):
-    """NF-026: the driver's own mount of the share takes them."""
+    """NF-026: the driver's own mount of the share uses them."""
     volume, used, opened = driver.create(), [], driver.mounter.opened
 
     def seen(server, share, options):
@@ -166,7 +166,7 @@ def test_nft019_mount_options_of_the_secret_are_used_for_deletion(driver, monkey
 
 
 def test_nft018_two_processes_one_volume(tmp_path):
-    """The lease file in the share; a dead owner's is taken over after its time."""
+    """The lease file in the share protects the volume; a dead owner's lease expires."""
     one, two = Driver(tmp_path), Driver(tmp_path)
     with one.mounter.opened("nfs1", "data", ()) as root:
         share = Share(root)

@@ -95,7 +95,7 @@ def test_npt007_without_sub_dir_nothing_is_removed(nfs, export):
 
 
 def test_npt008_a_directory_for_each_claim(nfs, export):
-    """Open to all users whatever the umask, and untouched the second time."""
+    """The directory is open to all users whatever the umask, and a second call leaves it alone."""
     parameters = {**ARTICLE, "subDir": "${pvc.metadata.namespace}/${pvc.metadata.name}"}
     for name in ("one", "two"):
         volume = nfs.provision(request(parameters, name, name)).volume
@@ -138,7 +138,7 @@ def test_a_volume_of_another_is_ignored(nfs):
 
 
 def test_a_volume_that_points_outside_is_not_removed(nfs, export, tmp_path):
-    """An edited PV, or a link in the export, must not lead out of it."""
+    """An edited PV, or a link in the export, must not lead outside the export."""
     outside = tmp_path / "outside"
     (outside / "pvc-u1").mkdir(parents=True)
     (export / "link").symlink_to(outside)
@@ -165,7 +165,7 @@ def test_an_export_that_is_away_leaves_the_end_open(export):
 
 
 def test_exports_are_found_by_server_and_path(export, monkeypatch):
-    monkeypatch.setenv("PATH", "")  # no mount(8)
+    monkeypatch.setenv("PATH", "")  # mount(8) is not found
     exports = exports_from(f"nfs1:/export={export}, nfs2:/={export}")
     with exports.opened("nfs1", "/export/deep") as place:
         assert place == export / "deep"
@@ -194,7 +194,7 @@ def of(namespace, name, uid, parameters=None):
 
 
 def test_sec8_two_claims_never_share_a_live_directory(nfs, export):
-    """`team/a-prod` and `team-a/prod` are one word in this template."""
+    """`team/a-prod` and `team-a/prod` give the same name in this template."""
     nfs.provision(of("team", "a-prod", "u1"))
     (export / "team-a-prod" / "live").write_text("data")
     with pytest.raises(ProvisionError, match="belongs to volume pvc-u1") as caught:
@@ -247,7 +247,7 @@ DELETES = {**ARTICLE, "onDelete": "delete"}
 )
 @pytest.mark.parametrize("policy", ["delete", "archive"])
 def test_no_volume_lies_inside_or_around_another(nfs, export, first, second, policy):
-    """csi-driver-nfs#855: the deletion of the outer one took the inner one's data."""
+    """csi-driver-nfs#855: deleting the outer volume would delete the inner one's data."""
     outer = {**ARTICLE, "onDelete": policy, "subDir": first}
     volume = deletable(nfs.provision(request(outer, "one", "one")).volume)
     data = export / volume["spec"]["nfs"]["path"].removeprefix("/export/") / "data"
@@ -306,7 +306,7 @@ def test_a_directory_that_was_made_for_nobody_is_not_deleted(nfs, export):
     ],
 )
 def test_path_patterns_of_nfs_subdir_external_provisioner(nfs, pattern, path):
-    """Its README's words: nfs-subdir-external-provisioner#91, #127, #347."""
+    """The cases are from its README: nfs-subdir-external-provisioner#91, #127, #347."""
     wanted = request({**ARTICLE, "pathPattern": pattern})
     wanted.claim["metadata"] |= {
         "annotations": {"nfs.io/storage-path": "docs"}, "labels": {"app": "db"}

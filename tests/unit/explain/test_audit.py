@@ -1,4 +1,4 @@
-"""What an audit may report: only what two looks agree on, never what may be in flight."""
+"""An audit reports only what two looks agree on, never what may be in flight."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_one_look_is_not_enough():
 
 @pytest.mark.parametrize("since", [-1e9, 90.0, 110.0, 1e12])
 def test_an_attempt_of_the_first_look_may_own_any_volume_whatever_its_workers_clock_says(since):
-    """One that is ahead of this computer's made its volume free to be deleted."""
+    """A worker's clock may be ahead of this computer's; its volume must not seem deletable."""
     for second in (SECOND, changed(SECOND, in_flight={"pvc-x": since})):
         found = compare(changed(FIRST, in_flight={"pvc-x": since}), second)
         assert (found.orphans, found.undecided) == ({}, 1)
@@ -48,7 +48,7 @@ def test_an_attempt_of_the_first_look_may_own_any_volume_whatever_its_workers_cl
 def test_an_attempt_in_flight_is_never_listed():
     found = compare(changed(FIRST, in_flight={"pvc-x": 90.0}), SECOND)
     assert (found.orphans, found.undecided) == ({}, 1)
-    # Begun after the first look: it cannot have made what was there before.
+    # An attempt that began after the first look cannot have made a volume that existed before.
     assert compare(FIRST, changed(SECOND, in_flight={"pvc-y": 150.0})).orphans == {"leak": 5}
 
 
@@ -65,7 +65,7 @@ def test_a_pv_being_deleted_is_not_missing():
 
 
 def test_a_stranded_attempt_is_named_and_holds_no_judgement_back():
-    """COR-7: nobody works on it, so the volume that it may have made is listed as well."""
+    """COR-7: it is no longer worked on, so the volume that it may have made is listed as well."""
     why = {"pvc-x": ("shop/data", 'secrets "creds" not found')}
     found = compare(changed(FIRST, stranded=why), changed(SECOND, stranded=why))
     assert (dict(found.stranded), dict(found.orphans)) == (why, {"leak": 5})

@@ -1,4 +1,4 @@
-"""The order of causes and their words, from facts alone; e2e/test_explain.py has them live."""
+"""The order of causes and their texts, from facts alone; e2e/test_explain.py has them live."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_cause(facts, code, words):
 
 
 def test_what_must_be_there_first_comes_first():
-    """A missing class is told before the pause that would hold the claim as well."""
+    """A missing class is reported before a pause that would also hold the claim."""
     paused = replace(STATE, pauses=(Pause("operator", "x", 0.0),))
     assert claim_cause(replace(FACTS, state=paused, storage_class=None)).code == "class-missing"
 

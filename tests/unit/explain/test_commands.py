@@ -1,4 +1,4 @@
-"""Every cause has the commands to run next, or nobody has to act."""
+"""Every cause has commands to run next, or needs no action by an operator."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_cause_has_an_entry_and_a_move():
 
 @pytest.mark.parametrize(("word", "namespace"), OBJECTS)
 def test_a_person_who_must_act_has_a_command_for_every_object(word, namespace):
-    """Even if nothing but the object's own name is known."""
+    """This holds even if only the object's own name is known."""
     for code, templates in COMMANDS.items():
         cause = Cause(code, "It waits.")
         found = filled(cause, word, namespace, "data", Explained(cause))
@@ -74,7 +74,7 @@ def test_every_template_is_used_once_all_names_are_known():
     "command", sorted({one for one in every_command() if one.startswith("csi-fleet ")})
 )
 def test_our_own_commands_are_understood(command):
-    """By the parser that reads the command line, and by the one that reads the object."""
+    """The command line parser and the parser of object names both accept them."""
     words = shlex.split(command.partition(" >")[0], comments=True)
     settings = parse(words[1], words[2:], {})
     if words[1] in {"explain", "retry"}:

@@ -1,4 +1,4 @@
-"""What can be asked about, under which words, and what is said where only the queue knows."""
+"""The objects that can be explained, their names, and answers that only the queue can give."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OBJECT = {"metadata": {"name": "one", "uid": "u1"}}
 
 
 class Kube:
-    """One object."""
+    """An API with a single object."""
 
     def get(self, resource, name, *, namespace=""):
         if (resource, name, namespace) != (paths.ATTACHMENTS, "one", ""):
@@ -68,7 +68,7 @@ def test_every_noun_has_a_resource_and_its_kinds():
 
 
 def test_a_queued_key_is_found_under_any_driver_of_its_controller(redis_client):
-    """Nobody declared limits, so the key waits; the driver is found among the records."""
+    """The key waits because no limits are declared; the driver is found among the registrations."""
     WorkQueue(redis_client, publish=lambda keys: None).add([Key("things", "d", "one", "u1")])
     found = explain(redis_client)
     assert found.cause.code == "no-limits"
@@ -84,7 +84,7 @@ def test_nothing_waits(redis_client):
     ("state", "code"), [({}, "nothing-to-do"), ({"due": 9.0}, "paused"), ({"fails": 1}, "paused")]
 )
 def test_a_pause_holds_only_what_waits(monkeypatch, redis_client, state, code):
-    """An object that is settled is no problem while its driver is paused."""
+    """A settled object is not a problem while its driver is paused."""
     key = Key("things", "d", "one", "u1")
     trail, pauses = (Note(1.0, "done", ""),), (Pause("operator", "upgrade", 0.0),)
     found = KeyState(key, 5.0, trail=trail, pauses=pauses, **state)

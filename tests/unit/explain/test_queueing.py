@@ -1,4 +1,4 @@
-"""What the queue's own history says of a key that waits."""
+"""What the queue's own history says about a waiting key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ERROR = ["taken w:1", "error full", "failed 1 5000"]
     ],
 )
 def test_an_error_stands_until_a_pass_gets_past_it(later, stands):
-    """Who polls an answer is not told yesterday's error."""
+    """An answer that is polled must not show yesterday's error."""
     history = enumerate([*ERROR, *later])
     notes = [Note(float(at), *[*line.split(" ", 1), ""][:2]) for at, line in history]
     state = KeyState(Key("contents", "d", "c", "u"), now=99.0, trail=tuple(notes))
@@ -35,7 +35,7 @@ def test_an_error_stands_until_a_pass_gets_past_it(later, stands):
 
 
 def test_an_error_that_ends_its_pass_for_good_stands():
-    """A claim whose class is missing is done with, and the error is why."""
+    """A claim whose class is missing is finished, and the error is the reason."""
     notes = (Note(0.0, "taken", "w:1"), Note(1.0, "error", "no class"), Note(2.0, "done", ""))
     state = KeyState(Key("claims", "d", "c", "u"), now=99.0, trail=notes)
     assert last_error(state, None) == ("no class", 1.0)
@@ -43,7 +43,7 @@ def test_an_error_that_ends_its_pass_for_good_stands():
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["cause first", "cause last"])
 def test_of_one_pass_the_refusal_is_told_not_the_text_that_hides_it(order):
-    """Upstream's texts do not say why; which right lacks does."""
+    """The Go sidecars' texts omit the cause; the missing permission is the cause."""
     errors = ("cannot get credentials", f"{trail.REFUSED}secrets is forbidden")
     notes = [Note(0.0, "taken", "w:1")]
     notes += [Note(1.0 + at, "error", errors[one]) for at, one in enumerate(order)]
@@ -63,7 +63,7 @@ def test_of_one_pass_the_refusal_is_told_not_the_text_that_hides_it(order):
     ],
 )
 def test_the_remedy_of_a_pause_is_the_one_that_works(pause, kind, advice):
-    """`resume` of a node's queue, or of a class's in-tree name, resumes nothing."""
+    """`resume` has no effect on a node's queue or on the in-tree name of a class."""
     key = Key(kind, "ebs.example.org@node-1", "one", "u")
     found = paused(KeyState(key, now=9.0, pauses=(Pause(pause, "why", 0.0),)), "")
     assert advice in found.advice

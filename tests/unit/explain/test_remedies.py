@@ -1,4 +1,4 @@
-"""The code of the driver's or the API server's answer decides who has to act."""
+"""The code of the driver's or the API server's answer decides whose action is needed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def explained(cause, found, word="pvc", namespace="shop", name="data", **names):
     ],
 )
 def test_the_code_in_the_history_decides(code, move, command):
-    """Whatever the text says: here it names another code."""
+    """The text does not matter: in this test it names another code."""
     cause = replace(FAILED, text="rpc error: code = Aborted desc = no")
     found = state("taken w", f"rpc CreateVolume {code} 0.1", "error it failed")
     shown = explained(cause, found, **{"class": "fast", "secret": "key", "secret_namespace": "ops"})

@@ -1,4 +1,4 @@
-"""Which driver is meant by a name, and which of its workers do what is asked about."""
+"""Which driver a name means, and which of its workers do the work in question."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_the_driver_of_a_claim(name, node, queue_name):
     ("name", "driver"), [("old-e", "e"), ("d", "d"), (IN_TREE, EBS), ("nobody", "nobody"), ("", "")]
 )
 def test_the_driver_behind_a_name(name, driver):
-    """P-601: an in-tree name stands for a CSI driver, served or not."""
+    """P-601: an in-tree name stands for a CSI driver, whether or not it is served."""
     assert driver_of(NODES, name) == driver
 
 
 @pytest.mark.parametrize("controllers", [MADE, GROWN], ids=["provisions", "half moved"])
 def test_the_owner_of_a_volume_by_its_in_tree_name(controllers):
-    """Without a provisioner it has its CSI name all the same, for `not-served`."""
+    """Even without a provisioner the CSI name is returned, for `not-served`."""
     annotations = {"pv.kubernetes.io/provisioned-by": IN_TREE}
     volume = {"metadata": {"name": "pv", "annotations": annotations}, "spec": {}}
     records = {EBS: record(EBS, controllers, queue_name=EBS, in_tree_name=IN_TREE)}

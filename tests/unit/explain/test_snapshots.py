@@ -1,4 +1,4 @@
-"""What a person is told about a snapshot or content that waits."""
+"""What `explain` says about a snapshot or content that waits."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def snapshot(**changes):
     ],
 )
 def test_contents(changes, code):
-    """The first cause that holds."""
+    """The first cause that applies is returned."""
     assert content_cause(content_body(**changes)).code == code
 
 
 def test_a_content_deleted_by_hand_names_its_snapshot():
-    """What to do about it."""
+    """The advice says what to do about the snapshot."""
     assert "ns/s" in content_cause(content_body(metadata=GOING)).advice
 
 
@@ -83,7 +83,7 @@ def test_a_content_deleted_by_hand_names_its_snapshot():
     ],
 )
 def test_snapshots(item, content, code):
-    """The first cause that holds; a content's cause is its snapshot's."""
+    """The first cause that applies is returned; a content's cause is its snapshot's."""
     held = content_cause(content) if content is not None else None
     assert snapshot_cause(item, content, held).code == code
 
@@ -94,7 +94,7 @@ def test_snapshots(item, content, code):
     ids=["its own", "made anew under the name", "gone"],
 )
 def test_a_member_is_said_to_go_with_its_own_group(monkeypatch, uid, code):
-    """SNC-058 row 3: nobody is advised to delete another group."""
+    """SNC-058 row 3: the advice must not be to delete another group."""
     monkeypatch.setattr(generic, "explain", lambda *_, **__: Explained(Cause("nothing-to-do", "")))
     world = SnapshotWorld()
     owner = {"apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot"}
@@ -116,7 +116,7 @@ def test_a_member_is_said_to_go_with_its_own_group(monkeypatch, uid, code):
     ],
 )
 def test_what_holds_a_content_holds_its_snapshot(monkeypatch, source, content):
-    """Its driver is paused, which only the content's key knows; no status names the content yet."""
+    """The driver is paused, which only the content's key shows; no status names the content yet."""
     world = SnapshotWorld()
     world.add_snapshot(spec={"source": source})
     world.add_content(metadata={"name": content})
@@ -156,7 +156,7 @@ NOTHING = Cause("nothing-to-do", "No work is pending for this object.", is_probl
 def test_fields_without_a_reason_do_not_hide_what_the_queue_knows(
     monkeypatch, queued, own, has_reason
 ):
-    """A status that the API server refuses says nothing; the content's failed attempt does."""
+    """A status that the API server refuses has no reason; the content's failed attempt has one."""
     monkeypatch.setattr(generic, "explain", lambda *_, **__: Explained(queued))
     world = SnapshotWorld()
     body = content_body(**own)
@@ -176,7 +176,7 @@ def test_fields_without_a_reason_do_not_hide_what_the_queue_knows(
     ],
 )
 def test_what_needs_no_worker_is_told_without_one(monkeypatch, metadata, code):
-    """A worker more would change nothing about it."""
+    """An additional worker would not change anything."""
     monkeypatch.setattr(generic, "explain", lambda *_, **__: Explained(NOTHING))
     world = SnapshotWorld()
     world.add_content(metadata=GOING | {"finalizers": [k.FINALIZER_CONTENT]} | metadata)
@@ -185,7 +185,7 @@ def test_what_needs_no_worker_is_told_without_one(monkeypatch, metadata, code):
 
 
 def test_a_content_of_a_driver_that_nobody_serves(monkeypatch):
-    """Not the driver's turn: no worker would ask it."""
+    """The driver is not at fault, because no worker would call it."""
     monkeypatch.setattr(generic, "explain", lambda *_, **__: Explained(NOTHING))
     world = SnapshotWorld()
     world.add_content()
@@ -196,7 +196,7 @@ def test_a_content_of_a_driver_that_nobody_serves(monkeypatch):
 
 @pytest.mark.parametrize("is_going", [False, True], ids=["made", "deleted"])
 def test_a_group_waits_for_what_its_content_waits_for(monkeypatch, is_going):
-    """The group's own key is at rest; the right that lacks is its content's."""
+    """The group's own key is settled; the missing permission concerns its content."""
     world = SnapshotWorld()
     going = GOING | {"finalizers": ["x"]} if is_going else {}
     group = {"name": "g", "namespace": "ns", "uid": "gu", **going}

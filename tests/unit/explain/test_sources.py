@@ -1,4 +1,4 @@
-"""Who is to fill a claim, as `explain pvc` finds it out (DV-004, DV-006)."""
+"""Which program has to fill a claim, as `explain pvc` finds out (DV-004, DV-006)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_claim(api: MemoryApi, ref: Any = SOURCE, **more: Any) -> None:
 
 
 def annotate(api: MemoryApi) -> None:
-    """kube-controller-manager has asked for the volume."""
+    """Set the annotation with which kube-controller-manager requests the volume."""
     path = paths.CLAIMS.path("data", namespace="shop")
     known = api.objects[path]["metadata"].setdefault("annotations", {})
     known["volume.kubernetes.io/storage-provisioner"] = "d"
@@ -69,7 +69,7 @@ def test_a_populator_fills_it(api):
 @pytest.mark.parametrize("kind", ["VolumeSnapshot", "PersistentVolumeClaim"])
 @pytest.mark.parametrize("namespace", ["shop", "other"])
 def test_a_source_that_is_not_there(api, kind, namespace):
-    """It was "refused", with the advice to look for a missing permission."""
+    """The cause is not "refused", whose advice is to look for a missing permission."""
     resource = paths.SNAPSHOTS if kind == "VolumeSnapshot" else paths.CLAIMS
     source = {"kind": kind, "name": "monday", "namespace": namespace}
     add_claim(api, source | {"apiGroup": resource.group or None})
@@ -82,7 +82,7 @@ def test_a_source_that_is_not_there(api, kind, namespace):
 
 
 def test_a_custom_kind_is_not_looked_for_among_claims(api):
-    """Only a deleted claim shows the difference: for others the kind needs a populator."""
+    """A deleted claim shows the difference: other claims of a custom kind need a populator."""
     deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     add_claim(api, SOURCE | {"kind": "PersistentVolumeClaim"}, **deleted)
     annotate(api)
@@ -101,7 +101,7 @@ def test_a_source_that_may_not_be_read_is_not_said_to_be_missing(api):
     "error", [NotFoundError(404, "NotFound", "x"), ForbiddenError(403, "Forbidden", "x")]
 )
 def test_who_populates_is_not_known(api, error):
-    """No CRD, or a login that may not list them."""
+    """There is no CRD, or the login is not allowed to list it."""
     add_claim(api)
     api.fail("get", "volumepopulators", error)
     assert cause(api).code == "waits-for-populator"
@@ -116,7 +116,7 @@ def test_a_clone_needs_no_populator(api):
 @pytest.mark.parametrize("controllers", [["provisioner"], ["data-source-validator"]])
 @pytest.mark.parametrize("fails", [0, 3])
 def test_a_validator_that_does_not_run_is_no_problem(monkeypatch, api, controllers, fails):
-    """It would say more than that the claim is not filled."""
+    """It would only add details about a claim that is not filled."""
     add_claim(api)
     monkeypatch.setattr(generic, "read_key", lambda _, key: KeyState(key, 1.0, fails=fails))
     monkeypatch.setattr(generic.queueing, "last_error", lambda *_: ("refused", 1.0))
@@ -130,7 +130,7 @@ def test_a_validator_that_does_not_run_is_no_problem(monkeypatch, api, controlle
 
 @pytest.mark.parametrize("error", [None, ForbiddenError(403, "Forbidden", "x")])
 def test_populators_are_read_once_for_all_claims(api, error):
-    """`pending` explains thousands."""
+    """`pending` explains thousands of claims."""
     add_populator(api)
     if error is not None:
         api.fail("get", "volumepopulators", error)

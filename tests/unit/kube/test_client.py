@@ -1,4 +1,4 @@
-"""One request: texts, repeats, credentials, configuration."""
+"""One request: texts, retries, credentials, configuration."""
 
 from __future__ import annotations
 
@@ -131,12 +131,12 @@ def test_details_of_a_wrong_type_count_as_absent(details):
     ],
 )
 def test_other_bodies_give_client_go_texts(code, method, path, text):
-    """apimachinery NewGenericServerResponse."""
+    """The texts are those of apimachinery's NewGenericServerResponse."""
     assert str(error_from_response(code, b"boom", method=method, path=path)) == text
 
 
 def test_refusal_with_retry_after_is_repeated_for_writes_too(api):
-    """client-go does so for every verb: the server said it did nothing."""
+    """client-go retries every verb, because the server said that it did nothing."""
     waits = []
     client = KubeClient(lambda: connect("", api.url), sleep=waits.append)
     replies = [status(429, "TooManyRequests", "m", Retry_After="2"), Reply(body=b'{"a":1}')]
@@ -165,7 +165,7 @@ def test_unanswered_write_is_not_repeated(api, client):
 
 
 class Lease:
-    """Held until it is lost."""
+    """A lease that is held until it is lost."""
 
     def __init__(self):
         self.is_held = True
@@ -179,7 +179,7 @@ class Lease:
 
 
 def test_a_write_that_waited_asks_again_whether_the_lease_is_held(api):
-    """COR2-9: for Retry-After, and for --kube-api-qps."""
+    """COR2-9: this applies to waits for Retry-After and for --kube-api-qps."""
     lease = Lease()
 
     def wait(_seconds):
@@ -199,7 +199,7 @@ def test_a_write_that_waited_asks_again_whether_the_lease_is_held(api):
 
 
 def test_a_write_that_needs_no_lease_goes_out_without_one(api):
-    """A copy of a record, kept when the lease was lost already; and a read."""
+    """An intent copy is saved even after the lease was lost; reads need no lease either."""
     lease = Lease()
     lease.is_held = False
     api.other = lambda _request: Reply(body=b"{}")
@@ -221,7 +221,7 @@ def test_answer_that_is_no_json_is_our_error(api, client):
 
 
 def test_delete_sends_preconditions_only_if_given(api, client):
-    """M-006: a delete never hits another object of the same name."""
+    """M-006: a delete never affects another object of the same name."""
     api.other = lambda _request: Reply()
     client.delete("/api/v1/persistentvolumes/pv", uid="u")
     client.delete("/api/v1/persistentvolumes/pv")
@@ -245,7 +245,7 @@ def kubeconfig(tmp_path, url, token, name="config"):
 
 
 def test_refused_credentials_are_loaded_once_more(api, tmp_path, monkeypatch):
-    """Tokens in files are cached by the official client for ever (pitfalls 4.3)."""
+    """The official client caches tokens from files for ever (pitfalls 4.3)."""
     monkeypatch.delenv("KUBECONFIG", raising=False)
 
     def other(request):
@@ -264,7 +264,7 @@ def test_refused_credentials_are_loaded_once_more(api, tmp_path, monkeypatch):
 
 
 def test_f010_master_overrides_the_address(tmp_path, monkeypatch):
-    """KUBECONFIG is looked at where flags are read, not once more here."""
+    """KUBECONFIG is read together with the flags, and not again here."""
     flag = kubeconfig(tmp_path, "http://flag:1", "t", "flag")
     monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, "http://env:1", "t", "env"))
     assert connect(flag, "").base_url == "http://flag:1"
@@ -282,7 +282,7 @@ def test_f014_unusable_configuration_is_one_line_and_exit_code_255(path):
 
 
 def test_c122_conflicting_update_is_repeated_with_a_fresh_read():
-    """S-015."""
+    """S-015: each attempt applies the change to a fresh object."""
     versions = iter([1, 2])
     seen = []
 

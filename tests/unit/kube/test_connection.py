@@ -1,4 +1,4 @@
-"""A client configuration that cannot be used is one line, not a traceback."""
+"""An unusable client configuration gives a one-line error instead of a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event budget of L-006, as client-go's EventCorrelator has it in each process."""
+"""The event budget of L-006, which client-go's EventCorrelator applies in each process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLAIM = {"kind": "PersistentVolumeClaim", "apiVersion": "v1"}
 
 
 class Clock:
-    """Seconds that a test moves."""
+    """A clock that the test moves."""
 
     def __init__(self):
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""Events that wait: order, bursts, the end."""
+"""Queued events: order, bursts, shutdown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def burst(waiting, count):
 
 
 def taker(waiting):
-    """A thread that takes once; its answer is in the list."""
+    """Start a thread that takes once; return it and the list that gets its result."""
     taken = []
     thread = threading.Thread(target=lambda: taken.append(waiting.take()), daemon=True)
     thread.start()
@@ -54,7 +54,7 @@ def test_events_of_a_burst_wait_for_its_end_and_not_longer_than_two_seconds(cloc
     assert not taken
     if seconds > 1:
         clock.now += seconds
-        burst(waiting, BURST_EVENTS)  # it goes on, but the first one has waited long enough
+        burst(waiting, BURST_EVENTS)  # it continues, but the first event has waited long enough
     else:
         clock.now += seconds
     thread.join(5)

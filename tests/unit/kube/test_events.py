@@ -1,4 +1,4 @@
-"""Events: the form client-go gives them, and that they never hold up work."""
+"""Events have the form of client-go's and never delay work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLAIM = {
 
 
 def test_event_has_client_gos_form():
-    """client-go makeEvent; `kubectl describe` and event exporters read these fields."""
+    """The form is that of client-go's makeEvent; `kubectl describe` and event exporters read it."""
     event = make_event(CLAIM, "Warning", "ProvisioningFailed", "no", "comp", now=1_700_000_000.5)
     assert event == {
         "kind": "Event",
@@ -92,7 +92,7 @@ def test_queued_events_are_written_in_order_before_stop_returns(api):
 
 
 def test_what_the_server_answers_to_an_event_is_nobodys_concern(api):
-    """It took the event: an answer cut short by a proxy must not write it twice."""
+    """The server accepted the event, so an answer cut by a proxy must not cause a second one."""
     api.other = lambda _request: Reply(status=201, body=b"<html>")
     drops = []
     events = recorder(api, on_drop=drops.append)
@@ -103,7 +103,7 @@ def test_what_the_server_answers_to_an_event_is_nobodys_concern(api):
 
 
 def test_repeats_patch_the_count(api):
-    """L-006: identical events become one with a count."""
+    """L-006: identical events become one event with a count."""
     events = recorder(api, correlator=Budget(EventPlan("patch", "c.1", 7, "again")))
     events.start()
     events.event(CLAIM, "Normal", "R", "again", component="c")

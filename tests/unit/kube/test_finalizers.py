@@ -1,4 +1,4 @@
-"""Finalizer lists: what changes, what stays."""
+"""Finalizer lists: which entries change and which stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workers.kube.finalizers import added, removed, with_finalizer, without_fina
     ],
 )
 def test_lists(change, before, after, modified):
-    """The result is a new list; the input stays as it was."""
+    """The result is a new list, and the input is not modified."""
     original = None if before is None else list(before)
     result, is_modified = change(before, "f")
     assert (result, is_modified) == (after, modified)

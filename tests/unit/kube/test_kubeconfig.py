@@ -1,4 +1,4 @@
-"""What a kubeconfig and a pod say: who we are, and how that changes with time."""
+"""Credentials from a kubeconfig or a pod, and how they change over time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_a_user_says(tmp_path, user, header):
 
 
 def test_a_token_file_is_read_again_and_survives_its_replacement(tmp_path, monkeypatch):
-    """Paths are relative to their kubeconfig; the file goes before a token beside it."""
+    """Paths are relative to their kubeconfig, and a token file takes precedence over a token."""
     now = [0.0]
     monkeypatch.setattr(kubeconfig.time, "monotonic", lambda: now[0])
     (tmp_path / "token").write_text("one\n")

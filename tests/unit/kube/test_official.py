@@ -1,4 +1,4 @@
-"""The old `auth-provider: oidc`, which the official client serves: a token is renewed."""
+"""The old `auth-provider: oidc` works through the official client, which renews the token."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def issuer():
 
 @pytest.fixture
 def connect(tmp_path, monkeypatch, issuer):
-    monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")  # the issuer of the test has no TLS
+    monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")  # the test's issuer has no TLS
 
     def connect(refresh_token, id_token=EXPIRED):
         config = {
@@ -107,7 +107,7 @@ def test_a_token_that_is_good_asks_nobody(connect, issuer):
 
 
 def test_a_client_that_the_issuer_does_not_know_keeps_its_token(connect):
-    """As the official client decides; the API server then says what it thinks of it."""
+    """The official client decides so, and the API server then judges the token."""
     assert connect("invalid_request").authorization() == f"Bearer {EXPIRED}"
 
 

@@ -1,4 +1,4 @@
-"""A patch in memory does what the API server does."""
+"""A patch in memory has the same effect as at the API server."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ ITEM = {
     ],
 )
 def test_metadata_after_a_patch(kind, patch, place, after):
-    """Lists are replaced, merged or edited as the patch's kind says."""
+    """Lists are replaced, merged or edited, depending on the kind of patch."""
     result = patched(ITEM, patch, kind)
     assert result["metadata"].get(place) == after
     assert ITEM["metadata"]["finalizers"] == ["a", "b"], "the given object is left alone"
 
 
 def test_conditions_are_merged_by_type():
-    """The API server's merge key of conditions."""
+    """The type is the API server's merge key for conditions."""
     change = {"status": {"conditions": [{"type": "A", "status": "False"}, {"type": "B"}]}}
     assert patched(ITEM, change, STRATEGIC_PATCH)["status"]["conditions"] == [
         {"type": "A", "status": "False", "reason": "r"},
@@ -85,7 +85,7 @@ def test_conditions_are_merged_by_type():
     ],
 )
 def test_json_patch_that_does_not_fit(operation):
-    """The server's 422."""
+    """The error is the server's 422."""
     with pytest.raises(InvalidError):
         patched(ITEM, [operation], JSON_PATCH)
 

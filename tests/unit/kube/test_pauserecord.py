@@ -12,7 +12,7 @@ from workers.kube.pauserecord import CLASS, DRIVER, NAME, PauseRecord, Recorded
 
 
 class Kube:
-    """A ConfigMap with `data`; None: there is none."""
+    """An API with a ConfigMap that has `data`; with None the ConfigMap does not exist."""
 
     def __init__(self, data=None):
         self.data, self.version, self.applied = data, 7, []
@@ -62,7 +62,7 @@ def test_the_end_of_no_pause_writes_nothing():
 
 
 def test_without_a_config_map_nothing_is_paused():
-    """A list has a resourceVersion then too: the pauses of a deleted ConfigMap end."""
+    """A list still has a resourceVersion, so the pauses of a deleted ConfigMap end."""
     record = PauseRecord(Kube(), "system")
     assert record.get() == Recorded("0")
     assert record.list() == Recorded("99")

@@ -1,4 +1,4 @@
-"""Lists that several passes share, over an API server whose pages the test hands out."""
+"""Lists that several reconciles share, with an API server whose pages the test supplies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT = 30.0
 
 
 class Pages:
-    """Answers each list with what the test puts; tells when a list has begun."""
+    """Answers each list with what the test supplies, and reports when a list has begun."""
 
     def __init__(self) -> None:
         self.begun: queue.Queue[str] = queue.Queue()
@@ -40,7 +40,7 @@ def names(found: Any) -> list[str]:
 
 
 class CountingLock:
-    """A lock that counts how often somebody has left it."""
+    """A lock that counts how often it is released."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -61,7 +61,7 @@ def pages():
 
 @pytest.fixture
 def asking(pages):
-    """Starts a list in a thread of its own, and returns once it shares a list or leads one."""
+    """Yield a function that starts a list in a thread and waits until it leads or shares one."""
     reader = KubeReader(pages)
     lock: Any = CountingLock()
     reader._lock = lock

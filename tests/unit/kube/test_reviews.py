@@ -1,4 +1,4 @@
-"""Who may read the metrics: the API server's word, remembered for a minute."""
+"""Which tokens may read the metrics: the API server decides, and a minute's cache remembers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workers.kube.reviews import PathReaders
 
 
 class Client:
-    """Knows one token and whether its owner may get the path."""
+    """An API server that knows one token and whether its owner may read the path."""
 
     def __init__(self, *, is_allowed=True, error=None):
         self.is_allowed, self.error, self.asked = is_allowed, error, []
@@ -46,7 +46,7 @@ def test_nobody_else(token, options, count):
 
 
 def test_an_answer_is_remembered_and_asked_again_after_a_minute():
-    """A scrape costs no request; a token taken away is refused within a minute."""
+    """A scrape costs no request, and a revoked token is refused within a minute."""
     client, now = Client(), [0.0]
     readers = PathReaders(client, "/metrics", clock=lambda: now[0])
     assert [readers.allows("good") for _ in range(3)] == [True] * 3

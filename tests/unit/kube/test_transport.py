@@ -1,4 +1,4 @@
-"""One request by libcurl: every form of an answer, every way to break, and the pool."""
+"""One request by libcurl: every form of answer, every kind of failure, and the pool."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 class Server:
     """Accepts connections; on each it reads a request's head and sends the next scripted bytes.
 
-    An empty script closes the connection without a word.
+    An empty script closes the connection without an answer.
     """
 
     def __init__(self, *scripts, tls=None):
@@ -48,7 +48,7 @@ class Server:
             except OSError:
                 return
             self.connections += 1
-            with connection, suppress(OSError):  # a client may give up
+            with connection, suppress(OSError):  # the client may close the connection
                 if self.tls is None:
                     self.answer(connection)
                 else:
@@ -143,7 +143,7 @@ def test_answer_is_read_whole(serve, parts, expected):
 
 @pytest.mark.parametrize("serve", ["http", "https"], indirect=True)
 def test_an_answer_as_long_as_its_connection(request, serve):
-    """Over TLS, whoever can cut the TCP connection could else shorten an answer."""
+    """Over TLS, an attacker who can cut the TCP connection could otherwise truncate an answer."""
     _, transport = serve([b"HTTP/1.0 200 OK\r\n\r\nto the ", b"end", b""])
     if "https" in request.node.name:
         with pytest.raises(ConnectionError, match="eof"):
@@ -177,7 +177,7 @@ def test_who_we_are_in_an_address_is_not_told_in_the_host(serve):
 
 
 def test_methods_do_not_stick(serve):
-    """A connection is used for one method after the other."""
+    """A connection is reused for one method after another."""
     server, transport = serve([OK], [OK], [OK])
     transport.send("DELETE", "/x", [], b"", timeout_seconds=5)
     transport.send("PATCH", "/x", ["Content-Type: a/b"], b"[]", timeout_seconds=5)
@@ -209,7 +209,7 @@ def test_connection_closed_while_idle_is_replaced_before_a_write(serve):
     server, transport = serve([OK, b""], [OK])
     get(transport)
     assert server.closed.wait(5)
-    # libcurl looks at a kept connection that was not used for a second.
+    # libcurl checks a kept connection if it was idle for a second.
     idle_since = time.monotonic()
     wait_until(lambda: time.monotonic() - idle_since > 1.1, 5, "it was idle for a second")
     assert post(transport).data == b"hi"
@@ -246,14 +246,14 @@ def test_broken_answer_is_an_error_and_ends_the_connection(serve, parts, error):
 
 
 def test_silence_is_a_timeout(serve):
-    """DA-026."""
+    """DA-026: a server that sends nothing is not waited for without end."""
     _, transport = serve([b"HTTP/1.1 200 OK\r\n"], [OK])
     with pytest.raises(TimeoutError, match="timed out"):
         get(transport, timeout_seconds=0.05)
 
 
 class Trickle(list):
-    """A script whose parts come one by one, so that none is late and the whole is."""
+    """A script that sends its parts slowly: each is in time, but the whole is too late."""
 
     def __iter__(self):
         for part in super().__iter__():
@@ -262,7 +262,7 @@ class Trickle(list):
 
 
 def test_the_time_is_for_the_whole_answer(serve):
-    """DA-026: a server that always says a little holds no thread for ever."""
+    """DA-026: a server that keeps sending small parts does not hold a thread for ever."""
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
     _, transport = serve(Trickle([head, *[b"x"] * 1000]), [OK])
     with pytest.raises(TimeoutError, match="timed out"):
@@ -346,7 +346,7 @@ def test_master_with_a_path_in_front():
         assert api.requests[0].path == "/front/api"
 
 
-# A kept connection that had ended: the request arrives, its reply is lost.
+# A kept connection that has ended: the request arrives, but its reply is lost.
 
 
 def test_a_read_on_a_dead_kept_connection_is_sent_again(serve):
@@ -359,7 +359,7 @@ def test_a_read_on_a_dead_kept_connection_is_sent_again(serve):
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("body", [b"{}", b"x" * 300_000])
 def test_a_write_whose_reply_may_be_lost_is_sent_once(serve, method, body):
-    """It may have worked; only the next pass can tell, which reads how things are."""
+    """It may have succeeded; only the next reconcile, which reads the state, can find out."""
     server, transport = serve([OK], [], [OK])
     get(transport)
     with pytest.raises(ConnectionError):
@@ -368,7 +368,7 @@ def test_a_write_whose_reply_may_be_lost_is_sent_once(serve, method, body):
     assert get(transport).data == b"hi"
 
 
-# The moment before a write goes out.
+# The moment before a write is sent.
 
 
 def lost():
@@ -458,8 +458,8 @@ def test_closing_while_requests_run_frees_nobody_elses_place(slow):
 
 
 def test_a_signal_in_the_main_thread_ends_a_request(slow):
-    """Ctrl-C of a tool whose API server stalls."""
-    # Other tests of this process may have left a handler of their own.
+    """Ctrl-C must end a command whose API server stalls."""
+    # Other tests in this process may have installed their own handlers.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
     begin = time.monotonic()
@@ -474,7 +474,7 @@ def test_a_signal_in_the_main_thread_ends_a_request(slow):
 
 
 def test_many_threads_share_few_connections(serve):
-    """Each gets its own answer."""
+    """Each thread gets its own answer."""
     with FakeApi() as api:
         api.other = lambda request: Reply(body=request.path.encode() * 5000)
         transport = Transport(api.url)

@@ -1,4 +1,4 @@
-"""Which snapshot CRDs are too old, by what discovery says."""
+"""Which snapshot CRDs are too old, according to discovery."""
 
 from __future__ import annotations
 

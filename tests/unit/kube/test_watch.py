@@ -21,7 +21,7 @@ PATH = "/api/v1/persistentvolumeclaims"
 
 
 class Recorder:
-    """Notes what the reflector tells."""
+    """Records each call of the reflector."""
 
     def __init__(self):
         self.calls = []
@@ -55,7 +55,7 @@ def sink():
 
 @pytest.fixture
 def reflect(api, sink):
-    """Starts a reflector; waits until the sink saw something; stops it at the end."""
+    """Yield a function that starts a reflector; all reflectors are stopped at the end."""
     running = []
 
     def start(**options):
@@ -114,7 +114,7 @@ def test_events_reach_the_sink(api, sink, reflect):
 
 
 def test_objects_taken_whole_are_told_and_their_versions_count(api, sink, reflect):
-    """Storage classes go to the catalog as they stand there."""
+    """Storage classes reach the shared cache unchanged."""
     told = []
     sink.changed = told.append
     api.lists[PATH].append(page([], "1"))
@@ -127,7 +127,7 @@ def test_objects_taken_whole_are_told_and_their_versions_count(api, sink, reflec
 
 
 def test_watch_goes_on_at_the_last_bookmark(api, sink, reflect):
-    """Without bookmarks a quiet kind would expire and be listed again."""
+    """Without bookmarks the version of a quiet kind would expire, and it would be listed again."""
     api.lists[PATH].append(page([], "1"))
     api.watches[PATH] += [events(("BOOKMARK", {"metadata": {"resourceVersion": "50"}}))]
     reflect()
@@ -147,7 +147,7 @@ EXPIRED_EVENT = {"kind": "Status", "code": 410, "reason": "Expired", "message": 
     ],
 )
 def test_expired_watch_leads_to_a_new_list(api, sink, reflect, reply):
-    """C-148, pitfalls 4.2: both ways the server says 410."""
+    """C-148, pitfalls 4.2: the server may report 410 in two ways."""
     api.lists[PATH] += [page([item("a")], "1"), page([item("b")], "9")]
     api.watches[PATH].append(reply)
     reflect()
@@ -179,7 +179,7 @@ def test_odd_object_is_skipped_and_its_version_counts(api, sink, reflect):
 
 
 def test_broken_line_is_tried_again_then_listed(api, sink, reflect):
-    """A line cut by a proxy is asked for once more; a line broken for good needs a list."""
+    """A line cut by a proxy is requested once more; a line that stays broken needs a list."""
     api.lists[PATH] += [page([], "1"), page([item("a")], "9")]
     api.watches[PATH] += [Reply(lines=[b'{"type":"ADDED","obj']), Reply(lines=[b"{{"])]
     reflect()
@@ -202,7 +202,7 @@ def test_unreadable_list_is_tried_again(api, sink, reflect):
     ],
 )
 def test_refused_list_is_retried_and_health_tells(api, sink, reflect, refusal):
-    """RB-003: a missing right shows, and ends by itself when it is granted."""
+    """RB-003: a missing permission is reported, and the error ends once it is granted."""
     api.lists[PATH].append(refusal)
     reflector = reflect()
     until(lambda: reflector.health.error)
@@ -213,7 +213,7 @@ def test_refused_list_is_retried_and_health_tells(api, sink, reflect, refusal):
 
 
 def test_a_silent_watch_is_opened_again_from_where_it_was(api, sink, reflect, monkeypatch):
-    """COR2-7: half-open connections hang for ever without a read time-out (pitfalls 4.2)."""
+    """COR2-7: half-open connections hang for ever without a read timeout (pitfalls 4.2)."""
     assert SILENCE_SECONDS <= 90
     monkeypatch.setattr("workers.kube.watch.SILENCE_SECONDS", 0.2)
     api.lists[PATH].append(page([], "1"))
@@ -222,12 +222,12 @@ def test_a_silent_watch_is_opened_again_from_where_it_was(api, sink, reflect, mo
     until(lambda: len(watches(api)) >= 3)
     assert [query["resourceVersion"] for query in watches(api)[:3]] == ["1", "7", "7"]
     assert api.count(PATH, watch=False) == 1
-    # A kind without bookmarks is quiet for long, and well.
+    # A kind without bookmarks may be quiet for long and still be healthy.
     assert reflector.health.error == ""
 
 
 def test_a_watch_that_is_never_answered_is_given_up(api, sink, reflect, monkeypatch):
-    """COR2-7: a server that froze before it sent the first byte."""
+    """COR2-7: the server froze before it sent the first byte."""
     monkeypatch.setattr("workers.kube.watch.SILENCE_SECONDS", 0.2)
     gate = threading.Event()
     api.lists[PATH].append(page([], "1"))
@@ -239,7 +239,7 @@ def test_a_watch_that_is_never_answered_is_given_up(api, sink, reflect, monkeypa
 
 
 def test_bookmarks_keep_a_quiet_watch_open(api, sink, reflect, monkeypatch):
-    """COR2-7."""
+    """COR2-7: a bookmark counts as a sign of life."""
     monkeypatch.setattr("workers.kube.watch.SILENCE_SECONDS", 0.5)
     pause = threading.Event()
 
@@ -258,7 +258,7 @@ def test_bookmarks_keep_a_quiet_watch_open(api, sink, reflect, monkeypatch):
 
 
 def test_what_is_known_is_told_apart_from_the_present(api, sink, reflect):
-    """COR2-3: the newest version that came, and the one that the server has now."""
+    """COR2-3: one is the newest received version, the other the server's current version."""
     api.lists[PATH] += [page([], "5"), page([], "3")]
     api.watches[PATH].append(events(("ADDED", item("a", "7")), stays_open=True))
     reflector = reflect()
@@ -270,7 +270,7 @@ def test_what_is_known_is_told_apart_from_the_present(api, sink, reflect):
 
 
 def test_slow_list_does_not_hold_up_stop_of_others(api, sink, reflect):
-    """Stop while a page is awaited: nothing more is told to the sink."""
+    """Stop while a page is awaited: the sink gets no further calls."""
     gate = threading.Event()
     slow = page([item("a")], "1", "more")
     slow.wait = gate
@@ -284,7 +284,7 @@ def test_slow_list_does_not_hold_up_stop_of_others(api, sink, reflect):
 
 
 def test_relist_on_demand(api, sink, reflect):
-    """For a catalog that Redis lost."""
+    """The shared cache is filled again this way after Redis lost it."""
     api.lists[PATH].append(page([item("a")], "1"))
     reflector = reflect()
     until(lambda: watches(api))
@@ -293,7 +293,7 @@ def test_relist_on_demand(api, sink, reflect):
 
 
 def test_defect_in_a_sink_leads_to_a_new_list(api, sink, reflect):
-    """What the sink missed is found again."""
+    """The list finds the events that the sink missed."""
     api.lists[PATH].append(page([], "1"))
     api.watches[PATH].append(events(("ADDED", item("a", "2"))))
     sink.changed = lambda _item: 1 / 0
@@ -318,7 +318,7 @@ def test_server_away_then_back(sink):
 
 
 def test_watches_that_end_at_once_are_not_repeated_in_a_tight_loop(api, sink, reflect):
-    """The official informer hammers the server here (pitfalls 4.2)."""
+    """The official informer sends requests in a tight loop here (pitfalls 4.2)."""
     api.lists[PATH].append(page([], "1"))
     api.watches[PATH] += [Reply(lines=[]) for _ in range(3)]
     waits = []
@@ -337,7 +337,7 @@ NOT_SERVED = status(404, "NotFound", "the server could not find the requested re
 
 
 def test_a_kind_that_is_not_served_is_no_failure_and_starts_when_it_appears(api, sink, reflect):
-    """Snapshots' CRDs may be installed later, or never: no error, no loop, no missing readiness."""
+    """Snapshot CRDs may be installed later or never: no error, no loop, and still ready."""
     api.lists[PATH] += [NOT_SERVED, NOT_SERVED, page([item("a")], "5")]
     reflector = reflect(look_again_seconds=0.01)
     until(lambda: ("end", "5") in sink.calls)
@@ -346,7 +346,7 @@ def test_a_kind_that_is_not_served_is_no_failure_and_starts_when_it_appears(api,
 
 
 def test_a_kind_that_is_not_served_is_looked_for_rarely(api, reflect):
-    """Each look is a request; nobody waits for it but by asking."""
+    """Each check is a request; a caller that needs it earlier has to request a list."""
     api.lists[PATH] += [NOT_SERVED, page([], "5")]
     reflector = reflect(look_again_seconds=3600)
     until(lambda: not reflector.health.is_served)
@@ -357,7 +357,7 @@ def test_a_kind_that_is_not_served_is_looked_for_rarely(api, reflect):
 
 
 def test_objects_of_a_kind_that_is_served_no_more_are_gone(api, sink, reflect):
-    """A deleted CRD takes its objects with it, without an event for each."""
+    """A deleted CRD removes its objects without an event for each."""
     api.lists[PATH] += [page([item("a")], "5"), NOT_SERVED]
     api.watches[PATH] += [NOT_SERVED]
     reflector = reflect(look_again_seconds=3600)
@@ -366,6 +366,6 @@ def test_objects_of_a_kind_that_is_served_no_more_are_gone(api, sink, reflect):
 
 
 def test_unknown_fields_and_nulls_decode():
-    """Objects as the API server really sends them: null maps, unknown fields."""
+    """The API server really sends objects with null maps and unknown fields."""
     raw = b'{"metadata":{"name":"a","annotations":null,"managedFields":[{}]},"status":{}}'
     assert msgspec.json.decode(raw, type=Claim).metadata.annotation("x") is None

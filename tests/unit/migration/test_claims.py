@@ -1,4 +1,4 @@
-"""Which claims of in-tree classes are this driver's, and what their attempt then sees."""
+"""Which claims of in-tree classes belong to this driver, and what their attempt sees."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CSI, IN_TREE = "ebs.csi.aws.com", "kubernetes.io/aws-ebs"
     ],
 )
 def test_a_migrated_claim_is_translated_both_ways(annotations: dict[str, str]) -> None:
-    """P-100, P-102, P-600, P-602: the class on the way there, the volume on the way back."""
+    """P-100, P-102, P-600, P-602: the class is translated to CSI, and the volume to in-tree."""
     check_qualifies({"metadata": {"annotations": annotations}}, CSI)
     storage_class = in_tree_class(IN_TREE, parameters={"fsType": "xfs"})
     assert is_migrated(storage_class, CSI)
@@ -47,7 +47,7 @@ def test_a_migrated_claim_is_translated_both_ways(annotations: dict[str, str]) -
     ],
 )
 def test_other_claims_are_ignored(annotations: dict[str, str], named: str) -> None:
-    """P-100, P-102: silently in the pre-check, with a reason inside an attempt."""
+    """P-100, P-102: the pre-check ignores them silently, and an attempt gives the reason."""
     claim = {"metadata": {"annotations": annotations}}
     assert not qualifies(claim, CSI)
     with pytest.raises(IgnoredError) as caught:

@@ -1,4 +1,4 @@
-"""Storage classes of in-tree plugins as their CSI drivers read them."""
+"""Storage classes of in-tree plugins, as their CSI drivers read them."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ PARAMETERS = [
 def test_parameters_are_translated(
     plugin: str, given: dict[str, str], expected: dict[str, str]
 ) -> None:
-    """P-603: the table, keys in any case."""
+    """P-603: every row of the table holds, whatever the case of the keys."""
     name = "kubernetes.io/" + plugin
     assert translate_class(in_tree_class(name, parameters=given), name)["parameters"] == expected
 
 
 @pytest.mark.parametrize("plugin", IN_TREE)
 def test_the_original_class_stays_as_it_is(plugin: str) -> None:
-    """P-602, P-128: translation works on a copy, down to the last nested list."""
+    """P-602, P-128: translation works on a deep copy."""
     original = in_tree_class(
         plugin, [topology(GA_ZONE, "1")], parameters={"fstype": "ext4"}, mountOptions=["noatime"]
     )
@@ -93,7 +93,7 @@ def test_the_original_class_stays_as_it_is(plugin: str) -> None:
 
 @pytest.mark.parametrize("plugin", IN_TREE)
 def test_only_portworx_changes_the_provisioner(plugin: str) -> None:
-    """P-602: everything else of the class stays; an absent parameter map is no error."""
+    """P-602: the rest of the class stays, and an absent parameter map is not an error."""
     original = in_tree_class(plugin, reclaimPolicy="Retain", mountOptions=["noatime"])
     translated = translate_class(original, plugin)
     moved = plugin == "kubernetes.io/portworx-volume"
@@ -111,7 +111,7 @@ def test_t182_a_native_class_is_not_migrated() -> None:
 
 @pytest.mark.parametrize("row", PLUGINS, ids=lambda row: row.in_tree_name)
 def test_t180_a_class_with_the_in_tree_name_is_migrated(row: Any) -> None:
-    """P-602: the class decides on translation; the claim's annotations decide elsewhere (P-100)."""
+    """P-602: the class decides whether to translate; P-100 uses the claim's annotations."""
     assert is_migrated(in_tree_class(row.in_tree_name), row.driver_name)
 
 
@@ -133,7 +133,7 @@ ZONAL = ["kubernetes.io/gce-pd", "kubernetes.io/aws-ebs", "kubernetes.io/azure-d
 def test_zone_parameters_become_topologies(
     plugin: str, parameters: dict[str, str], zones: list[str]
 ) -> None:
-    """P-603, P-604: they leave the parameters."""
+    """P-603, P-604: the zones are removed from the parameters."""
     translated = translate_class(in_tree_class(plugin, parameters=parameters), plugin)
     assert translated["allowedTopologies"] == [topology(str(ZONE_KEYS[plugin]), *zones)]
     assert translated["parameters"] == {}
@@ -144,7 +144,7 @@ def test_zone_parameters_become_topologies(
 def test_t183_zones_and_topologies_together_are_refused(
     plugin: str, parameters: dict[str, str]
 ) -> None:
-    """P-604, P-101 step 8: Finished, with the prefix of the attempt."""
+    """P-604, P-101 step 8: the state is Finished, and the text has the attempt's prefix."""
     given = in_tree_class(plugin, [topology(GA_ZONE, "a")], parameters=parameters)
     with pytest.raises(AttemptError) as caught:
         translate_class(given, plugin)
@@ -153,7 +153,7 @@ def test_t183_zones_and_topologies_together_are_refused(
 
 
 def test_deletion_sees_the_error_without_prefix() -> None:
-    """P-513: the translation error is returned as it is."""
+    """P-513: the translation error is returned unchanged."""
     plugin = "kubernetes.io/gce-pd"
     given = in_tree_class(plugin, [topology(GA_ZONE, "a")], parameters={"zone": "a"})
     with pytest.raises(AttemptError) as caught:
@@ -163,7 +163,7 @@ def test_deletion_sees_the_error_without_prefix() -> None:
 
 @pytest.mark.parametrize("plugin", ["kubernetes.io/cinder", "kubernetes.io/vsphere-volume"])
 def test_plugins_without_zone_parameters_never_refuse(plugin: str) -> None:
-    """P-604: the refusal belongs to gce-pd, aws-ebs and azure-disk."""
+    """P-604: only gce-pd, aws-ebs and azure-disk refuse both together."""
     given = in_tree_class(plugin, [topology(GA_ZONE, "a")], parameters={"zones": "b"})
     translated = translate_class(given, plugin)
     assert translated["allowedTopologies"] == [topology(str(ZONE_KEYS[plugin]), "a")]
@@ -172,7 +172,7 @@ def test_plugins_without_zone_parameters_never_refuse(plugin: str) -> None:
 @pytest.mark.parametrize("plugin", ZONE_KEYS)
 @pytest.mark.parametrize("label", [GA_ZONE, BETA_ZONE])
 def test_zone_labels_become_the_drivers_key(plugin: str, label: str) -> None:
-    """P-604: regions and every other key pass unchanged, in their places."""
+    """P-604: regions and all other keys stay unchanged in their places."""
     others = [topology("topology.kubernetes.io/region", "r"), topology("rack", "r1")]
     translated = translate_class(in_tree_class(plugin, [*others, topology(label, "a")]), plugin)
     assert translated["allowedTopologies"] == [*others, topology(str(ZONE_KEYS[plugin]), "a")]
@@ -180,7 +180,7 @@ def test_zone_labels_become_the_drivers_key(plugin: str, label: str) -> None:
 
 @pytest.mark.parametrize("plugin", ["kubernetes.io/azure-file", "kubernetes.io/portworx-volume"])
 def test_plugins_without_topology_leave_it_alone(plugin: str) -> None:
-    """P-604: nothing to translate to."""
+    """P-604: these plugins have no key to translate to."""
     given = in_tree_class(plugin, [topology(GA_ZONE, "a")])
     assert translate_class(given, plugin)["allowedTopologies"] == given["allowedTopologies"]
 
@@ -205,14 +205,14 @@ def test_t187_a_number_is_no_azure_zone(storage_class: dict[str, Any], zones: li
 
 
 def test_t187_numbers_under_other_keys_stay() -> None:
-    """P-604: only azure-disk's zone key is looked at."""
+    """P-604: only azure-disk's zone key is checked."""
     plugin = "kubernetes.io/azure-disk"
     translated = translate_class(in_tree_class(plugin, [topology("rack", "1")]), plugin)
     assert translated["allowedTopologies"] == [topology("rack", "1")]
 
 
 def test_t188_vsphere_drops_prefixed_and_secret_keys() -> None:
-    """P-603, D-039: dropped as upstream does; the caller can log what was lost."""
+    """P-603, D-039: they are dropped as in the Go code, and the caller can log them."""
     plugin = "kubernetes.io/vsphere-volume"
     secret = "csi.storage.k8s.io/provisioner-secret-name"
     given = in_tree_class(plugin, parameters={FSTYPE: "xfs", secret: "s", "Datastore": "d"})
@@ -228,7 +228,7 @@ def test_nothing_is_dropped_elsewhere() -> None:
 
 
 def test_t189_portworx_secret_serves_six_uses() -> None:
-    """P-603: twelve keys, and the class moves to the driver's name."""
+    """P-603: twelve keys result, and the class gets the driver's name as provisioner."""
     plugin = "kubernetes.io/portworx-volume"
     given = in_tree_class(
         plugin,
@@ -285,7 +285,7 @@ def test_ambiguous_parameters_have_one_winner(
 
 
 def test_an_unknown_plugin_is_an_error() -> None:
-    """P-602: cannot happen for a driver of P-601; the text is upstream's."""
+    """P-602: this cannot happen for a driver of P-601; the text is that of the Go code."""
     with pytest.raises(AttemptError) as caught:
         translate_class(in_tree_class("kubernetes.io/rbd"), "kubernetes.io/rbd")
     assert caught.value.message == (

@@ -1,4 +1,4 @@
-"""The plugin table of P-601 and its look-ups."""
+"""The plugin table of P-601 and its lookups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLE = {
 
 
 def test_the_table_has_exactly_the_seven_drivers() -> None:
-    """P-601: Ceph RBD is not among them any more."""
+    """P-601: Ceph RBD is no longer one of them."""
     assert {row.driver_name for row in PLUGINS} == set(TABLE)
 
 
@@ -39,7 +39,7 @@ def test_other_drivers_migrate_nothing(driver: str) -> None:
 
 @pytest.mark.parametrize("driver", TABLE)
 def test_an_in_tree_source_names_its_plugin(driver: str) -> None:
-    """P-612: the source alone decides, no driver name is asked."""
+    """P-612: only the source decides, not any driver name."""
     name, field = TABLE[driver]
     assert in_tree_source(volume(field, {})) == name
 

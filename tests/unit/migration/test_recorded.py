@@ -1,4 +1,4 @@
-"""The reference's recorded migration cases, rebuilt by the rules from their own inputs."""
+"""Migration cases recorded from csi-provisioner, recomputed from their own inputs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PREFIX = "csi.storage.k8s.io/"
 
 
 def sent(case: Json, method: str) -> Json | None:
-    """The first request of one method."""
+    """Return the first request of one method."""
     return next((call for call in case["requests"] if call["method"] == method), None)
 
 
 def unreserved(parameters: Json | None) -> Json:
-    """Parameters without the reserved keys, stripped or added around translation (P-126)."""
+    """Return the parameters without the reserved keys, which are handled elsewhere (P-126)."""
     return {k: v for k, v in (parameters or {}).items() if not k.startswith(PREFIX)}
 
 
 def parameters_of(case: Json) -> Json:
-    """The parameters the driver of a case must see, its class translated when P-602 says so."""
+    """Return the parameters the driver must get; P-602 decides if the class is translated."""
     storage_class: Json = case["storage_class"]
     if is_migrated(storage_class, case["driver"]):
         storage_class = translate_class(storage_class, storage_class["provisioner"])
@@ -39,7 +39,7 @@ def parameters_of(case: Json) -> Json:
 
 
 def csi_form(case: Json) -> Json:
-    """The volume of P-170 that the driver's answer makes, before translation."""
+    """Return the volume of P-170 that results from the driver's answer, before translation."""
     request = sent(case, "CreateVolume")
     assert request is not None
     answer = case["answer"]
@@ -70,7 +70,7 @@ def csi_form(case: Json) -> Json:
 
 
 def comparable(pv: Json, driver: str) -> Json:
-    """What translation decides about a volume; expression order carries no meaning."""
+    """Return what translation decides about a volume; the order of expressions has no meaning."""
     plugin = of_driver(driver)
     assert plugin is not None
     required = pv["spec"].get("nodeAffinity", {}).get("required", {})
@@ -88,7 +88,7 @@ def comparable(pv: Json, driver: str) -> Json:
 
 
 def only(cases: list[Json]) -> pytest.MarkDecorator:
-    """One test per case."""
+    """Return a mark that runs the test once per case."""
     assert cases
     return pytest.mark.parametrize("case", cases, ids=lambda case: case["id"])
 
@@ -103,7 +103,7 @@ DELETED = [case for case in CASES if sent(case, "DeleteVolume")]
 
 @only(CREATED)
 def test_the_driver_sees_the_recorded_parameters(case: Json) -> None:
-    """P-602, P-603: also for the native class, which is not translated (T-182)."""
+    """P-602, P-603: this includes the native class, which is not translated (T-182)."""
     request = sent(case, "CreateVolume")
     assert request is not None
     assert parameters_of(case) == unreserved(request.get("parameters"))
@@ -111,7 +111,7 @@ def test_the_driver_sees_the_recorded_parameters(case: Json) -> None:
 
 @only(STORED)
 def test_the_recorded_volume_is_stored(case: Json) -> None:
-    """P-606..P-608: source, labels, affinity and annotation."""
+    """P-606..P-608: source, labels, affinity and annotation match."""
     stored = volume_to_in_tree(csi_form(case), case["driver"])
     expected = comparable(case["volumes"][0], case["driver"])
     assert comparable(stored, case["driver"]) == expected
@@ -119,7 +119,7 @@ def test_the_recorded_volume_is_stored(case: Json) -> None:
 
 @only(DELETED)
 def test_the_recorded_volume_is_deleted(case: Json) -> None:
-    """P-610..P-612: the handle made from the stored volume."""
+    """P-610..P-612: the handle built from the stored volume matches."""
     request = sent(case, "DeleteVolume")
     assert request is not None
     pv = case["volumes"][0]
@@ -130,10 +130,10 @@ def test_the_recorded_volume_is_deleted(case: Json) -> None:
 
 @only(UNTRANSLATABLE)
 def test_an_untranslatable_answer_gives_the_recorded_error(case: Json) -> None:
-    """P-605: the text of the event."""
+    """P-605: the error is the text of the event."""
     with pytest.raises(AttemptError) as caught:
         volume_to_in_tree(csi_form(case), case["driver"])
-    # The records reduce a dumped volume in the same way.
+    # The recorded text shortens the dump of the volume in the same way.
     message = re.sub(r"PV:\{TypeMeta:.*?\}\. Error", "PV:<PV>. Error", caught.value.message)
     assert [message] == case["failures"]
 
@@ -147,6 +147,6 @@ def test_a_refused_class_gives_the_recorded_error(case: Json) -> None:
 
 
 def test_every_recorded_case_is_looked_at() -> None:
-    """A new record must not fall through the groups above."""
+    """A new record must belong to one of the groups above."""
     looked_at = {case["id"] for group in (CREATED, REFUSED, DELETED) for case in group}
     assert looked_at == {case["id"] for case in CASES}

@@ -18,26 +18,26 @@ from workers.migration.regions import RegionError, aws_region, gce_region
     ],
 )
 def test_aws_zones_lie_in_one_region(zones: list[str], region: str) -> None:
-    """P-607: by the number of parts."""
+    """P-607: the number of parts decides."""
     assert aws_region(zones) == region
 
 
 @pytest.mark.parametrize("zone", ["bad", "us-west-10a", "us-west-2", "a-b-c-d-e-f", ""])
 def test_t184_unknown_aws_zones_are_errors(zone: str) -> None:
-    """P-607: the zone is named."""
+    """P-607: the error names the zone."""
     with pytest.raises(RegionError) as caught:
         aws_region([zone])
     assert str(caught.value) == f"Unexpected zone format: {zone} is not a valid AWS zone"
 
 
 def test_gce_region_drops_the_last_part() -> None:
-    """P-607: exactly three parts."""
+    """P-607: a zone has exactly three parts."""
     assert gce_region(["us-central1-a", "us-central1-b"]) == "us-central1"
 
 
 @pytest.mark.parametrize("zone", ["a-b", "a-b-c-d", ""])
 def test_unknown_gce_zones_are_errors(zone: str) -> None:
-    """P-607: the zone is named."""
+    """P-607: the error names the zone."""
     with pytest.raises(RegionError) as caught:
         gce_region([zone])
     expected = "zone in unexpected format, expected: {locale}-{region}-{zone}, got: "
@@ -46,7 +46,7 @@ def test_unknown_gce_zones_are_errors(zone: str) -> None:
 
 @pytest.mark.parametrize("parser", [gce_region, aws_region])
 def test_zones_of_two_regions_are_an_error(parser: object) -> None:
-    """P-607: the regions are listed as Go prints a set, sorted."""
+    """P-607: the error lists the regions sorted, as Go prints a set."""
     assert callable(parser)
     with pytest.raises(RegionError) as caught:
         parser(["us-west-2b", "us-east-1a"] if parser is aws_region else ["us-b-1", "us-a-1"])

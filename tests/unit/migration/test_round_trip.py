@@ -1,4 +1,4 @@
-"""A volume translated to in-tree and back is the volume the driver made, where nothing is lost."""
+"""A volume translated to in-tree and back equals the original where in-tree keeps the fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ fs_types = st.sampled_from([None, "ext4", "xfs"])
 
 @st.composite
 def handles(draw: st.DrawFn, driver: str) -> str:
-    """A handle the driver could answer with, of the part that survives in-tree storage."""
+    """Return a handle the driver could answer with; its parts all survive in-tree storage."""
     name = draw(names)
     if driver == GCE:
         return f"projects/UNSPECIFIED/zones/us-central1-a/disks/{name}"
@@ -34,9 +34,9 @@ def handles(draw: st.DrawFn, driver: str) -> str:
 
 
 def zone_terms(driver: str) -> st.SearchStrategy[list[dict[str, Any]]]:
-    """One term per zone, in the zone names of the driver's cloud, all of one region."""
+    """Return one term per zone, all of one region, with zone names of the driver's cloud."""
     form = {GCE: "us-central1-{}", EBS: "us-west-2{}"}.get(driver, "{}")
-    # gce-pd tells zonal from regional by the number of zones; one zone matches its handle above.
+    # gce-pd treats a disk with several zones as regional; one zone matches its handle above.
     letters = st.just(["a"]) if driver == GCE else st.lists(st.sampled_from("abc"), unique=True)
     key = ZONE_KEYS[driver]
 
@@ -52,13 +52,13 @@ def zone_terms(driver: str) -> st.SearchStrategy[list[dict[str, Any]]]:
 
 @st.composite
 def volumes(draw: st.DrawFn, driver: str) -> dict[str, Any]:
-    """A volume as provisioning builds it."""
+    """Return a volume as provisioning builds it."""
     handle = draw(handles(driver))
     csi: dict[str, Any] = {
         "volumeAttributes": {"storage.kubernetes.io/csiProvisionerIdentity": "i"}
     }
     fs_type = draw(fs_types)
-    # azure-file has no fsType field; vSphere keeps a path, which the driver answers beside the id.
+    # azure-file has no fsType field; vSphere keeps a path, which its driver returns with the id.
     if fs_type is not None and driver != AZURE_FILE:
         csi["fsType"] = fs_type
     if driver == VSPHERE:
@@ -72,7 +72,7 @@ def volumes(draw: st.DrawFn, driver: str) -> dict[str, Any]:
 
 
 def zones_of(pv: dict[str, Any], driver: str) -> list[list[str]]:
-    """The zones of each term, without the regions that in-tree storage adds."""
+    """Return the zones of each term, without the regions that in-tree storage adds."""
     required = pv["spec"].get("nodeAffinity", {}).get("required", {})
     return [
         [
@@ -90,7 +90,7 @@ any_driver = st.sampled_from([row.driver_name for row in PLUGINS])
 
 @given(st.data(), any_driver)
 def test_handle_file_system_and_zones_survive(data: st.DataObject, driver: str) -> None:
-    """P-606, P-610: so deletion reaches the volume that was made."""
+    """P-606, P-610: a deletion therefore reaches the volume that was created."""
     pv = data.draw(volumes(driver))
     back = volume_to_csi(volume_to_in_tree(pv, driver))
     before, after = pv["spec"], back["spec"]
@@ -106,7 +106,7 @@ def test_handle_file_system_and_zones_survive(data: st.DataObject, driver: str) 
 def test_translation_is_deterministic_and_leaves_inputs_alone(
     data: st.DataObject, driver: str
 ) -> None:
-    """D-026: the same volume always gives the same result, and stays as it was."""
+    """D-026: the same volume always gives the same result and is not modified."""
     pv = data.draw(volumes(driver))
     before = copy.deepcopy(pv)
     stored = volume_to_in_tree(pv, driver)

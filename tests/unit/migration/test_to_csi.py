@@ -1,4 +1,4 @@
-"""In-tree volumes as the CSI driver that deletes them sees them."""
+"""In-tree volumes, as the CSI driver that deletes them sees them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.migration.to_csi import volume_to_csi
 
 GA_ZONE, BETA_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
 URI = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks/d1"
-SECRET = "azure-storage-account-acct-secret"  # a secret's name
+SECRET = "azure-storage-account-acct-secret"  # the name of a Secret
 SHARE = {"secretName": SECRET, "shareName": "sh", "secretNamespace": "ns"}
 REF = {"name": SECRET, "namespace": "ns"}
 
@@ -142,7 +142,7 @@ BLOCKS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_the_in_tree_source_becomes_the_csi_block(
     field: str, source: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """P-610: the table; the source itself is gone."""
+    """P-610: every row of the table holds, and the in-tree source is removed."""
     translated = volume_to_csi(volume(field, source))
     assert translated["spec"] == {"csi": expected}
 
@@ -176,7 +176,7 @@ def test_the_original_volume_stays_as_it_is(field: str) -> None:
     ],
 )
 def test_gce_handles_name_zone_or_region(labels: dict[str, str], place: str) -> None:
-    """P-610: the volume's zone label tells a zonal disk from a regional one."""
+    """P-610: the volume's zone label distinguishes a zonal disk from a regional one."""
     translated = volume_to_csi(volume("gcePersistentDisk", {"pdName": "pd9"}, labels=labels))
     handle = translated["spec"]["csi"]["volumeHandle"]
     assert handle == f"projects/UNSPECIFIED/{place}/disks/pd9"
@@ -198,7 +198,7 @@ RWO, ROX, RWX, RWOP = "ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWri
     ],
 )
 def test_gce_modes_are_normalised(modes: list[str], expected: list[str]) -> None:
-    """P-610: the in-tree plugin never enforced modes, the attacher does."""
+    """P-610: the in-tree plugin never enforced access modes, but the attacher does."""
     pv = volume("gcePersistentDisk", {"pdName": "pd"}, accessModes=modes)
     assert volume_to_csi(pv)["spec"]["accessModes"] == expected
 
@@ -227,14 +227,14 @@ def test_aws_urls_become_ids(volume_id: str, handle: str) -> None:
 
 
 def test_azure_file_handles_carry_the_resource_group() -> None:
-    """P-610: from the annotation that the way back wrote."""
+    """P-610: it comes from the annotation that the translation to in-tree wrote."""
     annotations = {"kubernetes.io/azure-file-resource-group": "rg"}
     translated = volume_to_csi(volume("azureFile", SHARE, annotations=annotations))
     assert translated["spec"]["csi"]["volumeHandle"] == "rg#acct#sh#pv-1#ns"
 
 
 def test_azure_file_secrets_default_to_the_claims_namespace() -> None:
-    """P-610: secretNamespace first, then the claim's namespace."""
+    """P-610: secretNamespace is used first, then the claim's namespace."""
     source = {"secretName": SECRET, "shareName": "sh"}
     pv = volume("azureFile", source, claimRef={"namespace": "claims", "name": "c"})
     block = volume_to_csi(pv)["spec"]["csi"]
@@ -249,7 +249,7 @@ PORTWORX_ANNOTATIONS = {
 
 
 def test_portworx_annotations_become_secret_refs() -> None:
-    """P-610: five references, when both annotations exist."""
+    """P-610: there are five references if both annotations exist."""
     pv = volume("portworxVolume", {"volumeID": "px-1"}, annotations=PORTWORX_ANNOTATIONS)
     block = volume_to_csi(pv)["spec"]["csi"]
     reference = {"name": "px", "namespace": "px-ns"}
@@ -260,7 +260,7 @@ def test_portworx_annotations_become_secret_refs() -> None:
 
 @pytest.mark.parametrize("missing", PORTWORX_ANNOTATIONS)
 def test_one_portworx_annotation_is_not_enough(missing: str) -> None:
-    """P-610: half a reference is none."""
+    """P-610: an incomplete reference is ignored."""
     annotations = {k: v for k, v in PORTWORX_ANNOTATIONS.items() if k != missing}
     pv = volume("portworxVolume", {"volumeID": "px-1"}, annotations=annotations)
     expected = {"driver": "pxd.portworx.com", "volumeHandle": "px-1"}
@@ -306,7 +306,7 @@ def test_one_portworx_annotation_is_not_enough(missing: str) -> None:
     ],
 )
 def test_a_volume_that_cannot_be_translated_fails(pv: dict[str, Any], message: str) -> None:
-    """P-610, P-501 step 2: the error is reported as it is; the driver was asked nothing."""
+    """P-610, P-501 step 2: the error is reported unchanged, and the driver is not called."""
     with pytest.raises(AttemptError) as caught:
         volume_to_csi(pv)
     assert caught.value.message == message

@@ -1,4 +1,4 @@
-"""Volumes of migrated drivers in the form that is stored."""
+"""Volumes of migrated drivers in the form in which they are stored."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ UNMANAGED = r"http(?:.*)://(?:.*)/vhds/(.+)"
 
 
 def source_of(driver: str, handle: str, csi: dict[str, Any]) -> dict[str, Any]:
-    """The in-tree source made of one csi block."""
+    """Return the in-tree source built from one csi block."""
     translated = volume_to_in_tree(csi_volume(driver, handle, csi=csi), driver)
     source: dict[str, Any] = translated["spec"][FIELDS[driver]]
     return source
 
 
 def azure_disk(**fields: Any) -> dict[str, Any]:
-    """An azureDisk source with its always present fields."""
+    """Return an azureDisk source with the fields that are always present."""
     plain = {"diskName": "d1", "diskURI": URI, "fsType": "", "kind": "Managed", "readOnly": False}
     return plain | fields
 
@@ -134,13 +134,13 @@ SOURCES = [
 def test_the_csi_block_becomes_the_in_tree_source(
     driver: str, handle: str, csi: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """P-606: the table; empty optional fields are absent, as Go leaves them out."""
+    """P-606: every row of the table holds; empty optional fields are absent, as in Go."""
     assert source_of(driver, handle, csi) == expected
 
 
 @pytest.mark.parametrize("driver", FIELDS)
 def test_t180_the_rest_of_the_volume_stays(driver: str) -> None:
-    """P-600, P-606: no csi block is left; deletion secrets, modes and options stay."""
+    """P-600, P-606: the csi block is removed; deletion secrets, modes and options stay."""
     annotations = {"volume.kubernetes.io/provisioner-deletion-secret-name": "s"}
     pv = csi_volume(
         driver,
@@ -224,7 +224,7 @@ def test_t180_the_rest_of_the_volume_stays(driver: str) -> None:
 def test_a_handle_of_another_form_fails(
     driver: str, handle: str, attributes: dict[str, str], message: str
 ) -> None:
-    """P-605, P-606: storage exists by then, so the state is Background."""
+    """P-605, P-606: storage already exists, so the state is Background."""
     with pytest.raises(AttemptError) as caught:
         source_of(driver, handle, {"volumeAttributes": attributes})
     assert caught.value.message == message
@@ -242,21 +242,21 @@ def test_a_handle_of_another_form_fails(
     ],
 )
 def test_azure_file_keeps_the_resource_group(csi: dict[str, Any], expected: str | None) -> None:
-    """P-606: an annotation, only when the handle had to be split."""
+    """P-606: it becomes an annotation, but only if the handle had to be split."""
     translated = volume_to_in_tree(csi_volume(AZURE_FILE, "rg#acct#share", csi=csi), AZURE_FILE)
     annotations = translated["metadata"].get("annotations", {})
     assert annotations.get("kubernetes.io/azure-file-resource-group") == expected
 
 
 def test_azure_file_without_resource_group_gets_no_annotation() -> None:
-    """P-606: an empty first part is no resource group."""
+    """P-606: an empty first part is not a resource group."""
     translated = volume_to_in_tree(csi_volume(AZURE_FILE, "#acct#share"), AZURE_FILE)
     assert "annotations" not in translated["metadata"]
 
 
 @pytest.mark.parametrize("driver", [AZURE_DISK, AZURE_FILE, PORTWORX])
 def test_plugins_without_topology_keep_the_affinity(driver: str) -> None:
-    """P-606: no rename, no label."""
+    """P-606: no key is renamed and no label is added."""
     terms = affinity([expression("topology.disk.csi.azure.com/zone", "1")])
     pv = csi_volume(driver, HANDLES.get(driver, "h"), node_affinity=terms)
     translated = volume_to_in_tree(pv, driver)
@@ -265,7 +265,7 @@ def test_plugins_without_topology_keep_the_affinity(driver: str) -> None:
 
 
 def test_a_bad_zone_names_volume_and_cause() -> None:
-    """P-607: the form is upstream's, the dump is reduced to the volume's name."""
+    """P-607: the text is that of the Go code, with the dump reduced to the volume's name."""
     terms = affinity([expression("topology.ebs.csi.aws.com/zone", "bad")])
     with pytest.raises(AttemptError) as caught:
         volume_to_in_tree(csi_volume(EBS, "vol-1", node_affinity=terms), EBS)
@@ -278,7 +278,7 @@ def test_a_bad_zone_names_volume_and_cause() -> None:
 
 
 def test_a_volume_without_csi_source_is_an_error() -> None:
-    """P-606: cannot happen after CreateVolume; the text is upstream's."""
+    """P-606: this cannot happen after CreateVolume; the text is that of the Go code."""
     with pytest.raises(AttemptError, match=r"^CSI persistent volume was nil$"):
         volume_to_in_tree({"metadata": {"name": "pv-1"}, "spec": {}}, EBS)
 

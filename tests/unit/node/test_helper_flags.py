@@ -1,4 +1,4 @@
-"""The node helpers take the Go programs' flags with their defaults, and load nothing heavy."""
+"""The node helpers take the Go programs' flags with their defaults, and load no heavy library."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REGISTRAR = {
 def test_every_flag_of_the_reference_has_its_default(
     program: str, defaults: dict[str, object]
 ) -> None:
-    """LP-002, NR-003."""
+    """LP-002, NR-003: the defaults are those of the Go programs."""
     options = flags.read(program, [])
     assert isinstance(options, flags.Options)
     assert defaults.items() <= options.values.items()
@@ -59,13 +59,13 @@ def test_every_flag_of_the_reference_has_its_default(
 def test_the_liveness_probe_has_no_flag_of_a_controller(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """LP-002, LP-025: it needs no right in the cluster."""
+    """LP-002, LP-025: it needs no permission in the cluster."""
     assert main(flags.LIVENESS, [f"--{name}=x"]) == 2
     assert f"unknown flag: --{name}" in capsys.readouterr().err
 
 
 def test_the_version_comes_before_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    """NR-004: nothing else is looked at."""
+    """NR-004: no other flag is checked."""
     argv = ["--version", "--health-port=1", "--http-endpoint=:1"]
     assert main(flags.REGISTRAR, argv) == 0
     assert capsys.readouterr().out.startswith("csi-node-driver-registrar ")
@@ -87,7 +87,7 @@ def test_the_version_comes_before_everything(capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_the_first_thing_wrong_is_told(argv: list[str], text: str) -> None:
-    """NR-004, NRD-012: the required path, also for the probe mode, then the two listeners."""
+    """NR-004, NRD-012: the required path, also in probe mode, and then the two listeners."""
     options = flags.read(flags.REGISTRAR, argv)
     assert isinstance(options, flags.Options)
     with pytest.raises(ConfigError, match=text):
@@ -95,7 +95,7 @@ def test_the_first_thing_wrong_is_told(argv: list[str], text: str) -> None:
 
 
 def test_a_path_of_another_socket_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """NRD-010, NR-002: the kubelet reaches the driver by the host's path of the same socket."""
+    """NRD-010, NR-002: the kubelet needs the host's path of the same socket."""
     argv = ["--csi-address=/csi/csi.sock", "--kubelet-registration-path=/var/lib/p/other.sock"]
     options = flags.read(flags.REGISTRAR, argv)
     assert isinstance(options, flags.Options)
@@ -104,7 +104,7 @@ def test_a_path_of_another_socket_is_warned_of(caplog: pytest.LogCaptureFixture)
 
 
 def test_pprof_is_accepted_with_a_warning() -> None:
-    """NRD-013."""
+    """NRD-013: the flag has no effect."""
     options = flags.read(flags.REGISTRAR, ["--enable-pprof"])
     assert isinstance(options, flags.Options)
     assert options.warnings == [
@@ -113,7 +113,7 @@ def test_pprof_is_accepted_with_a_warning() -> None:
 
 
 def test_they_load_no_queue_and_no_cluster() -> None:
-    """NR-050, NR-041, NR-032, LP-025: a node comes up while Redis and the API server are down."""
+    """NR-050, NR-041, NR-032, LP-025: a node starts while Redis and the API server are down."""
     script = "import sys, workers.node.main; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
@@ -123,7 +123,7 @@ def test_they_load_no_queue_and_no_cluster() -> None:
 
 
 def test_our_node_pods_follow_the_recommended_stanza() -> None:
-    """LP-001, LP-024, LPD-008, LPD-009, NR-002: kubelet waits longer than one Probe may take."""
+    """LP-001, LP-024, LPD-008, LPD-009, NR-002: the kubelet's timeout exceeds that of one Probe."""
     objects = list(yaml.safe_load_all(MANIFEST.read_text()))
     pods = next(one for one in objects if one["kind"] == "DaemonSet")["spec"]["template"]["spec"]
     driver, helper = pods["containers"]

@@ -1,4 +1,4 @@
-"""A signal interrupts any line of the main thread, or none of it."""
+"""A signal handler works at whichever line of the main thread it runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 WAITING = {"set", "acquire", "notify", "notify_all", "wait", "join", "get"}
-# What is between: the main thread holds the lock of `wait()`, just before it sleeps.
+# In this state the main thread holds the lock of `wait()`, just before it sleeps.
 LOCKED = """
 with stopped._cond:
     os.kill(os.getpid(), signal.SIGTERM)
 """
-# The main thread sleeps, and another one is given the signal.
+# The main thread sleeps, and another thread receives the signal.
 ELSEWHERE = """
 def get_it():
     time.sleep(0.5)
@@ -37,7 +37,7 @@ stopped.wait()
 
 @pytest.mark.parametrize("between", [LOCKED, ELSEWHERE], ids=["locked", "elsewhere"])
 def test_a_signal_ends_the_process_wherever_it_arrives(between: str) -> None:
-    """LP-030: livenessprobe waited on at SIGTERM, in 5 of 85 ends on a busy machine."""
+    """LP-030: livenessprobe once kept waiting after SIGTERM, in 5 of 85 runs on a busy machine."""
     command = [sys.executable, "-c", PROGRAM.format(between)]
     assert subprocess.run(command, cwd=ROOT, timeout=120, check=False).returncode == 0
 
@@ -66,7 +66,7 @@ for pair in ends:
 
 
 def test_the_next_signal_is_told_to_nobody_else() -> None:
-    """The socket of the first one was closed, and its number given to the next that was opened."""
+    """Once its wake-up socket is closed, another socket may get the number, but not the signal."""
     ended = subprocess.run(
         [sys.executable, "-c", AGAIN], cwd=ROOT, timeout=120, check=False, stderr=subprocess.PIPE
     )
@@ -74,7 +74,7 @@ def test_the_next_signal_is_told_to_nobody_else() -> None:
 
 
 def handlers(tree: ast.Module) -> Iterator[ast.AST]:
-    """The functions that the module gives to `signal.signal`."""
+    """Yield the functions that the module passes to `signal.signal`."""
     named = {one.name: one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)}
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "signal.signal":

@@ -52,7 +52,7 @@ def gate(found, storage_class, *, flag=True, allowed=True):
     ],
 )
 def test_gate(found, storage_class, options, expected):
-    """P-052, P-053, ND-003."""
+    """P-052, P-053, ND-003: the claim, its class and the options decide."""
     assert gate(found, storage_class, **options) is expected
 
 
@@ -68,7 +68,7 @@ def test_gate(found, storage_class, options, expected):
     ],
 )
 def test_race(current, expected):
-    """P-054 steps 2 and 4."""
+    """P-054 steps 2 and 4: the current claim decides whether this node has won."""
     assert race("u", current, "foo") is expected
 
 
@@ -83,12 +83,12 @@ def test_race(current, expected):
     ],
 )
 def test_is_enough(requested, available, expected):
-    """P-060, ND-006."""
+    """P-060, ND-006: one sufficient capacity is enough."""
     assert is_enough(requested, available) is expected
 
 
 def test_is_enough_stops_asking_at_the_first_yes():
-    """Every number is a call to the driver."""
+    """Each number costs a call to the driver."""
     answers = iter([5, 6])
     assert is_enough(5, answers)
     assert next(answers) == 6
@@ -106,12 +106,12 @@ def test_is_enough_stops_asking_at_the_first_yes():
     ],
 )
 def test_owner_delay(attempts, draw, expected):
-    """ND-004 with base 20 s and a cap of 60 s."""
+    """ND-004: the base is 20 s and the cap is 60 s."""
     assert owner_delay_seconds(20, 60, attempts, lambda: draw) == expected
 
 
 def test_c136_hundred_draws_stay_within_bounds():
-    """C-136, with the real random source."""
+    """C-136: the test uses the real random source."""
     first = [owner_delay_seconds(20, 60, 0) for _ in range(100)]
     assert all(0 < delay <= 20 for delay in first)
     assert len(set(first)) > 1
@@ -125,5 +125,5 @@ def test_c136_hundred_draws_stay_within_bounds():
     st.floats(0, 1, exclude_max=True),
 )
 def test_owner_delay_is_never_negative_nor_above_the_cap(base, cap, attempts, draw):
-    """ND-004: also where the cap is below the base."""
+    """ND-004: this holds even if the cap is below the base."""
     assert 0 <= owner_delay_seconds(base, cap, attempts, lambda: draw) <= cap

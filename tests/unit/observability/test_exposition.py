@@ -1,4 +1,4 @@
-"""What a scrape gets, from one process and from the children of a run."""
+"""What a scrape gets from one process and from the children of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLAIM = {"spec": {"storageClassName": "c"}}
 TOTAL = "controller_persistentvolumeclaim_provision_total"
 SECONDS = "controller_persistentvolumeclaim_provision_duration_seconds"
 
-# A child of `run`: counts, then waits to be ended, so that the test sees a living process.
+# A child of `run`: it counts and then waits to be killed, so that the test sees it running.
 CHILD = textwrap.dedent("""
     import sys
     from workers.observability.metrics import Metrics
@@ -83,7 +83,7 @@ def test_cap080_capacity_has_a_driver_label_with_several_drivers_only():
 
 
 def test_l095_an_empty_class_stays_a_label():
-    """Only the labels upstream leaves out are left out."""
+    """Only the labels that csi-provisioner omits are omitted."""
     metrics = Metrics()
     metrics.provisioned({"spec": {}}, 1)
     assert samples(metrics.registry)[TOTAL, (("class", ""), ("source", ""))] == 1
@@ -106,7 +106,7 @@ def test_f030_process_and_scrape_metrics_are_there():
 
 
 def test_a_driver_that_left_is_not_shown_and_may_come_back():
-    """Else the alert on a lost socket stands for ever after the driver's line was removed."""
+    """Otherwise the alert on a lost socket would fire for ever after the driver was removed."""
     metrics = Metrics()
     connected = "csi_fleet_driver_connected", (("driver_name", "d"),)
     metrics.driver_connected.labels("d").set(0)
@@ -178,7 +178,7 @@ def figures(shared):
 
 
 def test_children_add_up_and_restarts_lose_no_count(children):
-    """Counters and histograms never fall within a run; gauges are those of the living."""
+    """Counters and histograms never fall within a run; gauges come from living processes."""
     shared = children.shared
     first, _ = children.start(2), children.start(3)
     assert figures(shared) == (5, 5, 5, 10, 3)

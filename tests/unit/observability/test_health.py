@@ -1,4 +1,4 @@
-"""Health that proves progress, and the Lease's health (F-022, C-143)."""
+"""Health checks that prove progress, and the health of the Lease (F-022, C-143)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_loop_that_stops_is_overdue(clock):
 
 
 def test_each_piece_of_work_has_its_own_heart_although_names_are_equal(clock):
-    """Two Leases of one name, say: the one that goes on must not hide the one that hangs."""
+    """For example, a Lease that makes progress must not hide another of that name that hangs."""
     beats = Heartbeats(clock)
     with beats.during("lease", 5), beats.during("lease", 5) as other:
         clock.now += 6

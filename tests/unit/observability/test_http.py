@@ -1,4 +1,4 @@
-"""The diagnostics server, over real sockets of this machine."""
+"""The diagnostics server, tested over real local sockets."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_the_port_is_free_after_stop():
 
 
 def test_sec_9_a_flood_of_slow_clients_gets_no_more_threads_and_stops_no_probe():
-    """Each once held a thread for as long as it sent a byte now and then."""
+    """Each client once held a thread for as long as it sent a byte now and then."""
     with serving() as server, contextlib.ExitStack() as stack:
         before, flood = threading.active_count(), []
         for _ in range(100):
@@ -233,7 +233,7 @@ def test_sec_9_a_flood_of_slow_clients_gets_no_more_threads_and_stops_no_probe()
 
         def is_bounded():
             for slow in flood:
-                with contextlib.suppress(OSError):  # one that was dropped
+                with contextlib.suppress(OSError):  # the client was dropped
                     slow.sendall(b"a")
             return threading.active_count() - before <= 32
 
@@ -241,7 +241,7 @@ def test_sec_9_a_flood_of_slow_clients_gets_no_more_threads_and_stops_no_probe()
         client.request("GET", "/healthz")
         assert client.getresponse().status == 200
         client.close()
-        # Those that were dropped end as soon as they run.
+        # The threads of dropped clients end as soon as they run.
         wait_until(is_bounded, 30, "the oldest are gone")
 
 
@@ -250,7 +250,7 @@ def test_sec_9_a_flood_of_slow_clients_gets_no_more_threads_and_stops_no_probe()
     [("", 401), ("Bearer wrong", 401), ("Basic good", 401), ("Bearer good", 200)],
 )
 def test_metrics_are_for_whom_the_api_server_lets_read_them(authorization, status):
-    """Probes stay open: kubelet has no token."""
+    """Probes stay open, because the kubelet has no token."""
     with serving(may_read=lambda token: token == "good") as server:
         client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
         client.request("GET", "/metrics", headers={"Authorization": authorization})

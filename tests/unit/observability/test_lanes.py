@@ -1,4 +1,4 @@
-"""Lane figures of Redis as metrics."""
+"""Figures of the driver queues in Redis as metrics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_figures_of_a_lane():
 
 
 def test_depth_is_what_waits_over_all_drivers():
-    """L-096: one queue per kind, as upstream's dashboards expect."""
+    """L-096: there is one queue per kind, as the dashboards of the Go sidecars expect."""
     lanes = lane("claims|a", ready=1, running=9) | lane("claims|b", retry=2, delayed=9)
     found = registry(lambda: lanes).get_sample_value("workqueue_depth", {"name": "claims"})
     assert found == 3
@@ -57,7 +57,7 @@ def test_depth_is_what_waits_over_all_drivers():
     ],
 )
 def test_a_key_is_untaken_when_nothing_but_a_thread_is_missing(limits, running, paused, seconds):
-    """CsiFleetKeysNotTaken: an alert for what more workers would mend."""
+    """CsiFleetKeysNotTaken alerts on a condition that more workers would fix."""
     found = registry(
         lambda: lane(
             "claims|a", ready=1, running=running, head_age_seconds=7.5, limits=limits, paused=paused

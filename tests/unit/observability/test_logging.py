@@ -1,4 +1,4 @@
-"""Log lines: klog's layouts, no secret, no traceback where the outside failed."""
+"""Log lines have klog's layouts, no secrets, and no traceback for external failures."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ KLOG = re.compile(r'^[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [\w<>.]+:\d+\] ".*?"(
 
 @pytest.fixture(autouse=True)
 def restore_logging():
-    """Give the standard library its configuration back: it belongs to the whole test run."""
+    """Restore the configuration of the standard library's logging, which all tests share."""
     root = logging.getLogger()
     names = ["", "workers", "watcher", "csi_client", "celery.app.trace"]
     levels = {name: logging.getLogger(name).level for name in names}
     handlers, raising = root.handlers[:], logging.raiseExceptions
-    # Captured by a test before and handed back by pytest, they would seem to be captured still.
+    # pytest restores the capture of an earlier test, so warnings would seem to be captured still.
     logging.captureWarnings(capture=False)
     yield
     logging.captureWarnings(capture=False)
@@ -129,7 +129,7 @@ def test_the_name_of_a_secret_is_no_secret():
 
 
 def test_a_long_text_is_looked_through_once():
-    """A driver's error may have any length, and all threads wait for who writes a line."""
+    """A driver's error may have any length, and all threads wait for the one that writes a line."""
     before = time.process_time()
     assert strip_text("a." * 20_000) == "a." * 20_000
     assert time.process_time() - before < 1
@@ -137,7 +137,7 @@ def test_a_long_text_is_looked_through_once():
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_no_value_writes_lines_of_its_own_or_speaks_to_a_terminal(log_format):
-    """What other people wrote is spelled out, in fields and in what a traceback ends with."""
+    """Text from outside is escaped, in fields and in the last line of a traceback."""
     wild = "a\x1b[2J\rI1102 forged\nE1102 forged\x9b2J\u2028b\u202ec\x7f"
     stream = start(log_format)
     with pytest.raises(Exception, match="forged"), _told("bug"):
@@ -153,7 +153,7 @@ def test_no_value_writes_lines_of_its_own_or_speaks_to_a_terminal(log_format):
 @pytest.mark.parametrize("log_format", ["text", "json"])
 @pytest.mark.parametrize("kind", [ValueError, object])
 def test_what_has_no_text_does_not_cost_the_line(log_format, kind):
-    """A plug-in's own class of errors may have a mistake too."""
+    """A plug-in's own exception class may be defective too."""
     stream = start(log_format)
     LOG.error("failed", claim="a/b", found=type("Broken", (kind,), {"__str__": lambda _: 1})())
     assert "a/b" in stream.getvalue()
@@ -189,7 +189,7 @@ def test_operational_error_is_one_line(error):
 
 
 def test_error_of_an_outside_library_is_operational():
-    """The libraries are known by name, for this package imports none of them."""
+    """The libraries are recognized by name, because this package imports none of them."""
     stream = start()
     outside = type("SomethingError", (Exception,), {"__module__": "redis.exceptions"})
     with pytest.raises(outside), _told("call failed"):
@@ -250,7 +250,7 @@ def test_library_lines_name_the_library():
 
 
 def test_what_a_library_calls_fields_is_its_own_affair():
-    """Only our logger's `fields` are taken apart; another's would cost the line."""
+    """Only the `fields` of csi-fleet's logger are expanded; another's would lose the line."""
     stream = start()
     logging.getLogger("celery.beat").warning("late", extra={"fields": 3})
     assert stream.getvalue().rstrip("\n").endswith('"late" fields=3 logger="celery.beat"')
@@ -288,7 +288,7 @@ def test_a_level_between_info_and_debug_is_of_our_packages_alone():
 
 
 def test_the_place_is_that_of_whoever_writes():
-    """Not a line of the logger's own module, whichever method was called."""
+    """It is never a line of the logger's own module, whichever method was called."""
     stream = start("json", verbosity=1)
     LOG.v(1, "one")
     LOG.info("two")
@@ -303,7 +303,7 @@ def test_the_place_is_that_of_whoever_writes():
 
 
 def test_no_field_takes_the_place_of_a_lines_own():
-    """A field may be called as anything, also as what `logging` or klog's JSON have themselves."""
+    """A field may have any name, even one that `logging` or klog's JSON uses itself."""
     stream = start("json")
     LOG.info("true", name="n", args="a", message="m", level="error", msg="false")
     line = json.loads(stream.getvalue())

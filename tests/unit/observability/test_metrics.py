@@ -1,4 +1,4 @@
-"""Upstream's metrics under their own names, labels and buckets (L-095, L-096, P-011, F-024)."""
+"""Metrics of the Go sidecars, with names, labels and buckets (L-095, L-096, P-011, F-024)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DELETE = "controller_persistentvolume_delete"
 CLAIM = {"spec": {"storageClassName": "class1", "dataSource": {"kind": "VolumeSnapshot"}}}
 CSI = "csi_sidecar_operations_seconds"
 
-# Name, type, labels, of every upstream metric this module declares.
+# Name, type and labels of every metric of the Go sidecars that this module declares.
 UPSTREAM = [
     (f"{PROVISION}_total", "counter", ("class", "source")),
     (f"{PROVISION}_failed_total", "counter", ("class", "source")),
@@ -125,7 +125,7 @@ def test_csi_call(metrics, driver, migrated, code, labels):
 
 
 def test_buckets_are_upstreams(metrics):
-    """L-095, L-096, P-011."""
+    """L-095, L-096, P-011: dashboards and alerts for the Go sidecars keep working."""
     metrics.provisioned({}, 1)
     metrics.csi_observer("d")("m", "OK", 1)
     metrics.work_seconds.labels("claims").observe(1)
@@ -154,7 +154,7 @@ def test_two_instances_count_apart():
 
 
 def test_known_series_are_found_again_and_mistakes_still_seen(metrics):
-    """Most counting in a pass takes the short way; a wrong number of labels never may."""
+    """Most counting in a reconcile uses a cache, which must never accept wrong labels."""
     first = metrics.unexpected_errors.labels("claim", "d")
     assert metrics.unexpected_errors.labels("claim", "d") is first
     assert metrics.unexpected_errors.labels(driver_name="d", kind="claim") is first
@@ -166,7 +166,7 @@ def test_known_series_are_found_again_and_mistakes_still_seen(metrics):
     ("replaces", "label"), [(True, ["false", "true", "false"]), (False, [None] * 3)]
 )
 def test_label_migrated_follows_the_volume(metrics, replaces, label):
-    """P-009, A-006: on every call of a driver that replaces an in-tree plugin, and on no other."""
+    """P-009, A-006: all calls of a driver that replaces a plug-in have it, other drivers' none."""
     observe = csi_observer(metrics, lambda _: replaces)
     observe("d", "/before", "OK", 0.1)
     with about_volume(is_migrated=True):

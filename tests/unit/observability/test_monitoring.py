@@ -1,4 +1,4 @@
-"""Alert rules and dashboard are PromQL, and their metrics and labels are in the real exposition."""
+"""Alert rules and dashboard are valid PromQL, and their metrics and labels really exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LANE = LaneStats("claims|d", 1, 1, 1, 1.0, LaneLimits(2), 1, 1, {"driver": "x"})
 
 
 class Answers:
-    """A Redis pipeline that answers 0 to everything, to learn the names of the sizes."""
+    """A Redis pipeline that answers 0 to everything, which reveals the names of the sizes."""
 
     names = USUAL
 
@@ -50,7 +50,7 @@ class Answers:
 
 @cache
 def exported() -> dict[str, frozenset[str]]:
-    """Labels of all series of a fed process by name, as a scrape sees them."""
+    """Return the labels of all series by name, as a scrape of a process with data sees them."""
     metrics = Metrics()
     for metric in vars(metrics).values():
         if getattr(metric, "_labelnames", ()):
@@ -77,7 +77,7 @@ def panels() -> list[dict]:
 
 
 def parts(node) -> Iterator[object]:
-    """All expressions of a parsed query."""
+    """Yield all expressions of a parsed query."""
     yield node
     for name in ("lhs", "rhs", "expr", "vector_selector"):
         if (child := getattr(node, name, None)) is not None:
@@ -87,9 +87,9 @@ def parts(node) -> Iterator[object]:
 
 
 def mistakes(text: str) -> list[str]:
-    """Metrics and labels of a query that no scrape shows; raises where it is no PromQL.
+    """Return the metrics and labels of a query that no scrape shows; raise if it is not PromQL.
 
-    The label `instance` is Prometheus' own.
+    Prometheus itself adds the label `instance`.
     """
     found = list(parts(promql_parser.parse(text)))
     selectors = [one for one in found if isinstance(one, promql_parser.VectorSelector)]
@@ -121,7 +121,7 @@ def test_panel_names_real_metrics(panel):
 
 
 def test_objectives_name_real_metrics():
-    """Sloth puts the window in the place of its template."""
+    """Sloth replaces its template with the window."""
     loaded = yaml.safe_load((DOCS / "alerts" / "slo.yaml").read_text())
     queries = [
         query for slo in loaded["slos"] for kind in slo["sli"].values() for query in kind.values()

@@ -1,4 +1,4 @@
-"""Work in hand is timed (L-096)."""
+"""Work in progress is timed (L-096)."""
 
 from __future__ import annotations
 

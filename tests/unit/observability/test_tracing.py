@@ -1,4 +1,4 @@
-"""One trace per claim: passes, waits and calls carry the claim's UID as their trace (issue 10)."""
+"""One trace per claim: reconciles, waits and calls use the claim's UID as trace id (issue 10)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_real_pass_is_traced(redis_client, traces, exporter):
 
 
 class Collector(BaseHTTPRequestHandler):
-    """Takes OTLP over HTTP."""
+    """A collector that takes OTLP over HTTP."""
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -140,7 +140,7 @@ def test_the_environment_names_the_collector(collector, monkeypatch):
 
 
 def test_nothing_of_traces_is_imported_unless_asked_for():
-    """Where OpenTelemetry is installed redis-py loads its metrics, and nothing of traces."""
+    """If OpenTelemetry is installed, redis-py loads its metrics but nothing of tracing."""
     code = (
         "import sys, workers.cli.worker; from workers.observability.tracing import Tracing; "
         "t = Tracing.from_environment({})\n"
@@ -152,7 +152,7 @@ def test_nothing_of_traces_is_imported_unless_asked_for():
 
 
 def test_a_missing_extra_is_one_warning(monkeypatch, caplog):
-    """An operator that sets the variable for every pod must not stop this one."""
+    """An operator who sets the variable for every pod must not stop this one."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     traces = Tracing.from_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
     with traces.work("n", "k", 0.0):

@@ -1,4 +1,4 @@
-"""Limits are declared once they may be, again when Redis may have lost them, and say why."""
+"""Limits are declared once permitted, again when Redis may have lost them, and state the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AWAY = QueueUnavailable("redis: away")
 
 
 class World:
-    """Redis, the API server and the broker; each may be away for a while."""
+    """Redis, the API server and the broker; `error` makes one of them unavailable."""
 
     def __init__(self, *, has_before=True):
         self.error = None
@@ -82,7 +82,7 @@ def test_the_heartbeat_declares_them_all_and_leaves_wake_ups_to_others():
 
 
 def test_in_a_new_life_they_wait_for_what_has_to_be_known_first():
-    """Calls of dead processes may be lost from sight: the next declaration says so, once."""
+    """Calls of dead processes may be forgotten: the next declaration says so, once."""
     world = World()
     world.limits.set("one", LIMITS)
     world.limits.again(is_new_life=True)

@@ -1,4 +1,4 @@
-"""Key text round-trips, whatever an object is called."""
+"""Key text round-trips, whatever the object's name is."""
 
 from __future__ import annotations
 

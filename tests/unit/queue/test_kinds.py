@@ -1,4 +1,4 @@
-"""What the queue knows of each kind of key; as scripts are told it."""
+"""What the queue knows about each kind of key, in the form that its scripts get."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.queue.kinds import (
     places,
 )
 
-# name, calls the driver, has a trail, apart.
+# name, calls the driver, has a history, suffix of a separate queue
 TABLE = {
     ("claims", True, True, ""),
     ("volumes", True, True, ""),

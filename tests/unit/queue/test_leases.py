@@ -1,4 +1,4 @@
-"""The local half of a lease: a clock that passed the deadline forbids writes."""
+"""The local half of a lease: once the clock has passed the deadline, writes are forbidden."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_heartbeat_survives_an_unreachable_redis_and_stops() -> None:
 
 
 def test_a_heartbeat_that_stops_has_stopped() -> None:
-    """Nothing is renewed after it, so that the leases can be handed over."""
+    """After that nothing is renewed, so the leases can be handed over."""
     did: list[Any] = []
     heartbeat = Heartbeat(SimpleNamespace(heartbeat=lambda: True))  # type: ignore[arg-type]
     loop: Any = SimpleNamespace(stop=lambda: did.append("stop"), join=did.append)
@@ -95,7 +95,7 @@ def test_a_heartbeat_that_stops_has_stopped() -> None:
 
 
 class Losing:
-    """Redis as the heartbeat meets it: it knows nothing of the lease any more."""
+    """Redis as the heartbeat sees it: it no longer knows the lease."""
 
     def __init__(self, *, is_new_life: bool, ends: str) -> None:
         self.told: list[str] = []
@@ -145,7 +145,7 @@ def test_a_lease_that_ended_during_the_heartbeat_was_not_lost(is_new_life: bool)
 
 
 def test_a_lease_whose_end_is_owed_is_kept_until_that_is_written() -> None:
-    """A new life that does not take it back: what it wrote may still have to be put back."""
+    """A new epoch does not restore it, but data that it wrote may still have to be restored."""
     redis = Losing(is_new_life=True, ends="owed")
     with pytest.raises(QueueUnavailable):
         redis.heartbeat()

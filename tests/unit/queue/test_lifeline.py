@@ -1,4 +1,4 @@
-"""A call on a unix socket ends with its caller: nobody waits for its deadline then (BUG-16)."""
+"""A call on a unix socket ends with its caller, so its deadline need not be awaited (BUG-16)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ time.sleep(60)
 
 
 class Local:
-    """A local clock: seconds since a boot."""
+    """A local clock: seconds since boot."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -43,7 +43,7 @@ def session(local: Local, caller: str = "") -> Session:
 
 @pytest.fixture
 def worker():
-    """Another process, and what its deadlines keep of it."""
+    """Start another process; yield it and the caller name that its deadlines carry."""
     process = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
     try:
         yield process, process.stdout.readline().strip()
@@ -68,7 +68,7 @@ def test_a_killed_callers_call_is_waited_for_a_moment_not_for_its_deadline(worke
 
 
 def test_a_frozen_callers_call_is_waited_for(worker):
-    """Its connection to the driver is open, and the call goes on."""
+    """Its connection to the driver is open, and the call continues."""
     process, caller = worker
     process.send_signal(signal.SIGSTOP)
     stat = Path(f"/proc/{process.pid}/stat")
@@ -78,7 +78,7 @@ def test_a_frozen_callers_call_is_waited_for(worker):
 
 
 def test_the_callers_children_do_not_keep_its_name(worker):
-    """A program that a worker started may outlive it; its calls to the driver do not."""
+    """A program that a worker started may outlive it, but its calls to the driver do not."""
     line = Lifeline()
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
@@ -108,7 +108,7 @@ def test_who_cannot_be_looked_for_counts_as_alive(caller):
 
 
 def test_the_death_of_one_caller_ends_no_call_of_another():
-    """Two calls without a known end, told as one deadline: the living one is waited for."""
+    """Two calls of unknown outcome share one deadline; the call of the living caller is awaited."""
     first, second, local = Lifeline(), Lifeline(), Local()
     here = session(local)
     long = session(Local(), first.caller).deadline(100)
@@ -134,7 +134,7 @@ def test_two_calls_of_one_caller_end_with_it():
 
 
 def test_a_deadline_that_a_person_set_does_not_end_with_its_writer():
-    """`later` is no call: a rest between two looks, for example."""
+    """`later` is not a call: it may be a pause between two checks, for example."""
     line = Lifeline()
     rest = session(Local(), line.caller).later(30)
     line.close()

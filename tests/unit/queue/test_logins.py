@@ -1,4 +1,4 @@
-"""The password of a Redis is the one in its file at the moment of the login."""
+"""Redis clients use the password that its file holds at the time of the login."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TLS = SENTINELS + "&ssl_ca_certs=/ca"
 def test_each_login_reads_the_file(
     tmp_path: Path, written: bytes | None, read: str, user: str
 ) -> None:
-    """Never an error: until the file can be read, the password of before is used."""
+    """There is never an error: until the file can be read, the previous password is used."""
     file = tmp_path / "password"
     if written is not None:
         file.write_bytes(written)
@@ -72,7 +72,7 @@ def test_a_login_is_split_from_its_url(url: str, expected: tuple[str, str, str])
     "url", ["redis://u:old@h/0", "rediss://u:old@h/0", "unix://u:old@/s", SENTINELS, TLS]
 )
 def test_with_a_file_every_client_logs_in_by_it(tmp_path: Path, url: str) -> None:
-    """Also behind sentinels: the library refuses a login that is given twice."""
+    """This includes sentinels, although the library refuses two sources of a login."""
     file = tmp_path / "password"
     file.write_text("new")
     pool = connect(url, password_file=str(file)).connection_pool
@@ -83,7 +83,7 @@ def test_with_a_file_every_client_logs_in_by_it(tmp_path: Path, url: str) -> Non
 
 @pytest.mark.parametrize("url", [SENTINELS, TLS], ids=["tcp", "tls"])
 def test_how_sentinels_and_master_are_asked(url: str) -> None:
-    """A sentinel within a second and once; TLS as for the servers, but not their password."""
+    """A sentinel is asked once, within a second; TLS is as for the servers, without a password."""
     pool = connect(url).connection_pool
     assert (pool.connection_kwargs["db"], pool.connection_kwargs["password"]) == (3, "old")
     assert ("SSL" in pool.connection_class.__name__) is (url == TLS)
@@ -96,7 +96,7 @@ def test_how_sentinels_and_master_are_asked(url: str) -> None:
 
 
 def test_celery_reads_the_file_too_and_reports_no_password(tmp_path: Path) -> None:
-    """A copy of the connection, as Celery's pools make, logs in by the file; so does a report."""
+    """Celery's pools copy the connection; copies read the file, and reports hide the password."""
     file = tmp_path / "password"
     file.write_text("new")
     redis = RedisSettings(url="redis://h/0", username="u", password="o", password_file=str(file))

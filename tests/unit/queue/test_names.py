@@ -29,7 +29,7 @@ def test_declared_knows_keys_and_families(name: str, is_declared: bool) -> None:
 
 
 def test_scripts_use_declared_names_only() -> None:
-    """A name spelled in Lua by hand would escape repair and review."""
+    """A name written in Lua by hand would escape repair and review."""
     for entry in _LUA.iterdir():
         if entry.name.endswith(".lua"):
             script = entry.read_text("utf-8")
@@ -39,7 +39,7 @@ def test_scripts_use_declared_names_only() -> None:
 
 
 def test_scripts_name_a_key_of_a_family_and_a_single_key_as_it_is() -> None:
-    """A prefix without its driver would be a key that nobody else reads."""
+    """A prefix without its driver would be a key that nothing else reads."""
     found = [
         (NAMES[name].is_family, bool(suffix), entry.name, name)
         for entry in _LUA.iterdir()
@@ -74,7 +74,7 @@ def test_the_library_has_the_names_in_front() -> None:
 
 
 def test_each_cluster_has_scripts_with_its_own_names() -> None:
-    """STR-8: nothing is fixed when a module is imported."""
+    """STR-8: no name is fixed when a module is imported."""
     other = Names("csifleet-b:")
     _, script = library(other)
     assert "epoch = 'csifleet-b:epoch'" in script
@@ -84,7 +84,7 @@ def test_each_cluster_has_scripts_with_its_own_names() -> None:
 
 
 def test_no_module_keeps_a_full_name() -> None:
-    """Whoever needs one asks the client that it talks through."""
+    """Code that needs a full name asks its client."""
     found = [
         path.name
         for path in Path(scripts.__file__).parent.glob("*.py")
@@ -94,8 +94,8 @@ def test_no_module_keeps_a_full_name() -> None:
 
 
 def test_a_comment_makes_no_other_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise each reworded one would have to be loaded into every Redis."""
-    build, body = library.__wrapped__, scripts._body  # not the kept one
+    """Otherwise each changed comment would need a new library in every Redis."""
+    build, body = library.__wrapped__, scripts._body  # bypasses the cache
     before, _ = build()
     monkeypatch.setattr(scripts, "_body", lambda name: f"-- for readers\n{body(name)}")
     name, text = build()

@@ -1,4 +1,4 @@
-"""Workers of one driver with different controllers: one driver to others, nothing overwritten."""
+"""Workers of one driver with different controllers appear as one driver; none is overwritten."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_their_records_are_one_with_all_controllers(redis_client):
 
 
 def test_one_that_comes_back_changes_nothing(redis_client):
-    """Each renews its own record; the watcher sees no change, however often they do."""
+    """Each renews its own record, and the watcher sees no change, however often they do."""
     registry = DriverRegistry(redis_client)
     kept = [Announcing(Settings(), [one]) for one in (ECHO, PROVISIONER)]
     for announcing in kept:

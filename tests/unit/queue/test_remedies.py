@@ -1,4 +1,4 @@
-"""A Redis that cannot be used is told with what to do about it."""
+"""The error for an unusable Redis says what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every family of records has a test that puts it back later (SEC2-1)."""
+"""Every family of records has a test that replays an old record (SEC2-1)."""
 
 from __future__ import annotations
 

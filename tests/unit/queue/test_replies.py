@@ -1,4 +1,4 @@
-"""What stands in Redis may be anything: texts and numbers are read with care."""
+"""Redis may hold anything, so texts and numbers are read with care."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_number_is_one_that_we_write(value, number):
 
 @pytest.mark.parametrize("name", script_names())
 def test_where_memory_is_full_only_what_brings_new_work_is_refused(name):
-    """By Redis itself: a function without the flag `allow-oom`."""
+    """Redis itself refuses a function without the flag `allow-oom`."""
     function = Scripts(SimpleNamespace())._function(name)
     assert function.endswith("_always") is (name not in GROWING)
 

@@ -1,4 +1,4 @@
-"""SEC-2: what no worker of ours wrote is no record, wherever it was taken from."""
+"""SEC-2: a record that no csi-fleet worker wrote is refused, wherever it was copied from."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_record_counts_only_where_it_was_written(place, name):
 
 
 def test_parts_of_a_record_cannot_be_moved_into_its_name():
-    """Two divisions of one text never have one MAC."""
+    """Two ways to split the same text never have the same MAC."""
     seal = Seal.of_lines([NEW])
     one = seal.close("intents", "pvc-1", "a", b"{}")
     assert not seal.is_ours("intents", "pvc", one.replace(b":a:", b":-1a:"))

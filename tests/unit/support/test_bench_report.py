@@ -1,4 +1,4 @@
-"""The tables of a measurement: rounds together, what lies outside the marks untouched."""
+"""The tables of a measurement: rounds are combined, text outside the marks is kept."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_systems_stand_side_by_side():
 
 
 def test_only_the_provisioners_requests_are_shown():
-    """The cluster's own binding is the same for all."""
+    """The cluster's own binding requests are the same for all systems."""
     assert requests(RUN["requests"]) == "GET claim 1.0"
 
 
@@ -87,7 +87,7 @@ def test_quantile(share, expected):
 
 
 def test_bursts_that_were_not_run_again_stay(tmp_path):
-    """One of the two kinds was measured: of the other the figures of its last run are left."""
+    """If only one of the two kinds was measured, the other keeps its last figures."""
     document = tmp_path / "performance.md"
     document.write_text(f"{BEGIN}{END}")
     waiting = RUN | {"mode": "WaitForFirstConsumer"}
@@ -99,7 +99,7 @@ def test_bursts_that_were_not_run_again_stay(tmp_path):
 
 
 def test_what_users_feel_stands_beside_the_other_commit_and_go():
-    """The median of the rounds; a figure that a system does not have stays empty."""
+    """Figures are medians of the rounds; a figure that a system does not have stays empty."""
     base, go = {"system": "csi-fleet, base"}, {"system": "reference"}
     runs = [RUN | {"bound_p50": seconds} for seconds in (1.0, 3.0, 2.0)]
     runs += [RUN | base | {"bound_p50": 4.0}, RUN | go, RUN | {"system": "reference, default qps"}]

@@ -1,4 +1,4 @@
-"""What the measurement of systems concludes, and where it writes it."""
+"""What the measurement of several systems concludes, and where it writes the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE = {"systems": 1, "load": "burst", "watcher_ms": 1.0, "claims_per_s": 200.0, 
 
 
 def records(foreign):
-    """A watcher that takes 1 ms per own claim and so much per claim of the other system."""
+    """Return records of a watcher: 1 ms per own claim, `foreign` ms per other system's claim."""
     two = ONE | {"systems": 2, "watcher_ms": 1.0 + foreign}
     steady = two | {"load": "steady", "workers_ms": 90.0}
     return [ONE, two, two, steady]
@@ -41,7 +41,7 @@ def test_a_watcher_that_sees_only_its_own_claims_scales_without_loss():
 
 @pytest.mark.parametrize(("count", "full"), [(1, 1000), (2, 1600), (4, 1000 / 0.4375)])
 def test_what_a_watcher_reads_of_other_systems_bounds_all_of_them(count, full):
-    """With 0.25 ms per claim of another system: 1/n of 1 ms and the rest of 0.25 ms per claim."""
+    """At 0.25 ms per foreign claim, a claim costs 1/n of 1 ms plus (n-1)/n of 0.25 ms."""
     found = model(records(0.25), systems=count)
     assert found["watchers_full_per_s"] == pytest.approx(full)
     assert found["watcher_cores"] == pytest.approx(1 + 0.25 * (count - 1))
@@ -49,7 +49,7 @@ def test_what_a_watcher_reads_of_other_systems_bounds_all_of_them(count, full):
 
 
 def test_the_first_process_that_is_full_is_the_bound():
-    """Redis at 2 ms per claim is full before the watchers are."""
+    """Redis at 2 ms per claim is saturated before the watchers are."""
     slow = [one | {"redis_ms": 2.0} for one in records(0.0)]
     found = model(slow)
     assert found["redis_full_per_s"] == pytest.approx(2000)
@@ -57,7 +57,7 @@ def test_the_first_process_that_is_full_is_the_bound():
 
 
 def test_noise_is_no_gain():
-    """A watcher that looked cheaper beside another system reads its events for nothing at best."""
+    """A watcher that seems cheaper next to another system reads foreign events for free at best."""
     assert model(records(-0.1))["watcher_foreign_ms"] == 0
 
 

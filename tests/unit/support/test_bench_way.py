@@ -1,4 +1,4 @@
-"""`make way`: the walk that it measures."""
+"""`make way`: the sequence of steps that it measures."""
 
 from __future__ import annotations
 

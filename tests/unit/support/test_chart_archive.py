@@ -1,4 +1,4 @@
-"""The chart's OCI archive: a registry takes what its own index names, by digest and media type."""
+"""The chart's OCI archive: a registry takes what its index names, by digest and media type."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def packed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def layout(packed):
-    """The archive's files by name."""
+    """Return the archive's files by name."""
     with tarfile.open(fileobj=io.BytesIO(chart_archive(packed, 1_700_000_000))) as archive:
         return {one.name: archive.extractfile(one).read() for one in archive.getmembers()}
 
 
 def read(layout, entry):
-    """The blob that a descriptor names, which has to have its digest and size."""
+    """Return the blob that a descriptor names; check its digest and size."""
     algorithm, _, digest = entry["digest"].partition(":")
     data = layout[f"blobs/{algorithm}/{digest}"]
     assert (hashlib.sha256(data).hexdigest(), len(data)) == (digest, entry["size"])
@@ -58,7 +58,7 @@ def test_the_same_chart_gives_the_same_bytes(packed):
 
 
 def test_artifact_hub_can_read_the_annotations():
-    """Strings only, and a category that it has: artifacthub.io/docs/topics/annotations/helm."""
+    """Strings only, and an existing category: artifacthub.io/docs/topics/annotations/helm."""
     about = yaml.safe_load((release.ROOT / "k8s/chart/Chart.yaml").read_text())
     notes = about["annotations"]
     assert notes.pop("artifacthub.io/category") == "storage"

@@ -1,4 +1,4 @@
-"""The API server is asked only when its certificate can be read."""
+"""The API server gets requests only once its certificate can be read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plane(tmp_path, monkeypatch):
 
 
 def test_a_certificate_that_is_there_but_not_written_yet_is_waited_for(plane, monkeypatch):
-    """The kubeconfig would have no authority, and no start would ever succeed."""
+    """Otherwise the kubeconfig would have no authority, and no start would ever succeed."""
     asked = []
 
     def wait(_part, condition):

@@ -1,4 +1,4 @@
-"""Where do the control plane's binaries come from? Told by file addresses and a fake build."""
+"""Where the control plane's binaries come from, tested with file URLs and a fake build."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support import controlplane_binaries as binaries
 
 @pytest.fixture(autouse=True)
 def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cache, no assets and no reachable download unless a test gives them."""
+    """Provide no cache, no assets and no reachable download unless a test adds them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     nowhere = (tmp_path / "nowhere").as_uri()
@@ -73,7 +73,7 @@ def test_assets_folder_with_all_binaries_wins(
 def test_assets_folder_without_controller_manager_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The usual assets hold etcd and the API server only; mixing versions would mislead."""
+    """The usual assets hold only etcd and the API server; mixing versions would mislead."""
     for name in ("etcd", "kube-apiserver"):
         _program(tmp_path / "assets" / name)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
@@ -95,7 +95,7 @@ def test_downloads_are_preferred_to_a_build(
 def test_download_with_a_wrong_sum_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong sum is said and the sources, which carry sums too, are built instead."""
+    """The wrong sum is reported, and the sources, which have checksums too, are built instead."""
     _publish_kubernetes(tmp_path / "k8s", tampered="kube-apiserver")
     _publish_etcd(tmp_path / "etcd")
     monkeypatch.setattr(binaries, "KUBERNETES_DOWNLOADS", (tmp_path / "k8s").as_uri())
@@ -117,7 +117,7 @@ def test_second_call_takes_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_failed_build_keeps_what_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupted first run continues where it was, and leaves no half-written binary."""
+    """An interrupted first run continues where it stopped and leaves no half-written binary."""
 
     def breaks(name: str, output: Path, **_: object) -> Path:
         if name == "kube-apiserver":

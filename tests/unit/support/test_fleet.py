@@ -1,4 +1,4 @@
-"""Whom a scene waits for when it is cleaned up."""
+"""Which processes a scene waits for when it is cleaned up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 
 
 def test_a_part_of_ours_is_seen_until_it_ends_whichever_thread_started_it(tmp_path: Path) -> None:
-    """Another program is nobody to wait for."""
+    """Other programs are not waited for."""
     runs, done = Event(), Event()
 
     def run(word: str) -> None:
@@ -26,7 +26,7 @@ def test_a_part_of_ours_is_seen_until_it_ends_whichever_thread_started_it(tmp_pa
         thread = Thread(target=run, args=(word,))
         thread.start()
         assert runs.wait(60)
-        if is_ours:  # it has no arguments for a moment, when one program takes another's place
+        if is_ours:  # while exec replaces the program, the process briefly has no arguments
             wait_until(is_running_here, 60, "the part is seen")
         else:
             assert not is_running_here()

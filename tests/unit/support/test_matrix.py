@@ -1,4 +1,4 @@
-"""The matrix of supported systems: a table of what ran, and none of what did not."""
+"""The matrix of supported systems: a table is written only for what ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API server in memory keeps what the real one does, as far as controllers rely on it."""
+"""The in-memory API server keeps the guarantees of the real one that controllers rely on."""
 
 from __future__ import annotations
 

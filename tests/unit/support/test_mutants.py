@@ -1,4 +1,4 @@
-"""Mutants are different from their source, and their tests exist."""
+"""Mutants differ from their source, and their tests exist."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_survivors_are_found_again(tmp_path):
 
 
 def test_tests_that_run_the_line_come_first():
-    """Else those that run its function; the quickest first."""
+    """If no test runs it, the tests of its function run; the quickest come first."""
     slow, quick, far = (
         "tests/unit/a.py::slow",
         "tests/unit/a.py::quick",

@@ -1,4 +1,4 @@
-"""What `start_process` promises to those who start real processes."""
+"""What `start_process` guarantees to tests that start real processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def started_by_a_thread_that_ended(folder: Path, *, detached: bool) -> Process:
-    """A process that sleeps; whoever started it is gone."""
+    """Return a sleeping process whose starting thread has ended."""
     made: list[Process] = []
 
     def start() -> None:
@@ -44,7 +44,7 @@ def test_a_detached_process_goes_on(tmp_path: Path) -> None:
 
 
 def test_nothing_is_called_between_fork_and_exec_beside_grpc() -> None:
-    """gRPC's fork handlers waited for ever in a test run on a busy machine; vfork runs none."""
+    """gRPC's fork handlers once waited for ever on a busy machine; vfork runs none of them."""
     word = "preexec" + "_fn"
     sources = [path for folder in ("tests", "examples") for path in (ROOT / folder).rglob("*.py")]
     assert len(sources) > 100
@@ -53,7 +53,7 @@ def test_nothing_is_called_between_fork_and_exec_beside_grpc() -> None:
 
 
 def test_a_port_is_given_to_one_alone(tmp_path, monkeypatch):
-    """By chance two of 500 would be the same: 12,000 are there."""
+    """By chance, two of 500 ports would be equal, as there are 12,000."""
     monkeypatch.setattr(processes, "GIVEN_OUT", tmp_path / "ports")
     ports = [processes.free_port() for _ in range(500)]
     assert len(set(ports)) == 500

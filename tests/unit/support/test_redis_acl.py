@@ -1,4 +1,4 @@
-"""The shipped ACL follows the code: a key or command that it lacks fails in production only."""
+"""The shipped ACL follows the code, as a missing key or command fails only in production."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_every_command_of_a_script_is_allowed_to_those_who_run_scripts(user):
 
 @pytest.mark.parametrize("user", ["watcher", "worker", redis_acl.DRIVER_USER])
 def test_the_users_of_our_scripts_only_look_at_celerys_lists(user):
-    """A script of theirs that could write there could start any task by a forged message."""
+    """A script that could write there could start any task with a forged message."""
     (line,) = [one for one in redis_acl.text().splitlines() if one.startswith(f"user {user} ")]
     assert [one for one in line.split() if "~drv" in one] == ["%R~drv.*"]
     assert not {"rpop", "lpop", "brpop", "blpop", "lmove"} & allowed(user)
 
 
 def test_no_script_calls_a_command_by_a_computed_name():
-    """Which the test above would not see."""
+    """The test above would not see such a call."""
     for one in scripts._LUA.iterdir():
         if one.name.endswith(".lua"):
             assert not re.findall(r"redis\.p?call\(\s*[^'\s]", one.read_text()), one.name

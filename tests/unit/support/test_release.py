@@ -1,4 +1,4 @@
-"""A release's parts: one version everywhere, notes by the changelog, archives with equal bytes."""
+"""The parts of a release: one version everywhere, notes, and reproducible archives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIGEST = f"sha256:{'0' * 64}"
 
 
 def test_every_file_names_the_same_version():
-    """Chart, overlays and examples: a release with two versions installs the older image."""
+    """Chart, overlays and examples agree; otherwise an install would use an older image."""
     found = release.versions(release.ROOT)
     assert len(found) > 5
     assert len(set(found.values())) == 1
@@ -30,7 +30,7 @@ def test_notes_are_the_versions_section():
 
 @pytest.mark.parametrize("version", ["1.3.0", "1.1.0"])
 def test_a_version_that_the_changelog_does_not_describe_is_refused(version):
-    """Unreleased changes are of no version yet."""
+    """Unreleased changes do not belong to a version yet."""
     with pytest.raises(ReleaseError, match=f"no section {version}"):
         release.notes(LOG, version)
 
@@ -52,7 +52,7 @@ def test_a_release_that_cannot_be_right_is_refused_before_a_file_is_made(tmp_pat
 
 @pytest.fixture
 def only_the_folder(monkeypatch):
-    """Everything but the folder is right, and nothing is made."""
+    """Pass every check except that of the folder, and make nothing."""
     monkeypatch.setattr(release, "_run", lambda *_, **__: "")
     monkeypatch.setattr(release, "notes", lambda *_: "")
     version = next(iter(release.versions(release.ROOT).values()))
@@ -82,7 +82,7 @@ def test_a_folder_that_is_absent_empty_or_of_an_earlier_release_is_taken(tmp_pat
     ],
 )
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path, only_the_folder, files):
-    """Each release empties its folder: OUT=~/releases removed all the older ones."""
+    """Each release empties its folder, so OUT=~/releases would remove all older releases."""
     sums = "0  provenance.intoto.json\n" if "provenance.intoto.json" in files else "0  other\n"
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -108,7 +108,7 @@ def test_a_folder_that_has_the_checkout_in_it_is_refused(tmp_path, only_the_fold
 
 @pytest.fixture
 def only_making(monkeypatch):
-    """Everything may be released; `making` writes the files of the folder that it gets."""
+    """Pass all checks; `making` writes the files into the folder that it gets."""
 
     def build(out, making):
         monkeypatch.setattr(release, "check", lambda _: None)
@@ -148,7 +148,7 @@ def test_a_release_takes_the_place_of_the_earlier_one_when_it_is_complete(tmp_pa
         only_making(out, writes)
         assert [one.name for one in out.iterdir()] == [name]
         assert list(out.parent.iterdir()) == [out]
-        # A web server reads it: no folder of mode 700.
+        # A web server reads it, so the folder must not have mode 700.
         assert out.stat().st_mode == (tmp_path / "new").stat().st_mode
 
 
@@ -167,7 +167,7 @@ def test_manifests_name_our_images_by_digest():
 
 @pytest.mark.parametrize("version", ["1.2.3", "1.2.3rc1"])
 def test_krew_takes_the_plugins_manifest(tmp_path, version):
-    """By krew's own rules: internal/index/validation/validate.go and pkg/index/types.go."""
+    """The rules are those of krew: internal/index/validation/validate.go, pkg/index/types.go."""
     release.plugin(Release(version, tmp_path), release.ROOT, epoch=1_700_000_000)
     manifest = yaml.safe_load((tmp_path / "csi-fleet.krew.yaml").read_text())
     assert manifest["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"
@@ -187,7 +187,7 @@ def test_krew_takes_the_plugins_manifest(tmp_path, version):
     (rule,) = platform["selector"]["matchExpressions"]
     assert rule["key"] in {"os", "arch"}
     assert all(one["from"] and one["to"] for one in platform["files"])
-    # krew finds the program by its name, with `_` for each `-` of the plug-in's.
+    # krew finds the program by its name, with `_` for each `-` of the plug-in's name.
     assert platform["bin"] == "kubectl-csi_fleet"
     with tarfile.open(archive) as packed:
         assert set(packed.getnames()) == {one["from"] for one in platform["files"]}
@@ -195,7 +195,7 @@ def test_krew_takes_the_plugins_manifest(tmp_path, version):
 
 
 def test_chart_holds_files_and_is_reproducible(tmp_path):
-    """Helm takes no link in an archive."""
+    """Helm accepts no link in an archive."""
     for name in ("a", "b"):
         files = release.chart(release.ROOT, {"csi-fleet": DIGEST})
         release.pack(tmp_path / name, files, epoch=1_700_000_000)
@@ -212,7 +212,7 @@ def test_chart_holds_files_and_is_reproducible(tmp_path):
 
 
 def test_checksums_are_sha256sums_and_signed(tmp_path):
-    """By a key of the releaser; a changed file or list is noticed."""
+    """The releaser's key signs them, and a changed file or list is detected."""
     key = tmp_path / "key.pem"
     options = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]
     subprocess.run(["openssl", "genpkey", *options, "-out", key], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""What a case with a shadow beside the sidecar comes to: agreement, a difference, no comparison."""
+"""Verdicts on a case with a shadow next to the sidecar: agreement, difference, not comparable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VOLUME = {"metadata": {"name": "pvc-1", "uid": "u", "resourceVersion": "1"}, "sp
 
 
 def asked(request=None, *, method="CreateVolume", code="OK", has_volume=False):
-    """A call as the runner's driver writes it down: numbers as text, secrets in full."""
+    """A call as the runner's driver logs it: numbers as text, secrets in full."""
     request = request or {
         "name": "pvc-1",
         "capacity_range": {"required_bytes": "1073741824"},
@@ -55,13 +55,13 @@ def case(*, agrees=0, notes=(), open_=(), live=None, **told):
 
 
 def test_equal_requests_and_objects_agree():
-    """Numbers and secrets are written in two ways; that is no difference."""
+    """Numbers and secrets have two spellings, which are not a difference."""
     found = agreement_of(case(would=[CREATE, CREATE], asked=[asked(), asked()], agrees=1))
     assert (found.verdict, found.compared) == ("agrees", 2)
 
 
 def test_both_doing_nothing_agree():
-    """A claim that neither provisions."""
+    """This is a claim that neither of them provisions."""
     assert agreement_of(case()).verdict == "agrees"
 
 
@@ -105,7 +105,7 @@ def test_both_doing_nothing_agree():
     ],
 )
 def test_a_difference_is_told(told, difference):
-    """What one side does and the other does not, or does otherwise."""
+    """One side does something that the other does not do, or does differently."""
     found = agreement_of(case(**told))
     assert (found.verdict, found.differences) == ("differs", [difference])
 
@@ -140,13 +140,13 @@ def test_a_difference_is_told(told, difference):
     ],
 )
 def test_what_follows_from_the_drivers_answer_is_no_difference(told):
-    """A shadow never hears it; the request before it was the same."""
+    """A shadow never gets that answer; the request before it was the same."""
     found = agreement_of(case(**told))
     assert (found.verdict, found.compared, len(found.drivers)) == ("agrees", 1, 1)
 
 
 def test_open_prediction_that_came_true_agrees():
-    """The judge looks each two seconds, a case may end between."""
+    """The judge runs every two seconds, and a case may end in between."""
     found = agreement_of(case(open_=[waiting()], live=deepcopy(VOLUME)))
     assert (found.verdict, found.compared) == ("agrees", 1)
 
@@ -160,29 +160,29 @@ def test_open_prediction_that_came_true_agrees():
     ],
 )
 def test_what_a_shadow_must_never_do(told):
-    """Each of them fails the run, whatever else agrees."""
+    """Each of these actions fails the run, even if everything else agrees."""
     assert agreement_of(case(would=[CREATE], asked=[asked()], **told)).verdict == "broken"
 
 
 def test_a_sidecar_disturbed_by_its_shadow_is_told():
-    """Its calls and objects must be those of the record."""
+    """The sidecar's calls and objects must equal those of the record."""
     assert agreement_of({**case(), "unlike": [".pv: unexpected"]}).verdict == "broken"
 
 
 def test_node_deployment_is_refused():
-    """docs/shadow.md: What it cannot tell."""
+    """The reason is in docs/shadow.md: What it cannot tell."""
     found = agreement_of({**case(exit_code=2), "flags": {"node-deployment": "true"}})
     assert (found.verdict, found.refused) == ("not comparable", "node deployment")
 
 
 def test_capacity_is_not_comparable():
-    """All of it is the driver's answer."""
+    """The driver's answer determines all of it."""
     found = agreement_of(case(asked=[asked({"parameters": {}}, method="GetCapacity")]))
     assert found.verdict == "not comparable"
 
 
 def test_differences_need_an_id_of_the_page(monkeypatch):
-    """A defect of the record names itself; others are in the table; the page must have the id."""
+    """A record names its own defect, and the table names others; the page must have the id."""
     found = agreement_of(case(wrote=[PV]))
     assert shadow_parity.unnamed(found) == found.differences
     found.defect = "D-001"
@@ -193,7 +193,7 @@ def test_differences_need_an_id_of_the_page(monkeypatch):
 
 
 def test_only_writes_of_the_shadow_are_told():
-    """From the API server's audit log."""
+    """They come from the API server's audit log."""
 
     def entry(verb, user="shadow", group=""):
         return json.dumps(
@@ -214,7 +214,7 @@ def test_only_writes_of_the_shadow_are_told():
 
 
 def test_table_has_the_counts_and_the_ids(tmp_path, monkeypatch):
-    """What lies outside the marks is kept."""
+    """Text outside the marks is kept."""
     page = tmp_path / "shadow.md"
     page.write_text(f"before\n{shadow_parity.BEGIN}\nold\n{shadow_parity.END}\nafter\n")
     monkeypatch.setattr(shadow_parity, "PAGE", page)

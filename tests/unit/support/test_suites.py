@@ -1,4 +1,4 @@
-"""The summary that closes `make test-all`: CI believes its last line."""
+"""The summary that ends `make test-all`; CI relies on its last line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.suites import Outcome
 
 @pytest.fixture(autouse=True)
 def took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of these runs alone: the suite that runs this test keeps its own."""
+    """Use another file for these runs: the suite that runs this test keeps its own."""
     path = tmp_path / "took" / "suites.json"
     monkeypatch.setattr(suites, "TOOK", path)
     return path
@@ -69,7 +69,7 @@ def test_all_good_is_exit_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_those_that_mostly_wait_run_side_by_side(tmp_path, monkeypatch, capsys):
-    """Each waits for the other's mark; what they print stays together, and all are counted."""
+    """Each waits for the other's mark; their outputs are not mixed, and all tests are counted."""
     monkeypatch.setattr(suites, "ROOT", tmp_path)
     monkeypatch.setattr(suites, "prepare_node", lambda: None)
     for suite, other in (("node", "chaos"), ("chaos", "node")):
@@ -99,7 +99,7 @@ def write_suite(root, body, suite="e2e"):
 
 
 def test_a_test_that_passes_alone_is_flaky(tmp_path, monkeypatch, capfd):
-    """Counted, and told with its error where a log that was cut still has it."""
+    """It is counted and reported with its error at the end, which a truncated log still has."""
     monkeypatch.setattr(suites, "ROOT", tmp_path)
     write_suite(
         tmp_path,

@@ -1,4 +1,4 @@
-"""`make audit` fails for what is known to be bad, and says so when it could not ask."""
+"""`make audit` fails for known vulnerabilities, and reports if it could not check."""
 
 from __future__ import annotations
 

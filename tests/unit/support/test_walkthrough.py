@@ -47,7 +47,7 @@ def test_commands_are_lines_that_a_backslash_continues():
 
 
 def test_the_pages_that_the_node_suite_follows_have_commands():
-    """A heading that is renamed, or a block that loses its language, is found here already."""
+    """This catches a renamed heading, or a block without a language, before the node suite does."""
     for page, heading in (
         ("README.md", "First volume, with Helm"),
         ("README.md", "And away again"),

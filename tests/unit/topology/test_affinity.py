@@ -24,7 +24,7 @@ def volume(*terms):
 
 
 def test_t136_one_topology_with_two_keys():
-    """P-340: one term, one In expression per segment, sorted by key."""
+    """P-340: one term has one In expression per segment, sorted by key."""
     answer = [Topology(segments={"zone": "zone1", "rack": "rack2"})]
     assert node_affinity(answer) == {
         "required": {
@@ -41,7 +41,7 @@ def test_t136_one_topology_with_two_keys():
 
 
 def test_t137_two_topologies_keep_their_order():
-    """P-340: terms come in the order of the answer."""
+    """P-340: the terms keep the order of the answer."""
     affinity = node_affinity([Topology(segments={"zone": "2"}), Topology(segments={"zone": "1"})])
     assert affinity is not None
     terms = affinity["required"]["nodeSelectorTerms"]
@@ -61,7 +61,7 @@ def test_no_affinity(answer):
 
 
 def test_topologies_without_segments_are_skipped():
-    """P-340."""
+    """P-340: only the topology with segments gives a term."""
     affinity = node_affinity([Topology(), Topology(segments={"zone": "1"})])
     assert affinity is not None
     assert len(affinity["required"]["nodeSelectorTerms"]) == 1
@@ -104,19 +104,19 @@ LABELS = {"zone": "z1", "size": "10", "empty": ""}
     ],
 )
 def test_operators(requirement, expected):
-    """P-341: the whole selector language of nodes."""
+    """P-341: all operators of node selectors work."""
     assert matches([{"matchExpressions": [requirement]}], LABELS) is expected
 
 
 def test_terms_are_ored_and_requirements_anded():
-    """P-341."""
+    """P-341: a volume matches if all requirements of any one term match."""
     here, away = expression("zone", "In", "z1"), expression("zone", "In", "z2")
     assert not matches([{"matchExpressions": [here, away]}], LABELS)
     assert matches([{"matchExpressions": [away]}, {"matchExpressions": [here]}], LABELS)
 
 
 def test_an_empty_term_never_matches():
-    """P-341: not even beside nothing else."""
+    """P-341: this also holds if it is the only term."""
     assert not matches([{}], LABELS)
     assert not matches([{"matchExpressions": [], "matchFields": []}], LABELS)
     assert not matches([], LABELS)
@@ -132,7 +132,7 @@ def test_an_empty_term_never_matches():
     ],
 )
 def test_match_fields_count_only_where_there_is_a_name(requirement, expected, by_name):
-    """P-341, SNC-080: a deployment on nodes knows none. They are ANDed with the expressions."""
+    """P-341, SNC-080: node deployment knows no name. Fields and expressions are ANDed."""
     assert matches([{"matchFields": [requirement]}], LABELS) is expected
     assert matches([{"matchFields": [requirement]}], LABELS, "foo") is by_name
     away = expression("zone", "In", "z2")
@@ -169,13 +169,13 @@ HOST = {"host": "foo"}
     ],
 )
 def test_accessibility(existing, segments, expected):
-    """P-341, P-506."""
+    """P-341, P-506: the node's segments have to match the volume's affinity."""
     assert is_accessible(existing, segments) is expected
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.sampled_from("12"), min_size=1))
 def test_a_node_reaches_the_volumes_made_for_its_segments(segments):
-    """P-340 and P-341 are each other's inverse."""
+    """The rules P-340 and P-341 are each other's inverse."""
     affinity = node_affinity([Topology(segments=segments)])
     assert is_accessible({"spec": {"nodeAffinity": affinity}}, segments)
     moved = {**segments, next(iter(segments)): "elsewhere"}
@@ -204,6 +204,6 @@ NO_NUMBER = "Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be a
     ],
 )
 def test_a_comparison_with_text_is_a_problem(terms, problem):
-    """P-341, P-506: the text of the event."""
+    """P-341, P-506: the problem becomes the text of the event."""
     assert selector_problem(volume(*({"matchExpressions": term} for term in terms))) == problem
     assert selector_problem({"spec": {}}) == ""

@@ -1,4 +1,4 @@
-"""What a catalog version says about nodes: keys, terms and capacity segments."""
+"""What one version of the shared cache says about nodes: keys, terms and capacity segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def segments(*dicts):
 
 
 def test_sets_of_keys_are_distinct_and_in_the_order_of_the_nodes():
-    """P-908: equal catalogs must give equal requests and texts."""
+    """P-908: equal caches must give equal requests and texts."""
     keys = {"d": ["rack", "zone"], "c": ["rack"], "b": ["zone", "rack"], "a": [], "e": ["rack"]}
     nodes = cluster(keys, {})
     assert nodes.key_sets(DRIVER) == (("zone", "rack"), ("rack",))
@@ -78,7 +78,7 @@ THREE = [{"zone": "z0"}, {"zone": "z1"}, {"zone": "z2"}]
     ],
 )
 def test_no_node_speaks_for_the_others(keys, labels, expected):
-    """BUG-8, P-321: what one node registered takes no place of another one away."""
+    """BUG-8, P-321: the registration of one node hides no other node's place."""
     nodes = cluster({**{key: ["zone"] for key in ZONES}, **keys}, {**ZONES, **labels})
     assert sorted(map(dict, nodes.places(DRIVER)), key=str) == sorted(expected, key=str)
 
@@ -94,7 +94,7 @@ def test_t130_labels_decide_not_registration():
 
 
 def test_terms_need_every_key():
-    """P-321: a node without one of the keys is no place."""
+    """P-321: a node without one of the keys is not a place."""
     nodes = cluster({}, {"a": {"zone": "1", "rack": "r"}, "b": {"zone": "2"}})
     assert nodes.terms(["zone", "rack"]) == ((("rack", "r"), ("zone", "1")),)
     assert nodes.terms(["disk"]) == ()
@@ -118,7 +118,7 @@ def test_aggregation_runs_once_per_version_and_key_set():
 
 
 def test_node_deployment_has_two_static_objects():
-    """P-051: the node's own segments are its labels, their keys the driver's."""
+    """P-051: the node's own segments are its labels, and their keys are the driver's keys."""
     own = ClusterTopology.of_node("foo", DRIVER, {"zone": "z", "host": "foo"})
     assert own.has_csi_node("foo")
     assert own.keys_of("foo", DRIVER) == ("host", "zone")
@@ -178,7 +178,7 @@ TWO = {"a": {"zone": "1"}, "b": {"zone": "2"}}
     ],
 )
 def test_segments(csi_nodes, nodes, expected):
-    """CAP-020."""
+    """CAP-020: each case gives the expected set of segments."""
     assert cluster(csi_nodes, nodes).segments(DRIVER) == expected
 
 

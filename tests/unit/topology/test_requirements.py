@@ -1,4 +1,4 @@
-"""Accessibility requirements: the whole of section 4, case by case, against recorded behaviour."""
+"""Accessibility requirements: all of section 4, case by case, against recorded behaviour."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRAPPED = "error generating accessibility requirements: "
 
 
 def cluster(labels_by_node, keys=("zone",), *, registered=None):
-    """Return nodes with these labels, the driver with its keys on all (or the given) of them."""
+    """Return nodes with these labels, with the driver's keys on all or only the given nodes."""
     on = labels_by_node if registered is None else registered
     return ClusterTopology({name: {DRIVER: list(keys)} for name in on}, labels_by_node)
 
@@ -63,14 +63,14 @@ def zone_list(*values):
 
 
 def test_t120_immediate_takes_the_distinct_terms_of_the_cluster():
-    """P-313, P-321; recorded topo-01."""
+    """P-313, P-321: equal terms of two nodes count once; recorded topo-01."""
     requisite, preferred = run(zones("z1", "z2", "z2"), claim_name="data")
     assert requisite == zone_list("z1", "z2")
     assert preferred == zone_list("z2", "z1")
 
 
 def test_t121_strict_takes_the_selected_node_alone():
-    """P-310.4; recorded topo-02."""
+    """P-310.4: other nodes' terms are left out; recorded topo-02."""
     requisite, preferred = run(zones("z1", "z2", "z2"), selected_node="n1", strict=True)
     assert requisite == preferred == zone_list("z1")
 
@@ -85,7 +85,7 @@ def test_t121_strict_takes_the_selected_node_alone():
     ],
 )
 def test_spreading_over_four_places(claim_name, first):
-    """P-314, P-325; recorded topo-hash-1 to -7."""
+    """P-314, P-325: the claim's name selects the first place; recorded topo-hash-1 to -7."""
     places = [{"zone": f"zone{n}", "rack": f"rack{r}"} for n, r in enumerate("ABCD", start=1)]
     catalog = cluster({f"n{n}": place for n, place in enumerate(places)}, ("zone", "rack"))
     requisite, preferred = run(catalog, claim_name=claim_name)
@@ -94,13 +94,13 @@ def test_spreading_over_four_places(claim_name, first):
 
 
 def test_t123_claim_name_without_number():
-    """P-325."""
+    """P-325: the hash of the whole name selects the first term."""
     _, preferred = run(zones("zone1", "zone2", "zone3"), claim_name="testpvc")
     assert preferred == zone_list("zone3", "zone1", "zone2")
 
 
 def test_delayed_binding_leads_with_the_selected_node():
-    """P-314; recorded topo-03."""
+    """P-314: the selected node's term is the first preferred one; recorded topo-03."""
     requisite, preferred = run(zones("z1", "z2", "z3"), selected_node="n2")
     assert requisite == zone_list("z1", "z2", "z3")
     assert preferred == zone_list("z2", "z3", "z1")
@@ -111,7 +111,7 @@ NODE = {"zone": "zone2", "rack": "rackA"}
 
 
 def test_t124_allowed_topologies_delayed():
-    """P-314, P-320; recorded topo-04."""
+    """P-314, P-320: the class gives the terms, the node the first of them; recorded topo-04."""
     catalog = cluster({"n": NODE}, ("zone", "rack"))
     requisite, preferred = run(catalog, selected_node="n", allowed_topologies=PLACES)
     in_order = [{"rack": f"rack{r}", "zone": f"zone{z}"} for r in "AB" for z in "12"]
@@ -120,14 +120,14 @@ def test_t124_allowed_topologies_delayed():
 
 
 def test_t125_allowed_topologies_delayed_strict():
-    """P-310.4."""
+    """P-310.4: only the selected node's term is sent."""
     catalog = cluster({"n": NODE}, ("zone", "rack"))
     requisite, preferred = run(catalog, selected_node="n", allowed_topologies=PLACES, strict=True)
     assert requisite == preferred == [NODE]
 
 
 def test_t126_selected_node_outside_allowed_topologies():
-    """P-314; recorded topo-06."""
+    """P-314: the error names the node and the allowed terms; recorded topo-06."""
     catalog = zones("z1", "z2", "z3")
     assert error(catalog, selected_node="n2", allowed_topologies=allowed({"zone": ["z1"]})) == (
         (
@@ -139,7 +139,7 @@ def test_t126_selected_node_outside_allowed_topologies():
 
 
 def test_t126_selected_node_outside_allowed_topologies_strict():
-    """P-310.4, both quote styles; recorded topo-07."""
+    """P-310.4: the error has both quote styles; recorded topo-07."""
     some = allowed({"zone": ["z1", "z3"]})
     assert error(
         zones("z1", "z2", "z3"), selected_node="n2", allowed_topologies=some, strict=True
@@ -153,7 +153,7 @@ def test_t126_selected_node_outside_allowed_topologies_strict():
 
 
 def test_t127_class_names_fewer_keys_than_the_driver():
-    """P-320: delayed binding matches by subset, strict sends all keys of the driver."""
+    """P-320: delayed binding matches by subset, and strict sends all keys of the driver."""
     node = {"zone": "zone1", "rack": "rack1", "disk": "ssd"}
     catalog = cluster({"n": node}, ("zone", "rack", "disk"))
     some = allowed({"disk": ["ssd"], "zone": ["zone1"]})
@@ -164,7 +164,7 @@ def test_t127_class_names_fewer_keys_than_the_driver():
 
 
 def test_t128_selected_node_without_csinode_reschedules():
-    """P-310.1, P-311: the one message that is not wrapped; recorded topo-09."""
+    """P-310.1, P-311: this is the only message that is not wrapped; recorded topo-09."""
     assert error(cluster({"n": {"zone": "z"}}, registered=[]), selected_node="n") == (
         'failed to get selected CSINode n: csinode.storage.k8s.io "n" not found',
         State.RESCHEDULE,
@@ -172,7 +172,7 @@ def test_t128_selected_node_without_csinode_reschedules():
 
 
 def test_selected_node_without_the_driver():
-    """P-310.2; recorded topo-10."""
+    """P-310.2: a CSINode without topology keys is an error; recorded topo-10."""
     assert error(cluster({"n": {"zone": "z"}}, keys=()), selected_node="n") == (
         f"{WRAPPED}no topology key found for node n",
         State.NO_CHANGE,
@@ -180,18 +180,18 @@ def test_selected_node_without_the_driver():
 
 
 def test_t129_immediate_without_keys_anywhere():
-    """P-312; recorded topo-11."""
+    """P-312: there is no topology to request; recorded topo-11."""
     assert error(cluster({})) == (f"{WRAPPED}no available topology found", State.NO_CHANGE)
 
 
 @pytest.mark.parametrize("catalog", [cluster({}), zones("z1")], ids=["T-129 no node", "topo-12"])
 def test_without_immediate_topology_the_field_is_unset(catalog):
-    """P-312."""
+    """P-312: there is no requirement even if nodes have topology keys."""
     assert accessibility_requirements(inputs(catalog, immediate=False)) is None
 
 
 def test_without_immediate_topology_delayed_and_allowed_still_count():
-    """P-312: the flag concerns immediate binding without allowedTopologies only."""
+    """P-312: the flag only concerns immediate binding without allowedTopologies."""
     requisite, _ = run(zones("z1", "z2"), selected_node="n1", immediate=False)
     assert requisite == zone_list("z1", "z2")
     some = allowed({"zone": ["z9"]})
@@ -199,13 +199,13 @@ def test_without_immediate_topology_delayed_and_allowed_still_count():
 
 
 def test_t130_keys_on_one_node_labels_on_three():
-    """P-321: labels decide."""
+    """P-321: labels decide, not the CSINode entries."""
     catalog = cluster({name: {"zone": name} for name in "abc"}, registered=["b"])
     assert run(catalog)[0] == zone_list("a", "b", "c")
 
 
 def test_t131_label_on_no_node():
-    """P-321."""
+    """P-321: keys that no node has as labels are an error."""
     catalog = cluster({"n": {"other": "x"}}, ("zone", "rack"))
     assert error(catalog) == (
         f"{WRAPPED}topologyKeys [zone rack] were not found on any nodes",
@@ -214,7 +214,7 @@ def test_t131_label_on_no_node():
 
 
 def test_t132_selected_node_without_a_key_until_the_label_comes():
-    """P-310.3, P-331; recorded topo-15."""
+    """P-310.3, P-331: the claim succeeds once the node has the label; recorded topo-15."""
     assert error(cluster({"n": {"zone": "z1", "b": "c"}}, ("zone", "rack")), selected_node="n") == (
         (
             f"{WRAPPED}topology labels from selected node map[b:c zone:z1] "
@@ -227,7 +227,7 @@ def test_t132_selected_node_without_a_key_until_the_label_comes():
 
 
 def test_p335_node_gone_but_csinode_there():
-    """P-335: a plain error; recorded topo-22."""
+    """P-335: the missing node gives a plain error; recorded topo-22."""
     catalog = ClusterTopology({"n": {DRIVER: ["zone"]}}, {"m": {"zone": "z"}})
     assert error(catalog, selected_node="n") == (
         (
@@ -239,7 +239,7 @@ def test_p335_node_gone_but_csinode_there():
 
 
 def test_immediate_takes_the_places_of_every_set_of_keys():
-    """BUG-8: one node's stale set of keys takes nobody's place away."""
+    """BUG-8: one node's outdated set of keys hides no other node's place."""
     labels = {"n1": {"zone": "z1"}, "n2": {"zone": "z2", "rack": "k1"}, "n3": {"old": "o"}}
     keys = {"n1": ["zone"], "n2": ["rack", "zone"], "n3": ["gone"]}
     mixed = ClusterTopology({name: {DRIVER: one} for name, one in keys.items()}, labels)
@@ -248,14 +248,14 @@ def test_immediate_takes_the_places_of_every_set_of_keys():
 
 
 def test_t135_t140_allowed_topologies_without_any_node():
-    """P-312, P-313: duplicates go, overlap stays, no node is asked; recorded topo-16."""
+    """P-312, P-313: duplicates go, overlaps stay, nodes do not matter; recorded topo-16."""
     some = allowed({"zone": ["z1", "z2"]}, {"zone": ["z2"]}, {"zone": ["z1"], "rack": ["r1"]})
     requisite, preferred = run(cluster({}), claim_name="data", allowed_topologies=some)
     assert requisite == preferred == [*zone_list("z1", "z2"), {"rack": "r1", "zone": "z1"}]
 
 
 def test_immediate_with_allowed_topologies_ignores_nodes():
-    """P-312, P-325; recorded topo-24."""
+    """P-312, P-325: even terms that no node has are sent; recorded topo-24."""
     some = allowed({"zone": ["z3", "z1", "zz"]})
     requisite, preferred = run(zones("z1", "z2", "z3"), claim_name="web-1", allowed_topologies=some)
     assert requisite == zone_list("z1", "z3", "zz")
@@ -263,13 +263,13 @@ def test_immediate_with_allowed_topologies_ignores_nodes():
 
 
 def test_allowed_topologies_without_expressions_leave_the_field_unset():
-    """P-312."""
+    """P-312: such a class restricts nothing."""
     some = [{"matchLabelExpressions": []}]
     assert accessibility_requirements(inputs(zones("z"), allowed_topologies=some)) is None
 
 
 def test_a_repeated_key_sends_its_last_value():
-    """P-320."""
+    """P-320: the last expression of that key decides."""
     some = [
         {"matchLabelExpressions": [{"key": "zone", "values": [value]} for value in ("z2", "z1")]}
     ]
@@ -277,14 +277,14 @@ def test_a_repeated_key_sends_its_last_value():
 
 
 def test_a_selected_node_means_delayed_binding_whatever_the_class_says():
-    """P-301: strict has no effect without one."""
+    """P-301: strict has no effect without a selected node."""
     requisite, _ = run(zones("z1", "z2"), strict=True)
     assert requisite == zone_list("z1", "z2")
 
 
 @pytest.mark.parametrize("key", ["foo", "bar"], ids=["T-155 own node", "T-155 other node"])
 def test_node_deployment_runs_on_its_own_two_objects(key):
-    """P-051, P-053: allowedTopologies decide whether the local node may own the claim."""
+    """P-051, P-053: allowedTopologies decide whether the local node is allowed to own the claim."""
     own = ClusterTopology.of_node("foo", DRIVER, {"host": "foo"})
     some = allowed({"host": [key]})
     if key == "foo":
@@ -306,7 +306,7 @@ key_lists = st.permutations(["zone", "rack", "host"]).flatmap(
 
 @given(clusters, key_lists, st.booleans(), st.booleans(), st.from_regex(r"[a-z]-[0-9]"))
 def test_preferred_is_a_rotation_of_requisite(nodes, keys, delayed, strict, claim_name):
-    """P-313, P-314: same terms, sorted and distinct once, rotated once; n0 leads if selected."""
+    """P-313, P-314: both lists have the same sorted, distinct terms; a selected n0 comes first."""
     catalog = cluster(nodes, keys)
     requisite, preferred = run(
         catalog, selected_node="n0" if delayed else "", strict=strict, claim_name=claim_name

@@ -41,7 +41,7 @@ def volume(*terms):
     ],
 )
 def test_terms_that_name_no_segment(bad):
-    """CAP-043: the term is refused, and left out of a volume's segments."""
+    """CAP-043: the term is refused and left out of a volume's segments."""
     with pytest.raises(ValueError, match=r"segment|In with one value"):
         segment_of(bad)
     good = term(one("a", "1"))
@@ -60,12 +60,12 @@ def test_terms_that_name_no_segment(bad):
     ],
 )
 def test_terms_that_name_a_segment(selector_term, expected):
-    """CAP-043: keys sorted."""
+    """CAP-043: the segment's keys are sorted."""
     assert segment_of(selector_term) == make_term(expected)
 
 
 def test_a_volume_without_affinity_is_not_one_with_an_empty_affinity():
-    """CAP-030: the first refreshes its class, the second nothing."""
+    """CAP-030: without affinity the class is refreshed; an empty affinity refreshes nothing."""
     assert volume_segments({"spec": {}}) is None
     assert volume_segments({"spec": {"nodeAffinity": {}}}) == frozenset()
     assert volume_segments(volume()) == frozenset()
@@ -78,21 +78,21 @@ def test_node_segment_is_sorted():
 
 
 def test_text_is_readable():
-    """The text is part of a Celery task's argument and shown in Flower."""
+    """The text is part of a Celery task's argument and is shown in Flower."""
     segment = make_term({"topology.kubernetes.io/zone": "eu-1a", "rack": "r_1.x"})
     assert segment_text(segment) == "rack=r_1.x,topology.kubernetes.io/zone=eu-1a"
     assert segment_text(()) == ""
 
 
 def test_text_of_another_form_is_refused():
-    """A key from elsewhere must not turn into a wrong segment."""
+    """A malformed key must not turn into a wrong segment."""
     with pytest.raises(ValueError, match="without '='"):
         parse_segment("zone")
 
 
 @given(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4))
 def test_text_round_trip(pairs):
-    """Reversible for any text, and never with the separator of queue keys in it."""
+    """The conversion is reversible for any text and never contains the separator of queue keys."""
     segment = make_term(pairs)
     text = segment_text(segment)
     assert parse_segment(text) == segment

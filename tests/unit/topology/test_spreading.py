@@ -1,4 +1,4 @@
-"""The start index of immediate binding must be the reference's, bit by bit."""
+"""The start index of immediate binding must equal csi-provisioner's, bit by bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers.topology.spreading import fnv1_32, split_name, start_index
     ],
 )
 def test_hash_fixed_points(text, expected):
-    """P-325: the check values of the specification."""
+    """P-325: these are the check values of the specification."""
     assert fnv1_32(text) == expected
 
 
@@ -46,7 +46,7 @@ def test_hash_fixed_points(text, expected):
     ],
 )
 def test_split_name(name, expected):
-    """P-325 steps 1 and 2."""
+    """P-325 steps 1 and 2: the name is split into the part to hash and the ordinal."""
     assert split_name(name) == expected
 
 
@@ -64,7 +64,7 @@ def test_split_name(name, expected):
     ],
 )
 def test_start_index(name, count, expected):
-    """P-325 step 4."""
+    """P-325 step 4: the sum of hash and ordinal, modulo the number of terms."""
     assert start_index(name, count) == expected
 
 

@@ -1,4 +1,4 @@
-"""Terms: order, subset, flattening and the reference's way to print them."""
+"""Terms: order, subset, flattening, and the text form of csi-provisioner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workers.topology.terms import (
     sort_distinct,
 )
 
-# Few keys and values, so that terms meet often.
+# Few keys and values, so that terms often share them.
 KEYS = st.sampled_from(["zone", "rack", "disk", "a.example.com/host"])
 VALUES = st.sampled_from(["1", "2", "a", "b", ""])
 
@@ -52,7 +52,7 @@ def entry(*expressions):
 
 
 def test_a_term_is_sorted_by_key_then_value():
-    """Equal places must be equal tuples, whatever order the pairs came in."""
+    """Equal places must be equal tuples, whatever the order of the pairs."""
     assert make_term([("zone", "2"), ("rack", "b"), ("zone", "1")]) == (
         ("rack", "b"),
         ("zone", "1"),
@@ -72,7 +72,7 @@ def test_order_is_by_bytes_not_by_case():
 
 
 def test_t135_exact_duplicates_go_and_overlapping_terms_stay():
-    """P-313: a term inside another one is a place of its own."""
+    """P-313: a term that is contained in another one is a separate place."""
     zone, both = make_term({"zone": "1"}), make_term({"zone": "1", "rack": "a"})
     assert sort_distinct([both, zone, both, zone]) == [zone, both]
 
@@ -90,7 +90,7 @@ def test_t135_exact_duplicates_go_and_overlapping_terms_stay():
     ],
 )
 def test_subset(part, whole, expected):
-    """P-302."""
+    """P-302: a subset has equal values for all of its keys."""
     assert is_subset(make_term(part), make_term(whole)) is expected
 
 
@@ -131,7 +131,7 @@ def test_a_repeated_key_is_compared_in_order():
     ],
 )
 def test_flatten(allowed, expected):
-    """P-320, in order of generation."""
+    """P-320: the terms keep the order of their generation."""
     assert flatten(allowed) == [make_term(term) for term in expected]
 
 
@@ -154,13 +154,13 @@ def test_rendering_is_the_references():
 
 @given(terms, terms)
 def test_subset_agrees_with_sets_for_unique_keys(part, whole):
-    """P-302: the merge walk is set inclusion as long as no key repeats."""
+    """P-302: the merge walk equals set inclusion unless a key repeats."""
     assert is_subset(part, whole) == (set(part) <= set(whole))
 
 
 @given(term_lists)
 def test_sorting_drops_exactly_the_duplicates(many):
-    """P-313: nothing is lost, nothing stays twice, the order is total."""
+    """P-313: no term is lost or repeated, and the order is total."""
     result = sort_distinct(many)
     assert set(result) == set(many)
     assert len(set(result)) == len(result)
@@ -169,7 +169,7 @@ def test_sorting_drops_exactly_the_duplicates(many):
 
 @given(allowed_topologies)
 def test_flatten_is_the_cross_product(allowed):
-    """P-320: against a model that builds the product the plain way."""
+    """P-320: the result equals a model that builds the product in the obvious way."""
     expected = []
     for one in allowed:
         keys = [each["key"] for each in one["matchLabelExpressions"]]

@@ -65,7 +65,7 @@ def zones(*values):
 
 
 def make_request(values):
-    """The pure steps of P-101; requirements as section 4 makes them for node n2."""
+    """Do the pure steps of P-101; the requirements are those of section 4 for node n2."""
     ref = secrets.resolve(secrets.SecretKind.PROVISIONER, values, NAME, CLAIM)
     assert ref is not None
     return build_request(
@@ -187,7 +187,7 @@ def test_appendix_a_volume():
 
 
 def test_appendix_a_with_the_default_secret_keys():
-    """The last line of the appendix: five references and two annotations more."""
+    """The appendix's last line: default keys add five references and two annotations."""
     values = {
         "type": "ssd",
         f"{PREFIX}secret-name": "creds-${pvc.namespace}",

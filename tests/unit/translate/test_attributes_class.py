@@ -1,4 +1,4 @@
-"""VolumeAttributesClass: what is read and what reaches driver and PV."""
+"""VolumeAttributesClass: what is read, and what reaches the driver and the PV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_t070_mutable_parameters():
 
 
 def test_reserved_looking_keys_are_not_stripped():
-    """P-160: verbatim."""
+    """P-160: parameters are passed unchanged."""
     key = "csi.storage.k8s.io/any"
     attempt = Attempt(controller=CAPS, attributes_classes={"v": make_vac(**{key: "x"})})
     attempt.provision(CLAIM, make_class())
@@ -31,7 +31,7 @@ def test_reserved_looking_keys_are_not_stripped():
 
 
 def test_t071_gate_off():
-    """The class is not even read: there is none here to be found."""
+    """The class is not even read: this test has none."""
     attempt = Attempt(attributes_gate=False)
     volume = attempt.provision(CLAIM, make_class())
     assert dict(attempt.sent.mutable_parameters) == {}

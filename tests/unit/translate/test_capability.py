@@ -1,4 +1,4 @@
-"""What the driver must report, and which volume capabilities are sent."""
+"""The capabilities that a driver must report, and the volume capabilities that are sent."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sent_modes(attempt):
     ],
 )
 def test_missing_capability(plugin, controller, spec, message):
-    """P-120."""
+    """P-120: without a required capability the attempt ends before the call."""
     attempt = Attempt(plugin=plugin, controller=controller)
     with pytest.raises(AttemptError) as caught:
         attempt.provision(make_claim(**spec), make_class())
@@ -95,7 +95,7 @@ def test_missing_capability(plugin, controller, spec, message):
     ],
 )
 def test_access_modes(modes, controller, expected):
-    """P-141; the PV keeps the claim's own words."""
+    """P-141: the driver's capabilities decide the CSI modes; the PV keeps the claim's modes."""
     attempt = Attempt(controller={"CREATE_DELETE_VOLUME"} | controller)
     volume = attempt.provision(make_claim(accessModes=modes), make_class())
     assert sent_modes(attempt) == expected
@@ -118,7 +118,7 @@ def test_access_modes(modes, controller, expected):
     ],
 )
 def test_read_only_publishing(modes, flag, expected, read_only):
-    """P-701."""
+    """P-701: the flag makes a volume read-only whose only access mode is ReadOnlyMany."""
     attempt = Attempt(publish_readonly=flag)
     volume = attempt.provision(make_claim(accessModes=modes), make_class())
     assert sent_modes(attempt) == expected
@@ -161,7 +161,7 @@ def test_t020_mount_options():
 
 
 def test_unknown_access_mode_is_final():
-    """P-140."""
+    """P-140: the attempt ends as finished."""
     with pytest.raises(AttemptError) as caught:
         Attempt().provision(make_claim(accessModes=["ReadWriteOnce", "Other"]), make_class())
     assert caught.value.message == "unsupported AccessMode combination: [Other]"

@@ -1,4 +1,4 @@
-"""Which labels and annotations of a claim the driver and the PV get."""
+"""Which of a claim's labels and annotations the driver and the PV get."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_new_volume_has_the_chosen_labels(keys, labels, record):
 
 
 def test_malformed_labels_of_a_plug_ins_volume_leave_the_attempt_open():
-    """The volume exists already."""
+    """The state is background, because the volume already exists."""
     with pytest.raises(AttemptError, match="labels is a list") as it:
         with_labels({"metadata": {"labels": ["team"]}}, CLAIM, ("team",))
     assert it.value.state is State.BACKGROUND

@@ -1,4 +1,4 @@
-"""The pre-check of a claim and what its fields mean."""
+"""The pre-check of a claim, and the meaning of its fields."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_class_of_a_claim(annotations, name):
 
 
 def test_claim_without_class_has_the_empty_one():
-    """D-012: in node mode the reference crashes on it."""
+    """D-012: csi-provisioner crashes on such a claim in node mode."""
     assert claims.claim_class_name(make_claim(storageClassName=None)) == ""
 
 
@@ -113,7 +113,7 @@ def test_claim_without_class_has_the_empty_one():
     ],
 )
 def test_qualifier(is_qualified, expected):
-    """L-022 row 2: the annotation would do, the qualifier decides."""
+    """L-022 row 2: the annotation would match, so the qualifier decides."""
     decision = should_provision(
         make_claim(), CLASS, known_names={DRIVER}, is_qualified=is_qualified
     )
@@ -142,7 +142,7 @@ def test_c017_selected_node_and_ga_annotation_only():
 
 @pytest.mark.parametrize("mode", ["Immediate", None, "Other"])
 def test_any_other_binding_mode_needs_no_node(mode):
-    """L-022 row 8."""
+    """L-022 row 8: only WaitForFirstConsumer waits for a node."""
     assert decide(make_claim(), make_class(volumeBindingMode=mode)) is Decision.PROVISION
 
 
@@ -171,7 +171,7 @@ def test_c020_claim_under_deletion_is_provisioned():
 
 
 def test_t062_direct_call_is_ignored():
-    """P-102."""
+    """P-102: a claim annotated for another provisioner is ignored with a reason."""
     claim = make_claim(annotations={GA: "other"})
     with pytest.raises(IgnoredError) as caught:
         claims.check_qualifies(claim, DRIVER)
@@ -224,7 +224,7 @@ def test_requested_size(request_text, size_bytes):
     ],
 )
 def test_unusable_request_is_explained(request_text, problem):
-    """The text names the claim and what to change."""
+    """The text names the claim and the field to change."""
     with pytest.raises(AttemptError) as caught:
         claims.requested_bytes(make_claim(request=request_text))
     assert caught.value.message == f"PersistentVolumeClaim fake-ns/fake-pvc: {problem}"
@@ -232,7 +232,7 @@ def test_unusable_request_is_explained(request_text, problem):
 
 
 def test_reference_to_the_claim():
-    """L-040 step 2."""
+    """L-040 step 2: the reference carries kind, name, uid and resource version."""
     assert claims.claim_reference(make_claim()) == {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -244,7 +244,7 @@ def test_reference_to_the_claim():
 
 
 def test_reference_needs_an_identity():
-    """A claimRef without UID would let another claim of that name take the volume."""
+    """Without a UID in claimRef, another claim of that name could take the volume."""
     with pytest.raises(AttemptError, match="metadata lacks namespace, uid"):
         claims.claim_reference({"metadata": {"name": "c"}})
 

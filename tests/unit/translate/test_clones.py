@@ -97,7 +97,7 @@ def test_t103_source_is_absent():
 
 
 def test_error_names_the_namespace_that_was_searched():
-    """D-034: the reference prints the new claim's namespace."""
+    """D-034: csi-provisioner prints the new claim's namespace instead."""
     source = DataSource("PersistentVolumeClaim", "src", "", "ns2", "fake-ns", "fake-pvc")
     assert '(namespace "ns2")' in clones.read_failed(source, "boom").message
 
@@ -136,7 +136,7 @@ def test_unusable_source(source_claim, claim, message):
 
 
 def test_empty_class_is_a_class():
-    """Rows 4 and 5 ask for nil only."""
+    """Rows 4 and 5 apply only to a missing class name."""
     assert clone(make_source(storageClassName="")).volume_id == "handle"
 
 
@@ -173,7 +173,7 @@ def test_t105_volume_is_absent():
     ],
 )
 def test_volume_is_not_the_sources(volume, detail):
-    """Users see one text, recorded from the reference; the log tells what it was (D-034)."""
+    """Users see the one text recorded from csi-provisioner; the log has the detail (D-034)."""
     error = failure(volume=volume)
     assert error.message == WRAPPED + INVALID
     assert detail in error.detail

@@ -1,4 +1,4 @@
-"""Reading objects of any shape: a clear AttemptError, never KeyError or TypeError."""
+"""Reading objects of any shape raises a clear AttemptError, never KeyError or TypeError."""
 
 from __future__ import annotations
 
@@ -145,6 +145,6 @@ FIELDS = st.fixed_dictionaries(
 
 @given(st.sampled_from(READERS), FIELDS)
 def test_objects_of_any_shape_end_in_our_errors_only(read, obj):
-    """Hostile or foreign objects must not take the worker's thread down (contract of part C)."""
+    """Hostile or foreign objects must not crash the worker's thread (contract of part C)."""
     with suppress(AttemptError, IgnoredError):
         read(obj)

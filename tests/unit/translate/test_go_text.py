@@ -28,7 +28,7 @@ def test_quote_is_go_strconv_quote(text, quoted):
 
 
 def test_list_of_quoted_texts_has_no_commas():
-    """P-135: `["a" "b"]`."""
+    """P-135: the form is `["a" "b"]`."""
     assert quote_list(["a", "b"]) == '["a" "b"]'
     assert quote_list([]) == "[]"
 

@@ -1,4 +1,4 @@
-"""Volume names and the names we answer to."""
+"""Volume names, and the driver names that a worker accepts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workers.translate.names import known_names, volume_name
     ],
 )  # fmt: skip
 def test_name_is_prefix_and_uid(prefix, length, uid, name):
-    """P-121."""
+    """P-121: the uid is shortened if a length is given, and then loses its dashes."""
     assert volume_name(prefix, length, uid) == name
 
 
@@ -40,7 +40,7 @@ def test_t015_empty_prefix():
 
 @pytest.mark.parametrize("length", [-2, 0, 7, 33])
 def test_impossible_length_fails_the_attempt_and_not_the_process(length):
-    """D-005: the reference panics, or gives every claim the same name with 0."""
+    """D-005: csi-provisioner panics, or with 0 gives every claim the same name."""
     with pytest.raises(AttemptError, match=f"UUID length {length} is not possible") as caught:
         volume_name("test", length, "testid")
     assert caught.value.state is State.FINISHED

@@ -1,4 +1,4 @@
-"""What may be going on in the storage after CreateVolume failed."""
+"""What the storage may still be doing after CreateVolume failed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def expected(name, topology, node):
     ],
 )
 def test_classification(name, topology, node):
-    """P-410; C-049: only (topology, node, ResourceExhausted) reschedules."""
+    """P-410, C-049: only (topology, node, ResourceExhausted) reschedules."""
     state = create_volume_state(CODES[name], may_reschedule=topology and node)
     assert state is expected(name, topology, node)
 

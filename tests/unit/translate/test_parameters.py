@@ -27,7 +27,7 @@ BOTH = 'fstype specified in parameters with both "fstype" and "csi.storage.k8s.i
     ],
 )
 def test_fstype(parameters, default, sent, fs_type):
-    """P-125, P-126: what the driver gets and what the PV says."""
+    """P-125, P-126: covers the driver's parameters and the PV's file system."""
     attempt = Attempt(default_fstype=default)
     volume = attempt.provision(make_claim(), make_class(parameters))
     assert dict(attempt.sent.parameters) == sent
@@ -90,7 +90,7 @@ def test_t009_unknown_reserved_key_is_final(key):
 
 
 def test_first_unknown_key_by_name_is_reported():
-    """D-026: the reference picks one at random, so the event text flaps."""
+    """D-026: csi-provisioner picks one at random, so its event text changes between attempts."""
     with pytest.raises(AttemptError, match=f'"{PREFIX}a"'):
         strip({f"{PREFIX}b": "1", f"{PREFIX}a": "1"})
 
@@ -121,14 +121,14 @@ def test_t012_prefix_inside_a_value_means_nothing():
 
 
 def test_class_is_not_changed():
-    """P-128: the class is shared by all claims of this process."""
+    """P-128: all claims of this process share the class."""
     storage_class = make_class({f"{PREFIX}fstype": "xfs", "a": "b"})
     Attempt(extra_create_metadata=True).provision(make_claim(), storage_class)
     assert storage_class == make_class({f"{PREFIX}fstype": "xfs", "a": "b"})
 
 
 def test_deprecated_keys_are_logged():
-    """P-131."""
+    """P-131: each deprecated key gets a warning that names its replacement."""
     assert deprecations({"fstype": "x", "csiNodeStageSecretName": "y", "other": "z"}) == [
         (
             '"fstype" is deprecated and will be removed in a future release, please use '
@@ -151,7 +151,7 @@ KEYS = st.text() | st.sampled_from(sorted(RESERVED)) | st.text().map(lambda tail
 
 @given(st.dictionaries(KEYS, st.text()))
 def test_strip_keeps_all_that_is_not_reserved(parameters):
-    """No parameter of the user is lost or changed, no reserved one gets through."""
+    """No user parameter is lost or changed, and no reserved parameter gets through."""
     prefixed = {key for key in parameters if key.startswith(PREFIX)}
     if prefixed <= RESERVED:
         assert strip(parameters) == {k: v for k, v in parameters.items() if k not in prefixed}

@@ -26,7 +26,7 @@ Mode = csi.VolumeCapability.AccessMode
     ],
 )
 def test_access_modes_become_one(modes, plain, multi):
-    """Top down, with and without SINGLE_NODE_MULTI_WRITER."""
+    """The first matching rule decides, with and without SINGLE_NODE_MULTI_WRITER."""
     assert access_mode(modes, multi_writer=False) == plain
     assert access_mode(modes, multi_writer=True) == multi
 
@@ -49,7 +49,7 @@ def test_access_modes_become_one(modes, plain, multi):
     ],
 )
 def test_modes_without_meaning_are_refused(modes, text):
-    """With upstream's words."""
+    """The message is the one of the Go sidecars."""
     with pytest.raises(AttemptError) as caught:
         access_mode(modes, multi_writer=False)
     assert caught.value.message == text
@@ -60,7 +60,7 @@ def volume(**spec):
 
 
 def test_a_block_volume_has_no_file_system():
-    """Mount options mean nothing to it."""
+    """Mount options do not apply to it."""
     found = volume_capability(
         volume(volumeMode="Block", mountOptions=["noatime"]),
         default_fs_type="ext4",

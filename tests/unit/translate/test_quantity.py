@@ -53,7 +53,7 @@ from workers.translate.quantity import MAX_BYTES, QuantityError, canonical, pars
     ],
 )
 def test_quantity_means_bytes_rounded_up(text, size_bytes):
-    """P-138: fractions never shrink what the user asked for."""
+    """P-138: rounding never makes the volume smaller than requested."""
     assert parse(text) == size_bytes
 
 
@@ -66,7 +66,7 @@ def test_quantity_means_bytes_rounded_up(text, size_bytes):
     ],
 )  # fmt: skip
 def test_what_is_no_quantity_is_refused_clearly(text):
-    """A malformed size ends as AttemptError, never as ValueError or a frozen worker."""
+    """A malformed size raises AttemptError, never ValueError, and does not block the worker."""
     with pytest.raises(AttemptError, match=r"^quantity ") as caught:
         parse(text)
     assert caught.value.state is State.NO_CHANGE
@@ -75,7 +75,7 @@ def test_what_is_no_quantity_is_refused_clearly(text):
 
 @pytest.mark.parametrize("text", ["8Ei", "10E", "9223372036854775808", "1e19", "1e9999999", 2**63])
 def test_sizes_beyond_63_bits_are_refused(text):
-    """The reference caps silently, and then asks for another size than the user did."""
+    """csi-provisioner silently caps them and then requests another size than the user."""
     with pytest.raises(QuantityError, match=f"larger than {MAX_BYTES} bytes"):
         parse(text)
 
@@ -100,7 +100,7 @@ def test_sizes_beyond_63_bits_are_refused(text):
     ],
 )
 def test_bytes_are_written_in_binary_canonical_form(size_bytes, text):
-    """P-172: the form decides what the API server stores."""
+    """P-172: the API server stores exactly this form."""
     assert canonical(size_bytes) == text
 
 
@@ -112,7 +112,7 @@ def test_sizes_a_volume_cannot_have_are_refused(size_bytes):
 
 @given(st.integers(0, MAX_BYTES) | st.integers(0, 2**33).map(lambda units: units * 2**30))
 def test_canonical_text_reads_back_as_the_same_size(size_bytes):
-    """Round trip: whatever size a driver answers, the PV says exactly that."""
+    """Whatever size a driver returns, the PV states exactly that size."""
     assert parse(canonical(min(size_bytes, MAX_BYTES))) == min(size_bytes, MAX_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""The CreateVolume request: what is absent and what is empty on the wire."""
+"""The CreateVolume request: which fields are absent and which are empty on the wire."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BARE = {"name": "v", "required_bytes": 0, "capabilities": [], "parameters": {}, 
 
 
 def test_absent_and_empty():
-    """P-905: the range is there even when nothing is asked, the rest is absent."""
+    """P-905: the capacity range is always present, and other unused fields are absent."""
     request = build_request(**BARE)
     assert request.HasField("capacity_range")
     assert not request.HasField("accessibility_requirements")
@@ -22,14 +22,14 @@ def test_absent_and_empty():
 
 
 def test_snapshot_source():
-    """P-215."""
+    """P-215: a snapshot source carries the snapshot's id."""
     request = build_request(**BARE, content_source=ContentSource(snapshot_id="sid"))
     assert request.volume_content_source.snapshot.snapshot_id == "sid"
     assert request.volume_content_source.WhichOneof("type") == "snapshot"
 
 
 def test_volume_source():
-    """P-222."""
+    """P-222: a volume source carries the volume's id."""
     request = build_request(**BARE, content_source=ContentSource(volume_id="vid"))
     assert request.volume_content_source.volume.volume_id == "vid"
     assert request.volume_content_source.WhichOneof("type") == "volume"

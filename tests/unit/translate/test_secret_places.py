@@ -1,4 +1,4 @@
-"""Which Secrets the workers need: exactly those that classes and volumes name (SEC-1 to SEC-9)."""
+"""Workers need exactly the Secrets that classes and volumes name (SEC-1 to SEC-9)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pair(stem, name, namespace):
 
 
 CASES = [
-    # stem, name template, namespace template, names, whole
+    # stem, name template, namespace template, names, whole namespaces
     pytest.param("provisioner-secret", "key", "vault", {"vault": {"key"}}, set(), id="fixed"),
     pytest.param("controller-expand-secret", "a", "v", {"v": {"a"}}, set(), id="expand"),
     pytest.param("controller-publish-secret", "a", "v", {"v": {"a"}}, set(), id="publish"),
@@ -53,7 +53,7 @@ def test_deprecated_keys_count_too():
 
 
 def test_a_whole_namespace_swallows_its_names():
-    """A Role of names beside one of all names would only hide what is open."""
+    """Roles for single names, next to one for all names, would only hide the wider access."""
     places = of_class(pair("secret", "a", "v"))
     places.add("v", None)
     places.add("v", "b")
@@ -61,7 +61,7 @@ def test_a_whole_namespace_swallows_its_names():
 
 
 def test_volumes_keep_the_names_of_their_classs_time():
-    """Deletion after the class is gone needs them still (P-401)."""
+    """The deletion still needs them after the class is gone (P-401)."""
     places = Places()
     reference = {"name": "expand", "namespace": "v"}
     deletion = "volume.kubernetes.io/provisioner-deletion-secret"

@@ -1,4 +1,4 @@
-"""Secret references from templates, and what a secret holds."""
+"""Secret references from templates, and the content of a secret."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOKENS = "error resolving value"
 
 
 def refused(parameters, claim=None, **attempt):
-    """The text of the failure; always NoChange and without a call."""
+    """Return the error text; the state is always NO_CHANGE and the driver is not called."""
     run = Attempt(**attempt)
     with pytest.raises(AttemptError) as caught:
         run.provision(claim or make_claim(), make_class(parameters))
@@ -63,7 +63,7 @@ def test_t031_provisioner_secret_is_absent():
 
 
 def test_t032_only_the_provisioner_secret_must_exist():
-    """P-170: references are stored; whether they exist is found out by those who use them."""
+    """P-170: other references are only stored; whoever uses them finds out whether they exist."""
     parameters = (
         pair("controller-publish-secret", "ctrlpublishsecret", "default")
         | {"csiNodeStageSecretName": "nodestagesecret", "csiNodeStageSecretNamespace": "default"}
@@ -135,7 +135,7 @@ def test_empty_values(name, namespace):
 
 
 def test_errors_of_the_default_keys_say_default():
-    """P-133."""
+    """P-133: the message names the default templates."""
     assert refused(pair("secret", "", "")) == (
         f"failed to get default name and namespace template from params: Default {EMPTY}"
     )
@@ -174,7 +174,7 @@ def test_t039_annotation_is_absent():
     ],
 )
 def test_namespace_knows_fewer_variables(namespace, token):
-    """P-134: users choose claim names and annotations, they must not choose a namespace."""
+    """P-134: users choose claim names and annotations, but must not choose a namespace."""
     claim = make_claim(annotations={"a": "kube-system"})
     message = refused(pair("provisioner-secret", "n", namespace), claim)
     assert message == f'{TOKENS} "{namespace}": invalid tokens: ["{token}"]'
@@ -264,7 +264,7 @@ def test_dollar_grammar(template, result):
 
 
 def test_hostile_template_takes_linear_time():
-    """Quadratic search for closing braces would hold the worker for minutes."""
+    """A quadratic search for closing braces would block the worker for minutes."""
     assert expand("${" * 200_000, {}) == ""
     with pytest.raises(AttemptError):
         expand("${" * 200_000 + "}", {})
@@ -277,7 +277,7 @@ PIECES = st.sampled_from(
 
 
 def outcome(call):
-    """The result of a call and its AttemptError, one of them None; anything else is raised."""
+    """Return the call's result and its AttemptError, one of them None; raise any other error."""
     try:
         return call(), None
     except AttemptError as error:
@@ -286,7 +286,7 @@ def outcome(call):
 
 @given(st.lists(PIECES | st.text(max_size=4)).map("".join))
 def test_expansion_replaces_every_known_variable(template):
-    """No `${`-token of a known variable survives, and only AttemptError is raised."""
+    """No token `${...}` of a known variable remains, and only AttemptError is raised."""
     result, error = outcome(lambda: expand(template, KNOWN))
     if error is not None:
         assert error.state is State.NO_CHANGE
@@ -309,7 +309,7 @@ def test_resolved_references_are_valid_names_or_an_error(name, namespace, annota
 
 
 def test_no_keys_give_no_references():
-    """P-137: then nothing is read and `secrets` is empty."""
+    """P-137: no secret is read, and `secrets` is empty."""
     assert resolve_volume_secrets({}, "v", make_claim()) == VolumeSecrets()
     attempt = Attempt()
     volume = attempt.provision(make_claim(), make_class())
@@ -341,7 +341,7 @@ def test_secret_is_decoded_as_text():
     ],
 )
 def test_unusable_value_is_named_but_never_shown(value, problem):
-    """D-033: gRPC would fail with Internal and name neither secret nor key."""
+    """D-033: gRPC would fail with Internal and name neither the secret nor the key."""
     with pytest.raises(AttemptError) as caught:
         decode({"data": {"pass": value}}, REF)
     error = caught.value

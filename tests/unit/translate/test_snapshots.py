@@ -88,7 +88,7 @@ def test_not_bound(snapshot):
 
 
 def test_t085_name_empty():
-    """An empty name counts as a name: the reference's read of the content fails (row 4)."""
+    """An empty name counts as a name: reading the content fails, as in csi-provisioner (row 4)."""
     assert refused(make_snapshot(boundVolumeSnapshotContentName="")) == (
         "error getting snapshotcontent  for snapshot test-snapshot"
     )
@@ -103,7 +103,7 @@ def test_t085_name_empty():
     ],
 )
 def test_content_of_another_snapshot(content):
-    """Row 5 keeps one namespace from reading another's data through a forged content name."""
+    """Row 5 keeps a forged content name from exposing another namespace's data."""
     assert refused(content=content) == (
         "snapshotcontent vsc for snapshot test-snapshot is bound to a different snapshot"
     )
@@ -194,33 +194,33 @@ def test_snapshot_under_deletion(finalizers):
 
 
 def test_t092_snapshot_under_deletion_with_our_finalizer():
-    """P-211: an earlier attempt began; stopping now would leak its volume."""
+    """P-211: an earlier attempt began, and stopping now would leak its volume."""
     metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x", OURS]}
     assert restore(make_snapshot(metadata)).snapshot_id == "sid"
 
 
 def test_t093_missing_finalizer_is_asked_for_but_not_required():
-    """The update may be forbidden; then the restore goes on without protection."""
+    """The update may be forbidden; then the restore continues without protection."""
     assert snapshots.needs_finalizer(make_snapshot())
     assert not snapshots.needs_finalizer(make_snapshot({"finalizers": [OURS]}))
     assert restore(make_snapshot()).snapshot_id == "sid"
 
 
 def test_t095_snapshot_of_another_namespace():
-    """SOURCE lies in `default`, the claim in `fake-ns`."""
+    """SOURCE is in `default`, the claim in `fake-ns`."""
     assert SOURCE.crosses_namespaces
     assert restore().snapshot_id == "sid"
 
 
 def test_claim_without_size():
-    """Row 9."""
+    """Row 9: without a requested size the restore is refused."""
     assert refused(claim=make_claim(request=None)) == (
         "error getting capacity for PVC fake-pvc when creating snapshot test-snapshot"
     )
 
 
 def test_larger_claim_is_allowed_with_a_warning():
-    """P-212."""
+    """P-212: the warning says that the driver has to expand the volume."""
     found = restore(claim=make_claim(request="2000"))
     assert found.snapshot_id == "sid"
     assert found.warning == (
@@ -231,7 +231,7 @@ def test_larger_claim_is_allowed_with_a_warning():
 
 @pytest.mark.parametrize("request_text", ["1", None])
 def test_snapshot_without_size_is_not_compared(request_text):
-    """P-212."""
+    """P-212: without a restore size any claim size is accepted."""
     snapshot = make_snapshot(restoreSize=None)
     assert restore(snapshot, claim=make_claim(request=request_text)).snapshot_id == "sid"
 
@@ -243,7 +243,7 @@ def test_malformed_size_of_the_snapshot():
 
 
 def test_reads_that_fail():
-    """Rows 1 and 4: the second hides its cause from the event."""
+    """Rows 1 and 4: the message of row 4 hides its cause from the event."""
     error = snapshots.read_failed(SOURCE, "boom")
     assert error.message == f"{WRAPPED}error getting snapshot test-snapshot from api server: boom"
     error = snapshots.content_read_failed(SOURCE, "vsc", "boom")
@@ -254,7 +254,7 @@ def test_reads_that_fail():
 
 
 def test_rows_are_checked_in_order():
-    """Every row is broken at once; repairing them one by one shows the next message."""
+    """All rows are violated at first; each repair reveals the next row's message."""
     snapshot = make_snapshot(
         {"deletionTimestamp": "t"}, boundVolumeSnapshotContentName=None, readyToUse=False
     )

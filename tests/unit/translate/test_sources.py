@@ -43,13 +43,13 @@ def cross_source(**source):
 
 
 def test_claim_without_source():
-    """P-203."""
+    """P-203: a claim with neither field has no source."""
     assert normalise(make_claim(), cross_namespace=True) is None
     assert normalise(make_claim(dataSource=None, dataSourceRef=None), cross_namespace=True) is None
 
 
 def test_data_source_beats_its_ref():
-    """P-201."""
+    """P-201: dataSource takes precedence over dataSourceRef."""
     claim = make_claim(dataSource=SNAPSHOT, dataSourceRef=ref("ns2", name="other"))
     assert normalise(claim, cross_namespace=False) == DataSource(
         "VolumeSnapshot", "s", GROUP, "fake-ns", "fake-ns", "fake-pvc"
@@ -57,7 +57,7 @@ def test_data_source_beats_its_ref():
 
 
 def test_ref_alone_is_used():
-    """P-202; a missing group is the core group."""
+    """P-202: a missing group is the core group."""
     claim = make_claim(dataSourceRef={"kind": "PersistentVolumeClaim", "name": "src"})
     assert normalise(claim, cross_namespace=False) == DataSource(
         "PersistentVolumeClaim", "src", "", "fake-ns", "fake-ns", "fake-pvc"
@@ -78,7 +78,7 @@ def test_ref_with_namespace_needs_the_gate(namespace):
 
 
 def test_empty_namespace_counts_as_absent():
-    """D-036: the reference crashes here."""
+    """D-036: csi-provisioner crashes here."""
     found = normalise(make_claim(dataSourceRef=ref("")), cross_namespace=False)
     assert found is not None
     assert found.namespace == "fake-ns"
@@ -157,7 +157,7 @@ def test_grant_for_a_core_claim(source):
 
 
 def test_grants_that_cannot_be_listed():
-    """P-204."""
+    """P-204: the attempt ends as finished."""
     error = grants_read_failed(cross_source(), "boom")
     assert error.message == ("error getting ReferenceGrants in ns2 namespace from api server: boom")
     assert error.state is State.FINISHED
@@ -211,13 +211,13 @@ def test_other_kinds_are_for_populators(kind, group):
 
 @pytest.mark.parametrize("group", ["", "v1", "core", None])
 def test_claims_are_cloned_whatever_undotted_group_is_written(group):
-    """D-019 leaves slips like `apiGroup: v1` working, as they do in the reference."""
+    """D-019: mistakes such as `apiGroup: v1` keep working, as in csi-provisioner."""
     found = checked(kind=sources.CLAIM_KIND, apiGroup=group)
     assert found.is_claim
     assert not found.is_snapshot
 
 
 def test_ungranted_populator_source_is_an_error():
-    """P-206: the grant is asked first."""
+    """P-206: the grant is checked first."""
     with pytest.raises(AttemptError, match="of MyPopulator dataSource"):
         check_grants(cross_source(kind="MyPopulator", apiGroup="x.io"), [])

@@ -1,4 +1,4 @@
-"""The driver's answer, and the PersistentVolume it becomes."""
+"""The driver's answer, and the PersistentVolume built from it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def volume_source(handle):
 
 
 def test_t001_ok_pv():
-    """P-170 and P-906 on fixture F: nothing more, nothing less."""
+    """P-170, P-906: the PV of fixture F has exactly these fields."""
     assert Attempt(default_fstype="").provision(make_claim(), make_class()) == {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -73,7 +73,7 @@ def test_t001_ok_pv():
 
 
 def test_t050_volume_is_too_small():
-    """The caller deletes it, then reports; the next attempt calls CreateVolume again."""
+    """The caller deletes it and reports the error; the next attempt calls CreateVolume again."""
     rejection = check_response(make_request(), answer(80))
     assert rejection is not None
     assert rejection.volume_id == "test-volume-id"
@@ -151,7 +151,7 @@ def test_t089_content_source_is_missing():
     ],
 )
 def test_volume_of_other_content_is_rejected(request_, found, message):
-    """D-020: the user would get somebody else's data."""
+    """D-020: otherwise the user would get another user's data."""
     rejection = check_response(request_, answer(content_source=found))
     assert rejection is not None
     assert rejection.error().message == message
@@ -169,7 +169,7 @@ def test_volume_of_other_content_is_rejected(request_, found, message):
     ],
 )
 def test_content_source_is_accepted(request_, found):
-    """P-152: an answer that says less, or more than was asked, passes as in the reference."""
+    """P-152: an answer with less or more content than requested passes, as in csi-provisioner."""
     assert check_response(request_, answer(content_source=found)) is None
 
 
@@ -184,7 +184,7 @@ def saved(claim=None, storage_class=None):
 
 
 def test_what_is_added_before_saving():
-    """P-190."""
+    """P-190: claim reference, class name, finalizer and annotation complete the PV."""
     volume = saved()
     assert volume["spec"]["claimRef"] == {
         "apiVersion": "v1",
@@ -233,7 +233,7 @@ def test_finalizer_is_there_once(finalizers, expected):
 
 
 def test_class_without_policy_leaves_it_unset():
-    """P-170, P-906."""
+    """P-170, P-906: the PV has no policy field."""
     assert (
         "persistentVolumeReclaimPolicy"
         not in saved(storage_class=make_class(reclaimPolicy=None))["spec"]
@@ -241,7 +241,7 @@ def test_class_without_policy_leaves_it_unset():
 
 
 def test_unusable_fields_after_the_call_mean_background():
-    """The volume exists now: forgetting it would leak it."""
+    """The volume already exists, so forgetting it would leak it."""
     storage_class = make_class(reclaimPolicy=5)
     with pytest.raises(AttemptError, match="reclaimPolicy is a number") as caught:
         build_volume(

@@ -1,4 +1,4 @@
-"""Deletion: whose volume it is, its finalizer, whether to delete, and with which secret."""
+"""Deletion: ownership, finalizer, whether to delete, and which secret to use."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ IN_TREE = {"csi": None, "nfs": {}}
     ],
 )
 def test_ownership(volume, is_ours):
-    """L-071, P-500."""
+    """L-071, P-500: annotation and driver name decide whether csi-fleet owns the volume."""
     assert volumes.is_ours(volume, NAMES) is is_ours
 
 
@@ -113,7 +113,7 @@ BARE: dict[str, Any] = {"finalizers": []}
     ],
 )
 def test_finalizer(volume, add_finalizer, action):
-    """L-072, P-520."""
+    """L-072, P-520: the finalizer is added or removed depending on volume and flag."""
     found = volumes.finalizer_action(volume, add_finalizer=add_finalizer)
     assert found is FinalizerAction[action]
 
@@ -154,7 +154,7 @@ def test_c021_finalizer_of_a_retained_volume_is_taken_away():
     ],
 )
 def test_should_delete(volume, options, expected):
-    """L-073."""
+    """L-073: phase, policy, deletion timestamp, finalizer and guard decide."""
     assert volumes.should_delete(volume, **options) is expected
 
 
@@ -176,7 +176,7 @@ def test_handle_is_verbatim():
 
 
 def test_empty_handle_is_never_sent():
-    """A driver may take an empty id for anything."""
+    """A driver might treat an empty id as any volume."""
     with pytest.raises(AttemptError, match="volumeHandle is empty") as caught:
         volumes.volume_handle(make_volume(csi={"driver": "foo"}))
     assert caught.value.state is State.NO_CHANGE
@@ -191,7 +191,7 @@ def test_empty_handle_is_never_sent():
     ],
 )
 def test_volume_of_another_node(spec, is_deletable):
-    """P-506, with the affinity our own answers get."""
+    """P-506: the volume has the affinity that csi-fleet writes for the driver's answer."""
     csi = capability.csi
     topologies = [csi.Topology(segments={"host": spec})] if spec else []
     volume = make_volume(nodeAffinity=node_affinity(topologies))
@@ -199,7 +199,7 @@ def test_volume_of_another_node(spec, is_deletable):
 
 
 def test_what_keeps_a_node_from_a_volume():
-    """P-506: it is another node's, or its affinity makes no sense."""
+    """P-506: it belongs to another node, or its affinity is invalid."""
     ignored, failed = volumes.not_accessible(""), volumes.not_accessible("p")
     assert isinstance(ignored, IgnoredError)
     assert ignored.reason == "PV was not provisioned on this node"
@@ -224,14 +224,14 @@ def test_empty_annotations_mean_no_secret(spec):
 
 
 def test_t164_annotations_beat_the_class():
-    """P-511: the class may be gone or name another secret by now."""
+    """P-511: the class may be gone or name another secret."""
     assert volumes.deletion_secret(annotated("s", "ns", storageClassName="sc")) == DeletionSecret(
         ref=SecretRef("s", "ns")
     )
 
 
 def test_t165_missing_secret_is_a_log_line():
-    """The deletion goes on without secrets."""
+    """The deletion continues without secrets."""
     assert volumes.secret_read_failed(make_volume(), 'secrets "s" not found') == (
         'failed to get credentials for volume v: secrets "s" not found'
     )
@@ -239,7 +239,7 @@ def test_t165_missing_secret_is_a_log_line():
 
 @pytest.mark.parametrize(("name", "namespace"), [("s", ""), ("", "ns")])
 def test_half_an_annotation_pair_is_no_secret(name, namespace):
-    """D-022: the reference says nothing about it."""
+    """D-022: csi-provisioner does not report this."""
     found = volumes.deletion_secret(annotated(name, namespace))
     assert (found.ref, found.class_name) == (None, "")
     assert found.warning == (
@@ -265,7 +265,7 @@ def test_t166_secret_through_the_class():
 
 
 def test_one_annotation_key_alone_leads_to_the_class():
-    """P-512."""
+    """P-512: the secret is then taken from the class."""
     volume = make_volume({DELETION_NAME: "s"}, storageClassName="sc")
     assert volumes.deletion_secret(volume) == DeletionSecret(class_name="sc")
 
@@ -276,7 +276,7 @@ def test_class_without_secrets():
 
 
 def test_class_is_gone():
-    """P-512."""
+    """P-512: the warning says that the deletion continues without secrets."""
     assert volumes.class_missing_warning("sc", "not found") == (
         "failed to get storageclass: sc, proceeding to delete without secrets. not found"
     )
@@ -300,7 +300,7 @@ def test_class_is_gone():
     ],
 )
 def test_unresolvable_secret_blocks_the_deletion(parameters, problem):
-    """P-514: deleting without the secret could fail for ever, or delete as somebody else."""
+    """P-514: a deletion without the secret could fail for ever or run as another user."""
     volume = make_volume(claimRef=CLAIM_REF)
     with pytest.raises(AttemptError) as caught:
         volumes.deletion_secret_of_class(volume, make_class(parameters))
@@ -328,6 +328,6 @@ def test_t170_in_tree_volume_has_the_translated_handle():
     ],
 )
 def test_missing_capability_blocks_the_deletion(plugin, controller, word):
-    """P-508."""
+    """P-508: the error names the missing capability."""
     with pytest.raises(AttemptError, match=f"{word} capability is not reported"):
         capability.check_driver(plugin, controller)

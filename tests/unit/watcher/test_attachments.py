@@ -1,4 +1,4 @@
-"""Which attachments does the catalog hold a volume's deletion back for (P-510)?"""
+"""The attachments in the shared cache, which delay the deletion of a volume (P-510)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_attachment(volume: str = "v", **metadata: Any) -> Attachment:
 
 
 class Catalog:
-    """What the sink writes: volume -> attachment -> node."""
+    """What the sink writes: the node of each attachment of each volume."""
 
     def __init__(self) -> None:
         self.volumes: dict[str, Any] = {}
@@ -40,7 +40,7 @@ class Catalog:
 
 @pytest.fixture(params=["event", "list"])
 def tell(request):
-    """The same object by an event, and by a list."""
+    """Return a function that reports an object by an event or by a list."""
 
     def told(item: Attachment) -> dict[str, Any]:
         catalog = Catalog()
@@ -66,7 +66,7 @@ def tell(request):
     ],
 )
 def test_an_attachment_counts_in_whatever_state(tell, attachment):
-    """A node may still write to the volume."""
+    """In any state, a node may still write to the volume."""
     assert tell(attachment) == {"v": {"a": "n1"}}
 
 
@@ -80,7 +80,7 @@ def test_p510_an_inline_volume_is_nobodys(tell):
 
 @pytest.mark.parametrize("listed", [(), ("a",), ("a", "b")], ids=str)
 def test_p510_whatever_comes_and_goes_the_catalog_has_what_is_there(listed):
-    """In every order; a volume without any is not remembered."""
+    """This holds for every order of events; a volume without attachments has no entry."""
     for events in product(product(("changed", "deleted"), "ab"), repeat=4):
         catalog, there = Catalog(), set(listed)
         catalog.sink.begin_list()

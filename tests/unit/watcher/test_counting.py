@@ -1,4 +1,4 @@
-"""What the API server sends is counted, and goes on to whoever wants it."""
+"""Events of the API server are counted and passed on to their receiver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from workers.observability.metrics import Metrics
 
 
 class Receiver:
-    """Notes what it is handed."""
+    """A receiver that records each call."""
 
     def __init__(self):
         self.told = []

@@ -1,4 +1,4 @@
-"""Attempts that only a ConfigMap remembers come back."""
+"""Intents that exist only in a ConfigMap are restored."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def config_map(domain, record):
 
 
 def test_c057_lost_intent_is_written_back_and_its_key_added():
-    """G7 across a Redis that lost everything."""
+    """G7 holds even if Redis loses all its data."""
     intents = FakeIntents()
     record = json.dumps({"key": KEY, "stage": "calling"})
     copy = config_map("pvc-u1", record)
@@ -52,7 +52,7 @@ def test_c057_lost_intent_is_written_back_and_its_key_added():
 
 
 def test_a_copy_of_a_release_without_seals_is_brought_back_as_it_is():
-    """Whether it counts is for the worker to say."""
+    """The worker decides whether an unsigned copy is valid."""
     intents = FakeIntents()
     record = json.dumps({"key": KEY, "stage": "calling"})
     restore_intents(FakeResources(config_map("pvc-u1", record)), "system", intents, DRIVERS)
@@ -67,7 +67,7 @@ def test_intent_that_exists_is_newer_than_its_copy():
 
 
 def test_intent_that_ended_since_the_list_is_not_brought_back():
-    """The list is a moment old; the worker removes the copy first and then the intent."""
+    """The list may be outdated: the worker removes the copy first and then the intent."""
     intents = FakeIntents()
     resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY})))
     resources.gone.add(f"{NAME_PREFIX}pvc-u1")
@@ -116,7 +116,7 @@ def test_a_copy_with_odd_data_keeps_no_other_back(data):
 
 
 def test_copies_of_another_installation_are_left_alone():
-    """Several installations may share a namespace; each finishes only its own drivers' work."""
+    """Installations can share a namespace; each finishes only the work of its own drivers."""
     intents = FakeIntents()
     resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY})))
     assert restore_intents(resources, "system", intents, {"bar"}) == []
@@ -124,7 +124,7 @@ def test_copies_of_another_installation_are_left_alone():
 
 
 def test_a_snapshots_attempt_is_read_by_its_own_controller():
-    """Its key is added; nothing of it belongs beside the volumes' records."""
+    """Its key is added, and nothing is stored among the intents of volumes."""
     intents = FakeIntents()
     resources = FakeResources(config_map("x", json.dumps({"key": "contents|foo|snapcontent-u1|"})))
     keys = restore_intents(resources, "system", intents, DRIVERS)
@@ -133,7 +133,7 @@ def test_a_snapshots_attempt_is_read_by_its_own_controller():
 
 
 def test_sec_3_a_record_written_by_another_drivers_worker_is_skipped():
-    """The admission policy lets a worker write its own drivers' records, whatever they hold."""
+    """The admission policy lets a worker write its own drivers' records with any content."""
     forged = config_map("pvc-u1", json.dumps({"key": KEY}))
     forged["metadata"]["annotations"] = {"csi-fleet.io/driver": "bar"}
     mine = config_map("pvc-u2", json.dumps({"key": "claims|foo@node-1|default/claim2|u2"}))
@@ -147,7 +147,7 @@ def test_sec_3_a_record_written_by_another_drivers_worker_is_skipped():
 
 @pytest.mark.parametrize("driver", ["foo", "foo@node-1"])
 def test_a_copy_goes_back_under_the_name_of_its_keys_record(driver):
-    """Whatever the ConfigMap is called, and whatever the volume: no flag changes that."""
+    """Neither the ConfigMap's name nor the volume's name, which depends on flags, matters."""
     key = Key.parse(f"claims|{driver}|default/claim|u1")
     one = config_map("x", json.dumps({"key": key.text, "volume": "vol-u1"}))
     one["metadata"]["name"] = copy_name(key)

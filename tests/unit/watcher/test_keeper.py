@@ -1,4 +1,4 @@
-"""The keeper: drivers, lost data, and the pump."""
+"""The keeper: registered drivers, data lost by Redis, and queue maintenance."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def scene():
 
 
 def test_the_record_of_what_belongs_to_no_driver_is_not_told_as_one(scene, monkeypatch):
-    """The snapshot-controller alone makes one without a name."""
+    """A worker that runs only the snapshot-controller registers without a driver name."""
     said = []
     monkeypatch.setattr(keeper._log, "info", lambda _, **fields: said.append(fields["drivers"]))
     scene.redis.records = {"": {"name": ""}, "alpha": {"name": "alpha"}}
@@ -96,7 +96,7 @@ def test_pump_runs_each_step_but_looks_are_rarer(scene):
 
 
 def test_each_step_looks_while_no_driver_is_known(scene):
-    """The start of a worker is not waited for longer than needed."""
+    """A new worker's driver is found without waiting a whole period."""
     scene.step()
     scene.redis.records = {"foo": {"name": "foo"}}
     scene.keeper.step()

@@ -1,4 +1,4 @@
-"""Drivers stay known, nodes go, and records say which controllers their workers run."""
+"""Drivers stay known, removed nodes do not, and registrations name their controllers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workers.spec import Spec
 
 
 def test_absent_driver_stays_known_but_an_absent_node_goes():
-    """Keys of a driver without live worker wait; those of a removed node would for ever."""
+    """Keys of a driver without a live worker wait; keys of a removed node would wait for ever."""
     known = merged({}, {"foo": {"name": "foo"}, "local@n1": {"name": "local", "node": "n1"}})
     assert set(merged(known, {})) == {"foo"}
 
@@ -37,7 +37,7 @@ def test_whose_driver_it_is(record, controller, expected):
 
 
 def seen(period_seconds, *records, seconds=200):
-    """What is told of a place whose record is overwritten in turns."""
+    """Return the reports for a registration that alternates between these records."""
     differing, told = Differing(), []
     for now in range(seconds):
         record = records[now // period_seconds % len(records)]
@@ -47,7 +47,7 @@ def seen(period_seconds, *records, seconds=200):
 
 @pytest.mark.parametrize("field", ["controller_capabilities", "plugin_capabilities", "version"])
 def test_two_drivers_with_one_name_are_told_once_after_a_minute(field):
-    """COR2-11: each worker writes its own record every few seconds."""
+    """COR2-11: each of two workers overwrites the registration every few seconds."""
     told = seen(5, {field: ["a"]}, {field: ["a", "b"]})
     assert [place for _, place in told] == ["d"]
     assert 60 <= told[0][0] <= 80

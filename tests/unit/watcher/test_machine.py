@@ -1,4 +1,4 @@
-"""The watch machine with controllers of the test's own."""
+"""The watch machine with controllers that the test defines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRIVER = {"foo": {"name": "foo", "queue_name": "foo", "controllers": ["first", "
 
 
 class Rules:
-    """Notes what it is told; says what the test wants."""
+    """Rules that record each call and return what the test chooses."""
 
     def __init__(self):
         self.told = []
@@ -143,7 +143,7 @@ def test_one_reflector_serves_every_controller():
 
 
 def test_nothing_is_followed_before_redis_was_seen():
-    """Keys and entries would only pile up."""
+    """Before that, keys and cache entries would only pile up."""
     scene = Scene([CLAIMS])
     scene.machine.set_records(DRIVER)
     assert scene.followed == set()
@@ -176,7 +176,7 @@ def test_rules_get_the_records_of_their_own_drivers_only():
 
 
 def test_a_controller_that_comes_later_hears_a_whole_list():
-    """Half of what exists would look like the rest had been deleted."""
+    """A partial list would look as if the other objects had been deleted."""
     scene = Scene([CLAIMS], [CLAIMS])
     scene.machine.begin()
     claims = scene["persistentvolumeclaims"]
@@ -237,7 +237,7 @@ def test_a_defect_in_one_controller_keeps_nothing_from_the_others():
     ],
 )
 def test_keys_carry_the_version_of_their_own_object(told, sent):
-    """COR-15: a pass that read this version needs no other for a second copy of the event."""
+    """COR-15: a reconcile that has read this version makes a second copy of the event redundant."""
     scene = Scene([CLAIMS])
     scene.machine.begin()
     scene["persistentvolumeclaims"].list()
@@ -248,7 +248,7 @@ def test_keys_carry_the_version_of_their_own_object(told, sent):
 
 
 def test_what_a_list_contains_is_added_whatever_was_added_before():
-    """A list comes after a gap, a restart or a wipe: nobody knows what became of the other add."""
+    """After a gap, a restart or a wipe, the outcome of the earlier add is unknown."""
     scene = Scene([CLAIMS])
     scene.machine.begin()
     scene.machine.rules("first").says = [Key("work", "d", "default/claim1", "u1")]
@@ -281,7 +281,7 @@ def test_the_catalog_shares_the_reflector():
 
 
 def test_metadata_is_enough_only_if_it_is_for_all():
-    """A controller that comes later finds whole objects."""
+    """Another controller that joins later may need whole objects."""
     thin = Watch(paths.NODES, Node, metadata_only=True)
     assert followed_with(thin) is True
     assert followed_with(thin, [Watch(paths.NODES, Node)]) is False
@@ -298,7 +298,7 @@ def scopes(records):
 
 
 def test_parts_of_a_resource_are_followed_apart():
-    """CAP-030: the right to see one namespace is enough."""
+    """CAP-030: permission for a single namespace is enough."""
     scene = Scene([Watch(paths.CLAIMS, Claim, scopes=scopes)])
     scene.machine.begin()
     scene.machine.set_records({**DRIVER, "x": {**DRIVER["foo"], "queue_name": "x"}})
@@ -316,7 +316,7 @@ def test_parts_of_a_resource_are_followed_apart():
 
 
 def test_an_object_that_left_its_part_is_told_as_it_was_known():
-    """C-098: by its labels the rules know whose it was, and they may be what was taken off."""
+    """C-098: rules find the owner by labels, which may be the very labels that were removed."""
     scene = Scene([Watch(paths.CLAIMS, Claim, scopes=scopes)])
     scene.machine.begin()
     scene.machine.set_records(DRIVER)
@@ -341,7 +341,7 @@ def test_every_key_of_every_controller_is_there_for_a_resync():
 
 
 def test_a_list_is_asked_for_once_until_it_was_made():
-    """COR-4: a long list is not begun again by each look at what the catalog lacks."""
+    """COR-4: checks for missing cache entries do not restart a long list."""
     scene = Scene([VOLUMES])
     scene.machine.begin()
     assert scene.machine.is_asked("persistentvolumes")

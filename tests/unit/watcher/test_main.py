@@ -1,4 +1,4 @@
-"""What the watcher's command line can say."""
+"""The watcher's command line."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ HEEDED = {
 
 
 def test_ops12_the_watcher_takes_only_flags_that_it_heeds():
-    """A flag without effect is a promise that nobody keeps; drivers' records say all the rest."""
+    """A flag without effect would mislead; registrations of the drivers hold all other settings."""
     flags = flag_set(catalogue.choose("all")).flags.values()
     taken = {flag.name for flag in flags if Command.WATCHER in flag.commands and not flag.ignored}
     assert taken == HEEDED
 
 
 def test_ops12_kube_api_qps_holds_for_the_watcher():
-    """Lists, watches and looks at ConfigMaps all go through one client."""
+    """Lists, watches and reads of ConfigMaps share one client."""
     more = ["--master=http://127.0.0.1:9", "--redis-url=redis://127.0.0.1:9/0"]
     rate = ["--kube-api-qps=3", "--kube-api-burst=7"]
     throttle = build(parse(Command.WATCHER, [*more, *rate], {}))._client._throttle
@@ -46,7 +46,7 @@ def test_ops12_kube_api_qps_holds_for_the_watcher():
 
 
 def test_the_watcher_follows_what_controllers_name():
-    """Drivers' records name the rest; what belongs to no driver has nobody else to name it."""
+    """Registrations name all others; controllers without a driver have only the flag."""
     more = ["--master=http://127.0.0.1:9", "--redis-url=redis://127.0.0.1:9/0"]
     settings = parse(Command.WATCHER, [*more, "--controllers=resizer"], {})
     machine = build(settings).machine
@@ -54,7 +54,7 @@ def test_the_watcher_follows_what_controllers_name():
 
 
 def test_the_supervisor_hears_of_a_watcher_that_hangs(monkeypatch, tmp_path):
-    """In one container with workers nobody else looks at it: it has no endpoint of its own."""
+    """In one container with workers the watcher has no probe endpoint of its own."""
     told = []
     watcher = SimpleNamespace(check_ready=str, start=lambda: None, stop=lambda: None)
     monkeypatch.setattr(command, "build", lambda *_: watcher)

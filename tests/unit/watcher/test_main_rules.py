@@ -1,4 +1,4 @@
-"""The watcher's process: how it starts and ends, and what it says to who starts it wrongly."""
+"""The watcher's process: how it starts and ends, and its errors for a wrong command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REDIS = "--redis-url=redis://127.0.0.1:9/0"
 
 
 class Parts:
-    """What the process is made of; `told` is what happened to them, in order."""
+    """The parts of the process; `told` lists the calls they get, in order."""
 
     def __init__(self, monkeypatch, *, has_server=True):
         self.told = told = []
@@ -37,7 +37,7 @@ class Parts:
 
 @pytest.mark.parametrize("has_server", [True, False])
 def test_a_watcher_s_life(monkeypatch, has_server):
-    """Signals wait before the first thread; the probes' server ends last."""
+    """Signals are blocked before the first thread starts; the probe server stops last."""
     parts = Parts(monkeypatch, has_server=has_server)
     assert command.main([REDIS]) == 0
     start = ["logs", "signals wait", "built", "serves", "tells liveness", "watcher starts"]
@@ -46,7 +46,7 @@ def test_a_watcher_s_life(monkeypatch, has_server):
 
 
 def test_flags_are_those_of_the_command_line_unless_given(monkeypatch):
-    """As a program, and as the supervisor starts it."""
+    """This covers the program itself and the start by the supervisor."""
     given = []
     monkeypatch.setattr(command, "configure_logging", lambda *_: None)
     monkeypatch.setattr(command, "run", lambda settings: given.append(settings.redis.url) or 0)
@@ -71,7 +71,7 @@ def test_f014_a_wrong_flag_is_one_line_and_an_exit_code(capsys):
 
 
 def test_the_start_is_told(monkeypatch, caplog):
-    """With the namespace, where its ConfigMaps are."""
+    """The log names the namespace of the watcher's ConfigMaps."""
     Parts(monkeypatch)
     with caplog.at_level("INFO"):
         command.main([REDIS])

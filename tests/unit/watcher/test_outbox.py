@@ -1,4 +1,4 @@
-"""The outbox: order, coalescing, and what happens while Redis is away."""
+"""The outbox: order, coalescing, and behaviour while Redis is unreachable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A, B, V = claim_key("d", "ns", "a", "1"), claim_key("d", "ns", "b", "2"), volume
 
 
 class FakeRedis:
-    """Queue and catalog in one; refuses while `is_down`."""
+    """Queue and shared cache in one; it raises `error` while `is_down`."""
 
     def __init__(self):
         self.calls = []
@@ -61,7 +61,7 @@ def fake():
 
 @pytest.fixture
 def started():
-    """The loops a test starts; ended afterwards."""
+    """A list for the loops that a test starts; they are stopped afterwards."""
     loops = []
     yield loops
     for loop in loops:
@@ -81,7 +81,7 @@ def start(outbox, started):
 
 @pytest.fixture
 def running_with(fake, started):
-    """Starts an outbox with other arguments."""
+    """Return a function that starts an outbox with the given arguments."""
     return lambda **arguments: start(Outbox(fake, fake, **arguments), started)
 
 
@@ -104,7 +104,7 @@ def settle(outbox):
 
 
 def test_keys_wait_for_the_first_list_of_what_they_rest_on(fake, outbox, running):
-    """COR2-5, by kind of key: others go, and a lane whose kind is listed is never held again."""
+    """COR2-5: only the held kinds of key wait, and a kind that was released is never held again."""
     outbox.hold(["claims"], "classes")
     outbox.hold(["claims"], "nodes")
     outbox.add([A, V], version="3")
@@ -124,7 +124,7 @@ def test_keys_wait_for_the_first_list_of_what_they_rest_on(fake, outbox, running
 
 
 def test_a_key_that_is_held_is_forgotten_and_asked_for_in_any_case(fake, outbox, running):
-    """COR2-5: as those that wait for Redis."""
+    """COR2-5: held keys behave like keys that wait for Redis."""
     outbox.hold(["claims"], "classes")
     outbox.add([A, B])
     outbox.add([B], version="4")
@@ -138,7 +138,7 @@ def test_a_key_that_is_held_is_forgotten_and_asked_for_in_any_case(fake, outbox,
 
 
 def test_everything_is_added_but_what_is_held(fake, running_with):
-    """COR2-5: a resync or a new life of Redis just after the start."""
+    """COR2-5: this covers a resync, or a new epoch of Redis, just after the start."""
     outbox = running_with(all_keys=lambda: [A, V])
     outbox.hold(["claims"], "classes")
     outbox.add_everything()
@@ -184,7 +184,7 @@ def test_newest_word_about_a_key_or_entry_wins(fake, outbox, running):
 
 
 def test_what_waits_together_is_sent_together(fake, outbox, running):
-    """One round trip per kind of the catalog, one for all keys to be forgotten."""
+    """Each kind of cache entry takes one round trip, and so do all keys to forget."""
     outbox.put("classes", "c", "5", {})
     outbox.put("nodes", "n", "6", {})
     outbox.put("classes", "d", "7", None)
@@ -206,7 +206,7 @@ def test_list_supersedes_waiting_entries_of_its_kind(fake, outbox, running):
 
 
 def test_nothing_is_lost_while_redis_is_away(fake, outbox, running, started):
-    """G4: accepted events survive an outage; the newest word still wins."""
+    """G4: accepted events survive an outage, and the newest value of an entry wins."""
     fake.is_down = True
     outbox.add([A])
     outbox.put("classes", "c", "5", {})
@@ -236,7 +236,7 @@ def lane_keys(kind, count):
 
 
 def test_everything_is_added_spread_over_time(fake, running_with):
-    """S-004: a Redis that lost its data does not make all failing claims call at once."""
+    """S-004: after Redis lost its data, failing claims do not all call the driver at once."""
     outbox = running_with(all_keys=lambda: lane_keys("claims", 250))
     outbox.add_everything()
     settle(outbox)
@@ -244,7 +244,7 @@ def test_everything_is_added_spread_over_time(fake, running_with):
 
 
 def test_claims_do_not_wait_until_all_volumes_are_added(fake, running_with):
-    """COR-15: after a wipe the lanes take turns."""
+    """COR-15: after a wipe the driver queues are filled in turn."""
     keys = lane_keys("volumes", 1000) + lane_keys("claims", 10)
     outbox = running_with(all_keys=lambda: keys)
     outbox.add_everything()
@@ -254,7 +254,7 @@ def test_claims_do_not_wait_until_all_volumes_are_added(fake, running_with):
 
 
 def test_looks_at_everything_do_not_pile_up_while_redis_is_away(fake, running_with, started):
-    """COR-15: a resync each 15 minutes through an outage left 960,000 entries in memory."""
+    """COR-15: a resync every 15 minutes during an outage must not fill the memory."""
     fake.is_down = True
     outbox = running_with(all_keys=lambda: lane_keys("claims", 300))
     for _ in range(50):
@@ -269,7 +269,7 @@ def test_looks_at_everything_do_not_pile_up_while_redis_is_away(fake, running_wi
 
 @pytest.mark.parametrize("kind", ["keys", "entries"])
 def test_what_waits_for_redis_is_bounded(fake, running_with, kind, started):
-    """COR-15: beyond the bound nothing is kept; all is listed and added again afterwards."""
+    """COR-15: beyond the bound everything is dropped, and later listed and added again."""
     fake.is_down = True
     outbox = running_with(
         all_keys=lambda: [A], on_cut=lambda: fake._note("listed again"), most_waiting=100
@@ -301,7 +301,7 @@ def test_what_waits_for_redis_is_bounded(fake, running_with, kind, started):
 )
 @pytest.mark.parametrize("moment", ["while it waits", "after it failed", "while it fails"])
 def test_events_are_told_from_other_reasons(fake, outbox, versions, sent, moment):
-    """COR-15: only an event may be taken for the other watcher's copy of itself."""
+    """COR-15: only an event may be treated as a copy of the other watcher's event."""
 
     def tell(version):
         if version is None:
@@ -325,7 +325,7 @@ def test_events_are_told_from_other_reasons(fake, outbox, versions, sent, moment
 
 
 def test_what_is_being_sent_is_not_sent_yet(fake, outbox, running):
-    """Who waits for an idle outbox wants all of it in Redis."""
+    """A caller that waits for an idle outbox expects everything to be in Redis."""
     seen = []
     outbox.add([A])
     fake.forget = lambda keys: seen.append(outbox.is_idle)
@@ -335,7 +335,7 @@ def test_what_is_being_sent_is_not_sent_yet(fake, outbox, running):
 
 
 def test_an_outbox_is_idle_when_nothing_waits(fake, outbox):
-    """Who waits for the watcher to be in step asks this."""
+    """Callers use this to wait until Redis has everything that the watcher saw."""
     assert outbox.is_idle
     for put in (
         lambda: outbox.add([A]),
@@ -350,7 +350,7 @@ def test_an_outbox_is_idle_when_nothing_waits(fake, outbox):
 
 
 def test_an_entry_outlives_every_failure_until_it_is_sent(fake, outbox):
-    """G4: each try puts back what it could not send."""
+    """G4: each attempt puts back what it could not send."""
     outbox.put("classes", "c", "5", {"x": 1})
     fake.is_down = True
     for _ in range(3):
@@ -362,7 +362,7 @@ def test_an_entry_outlives_every_failure_until_it_is_sent(fake, outbox):
 
 
 def test_a_list_that_comes_while_its_kind_is_sent_supersedes_what_failed(fake, outbox):
-    """The list is newer: an entry sent after it would bring back what is gone."""
+    """The list is newer, and an older entry sent after it would restore a deleted object."""
     write = fake.write
 
     def list_meanwhile(kind, entries):

@@ -1,4 +1,4 @@
-"""What the outbox keeps, how much of it, and whom it wakes (COR-15)."""
+"""What the outbox keeps, how much of it, and when it wakes its sender (COR-15)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fake():
     ],
 )
 def test_whatever_waits_wakes_the_sender(fake, act, wakes):
-    """It waits for nothing else: what is not woken for is never sent."""
+    """The sender waits only for this, so anything that does not wake it is never sent."""
     outbox, woken = Outbox(fake, fake), []
     outbox.on_waiting(lambda: woken.append(1))
     act(outbox)
@@ -39,7 +39,7 @@ def test_whatever_waits_wakes_the_sender(fake, act, wakes):
     [(10, 0, False), (0, 10, False), (6, 4, False), (11, 0, True), (0, 11, True), (6, 5, True)],
 )
 def test_as_much_waits_as_fits_and_not_one_more(fake, keys, entries, is_cut):
-    """Keys and entries together; beyond that nothing is kept and all is listed again."""
+    """Keys and entries count together; beyond the bound all is dropped and listed again."""
     told = []
     outbox = Outbox(fake, fake, on_cut=lambda: told.append(1), most_waiting=10)
     outbox.add(lane_keys("claims", keys))
@@ -55,7 +55,7 @@ def test_as_much_waits_as_fits_and_not_one_more(fake, keys, entries, is_cut):
 
 
 def test_keys_go_after_new_lists_were_asked_for_when_too_much_waited(fake):
-    """A claim whose class was dropped, and a volume whose attachment was, wait for the list."""
+    """A claim waits for the list if its class was dropped, a volume if its attachment was."""
     outbox = Outbox(
         fake, fake, all_keys=lambda: [A], on_cut=lambda: fake._note("lists"), most_waiting=1
     )
@@ -69,7 +69,7 @@ def test_keys_go_after_new_lists_were_asked_for_when_too_much_waited(fake):
 
 
 def failing(fake, outbox, meanwhile):
-    """One try that fails while something comes."""
+    """Make one attempt that fails, and call `meanwhile` during it."""
     fake.is_down, fake.meanwhile = True, meanwhile
     with pytest.raises(QueueUnavailable):
         outbox.step()
@@ -77,7 +77,7 @@ def failing(fake, outbox, meanwhile):
 
 
 def test_what_comes_while_a_try_fails_counts_against_the_bound(fake):
-    """An outage of hours is made of failed tries."""
+    """An outage of hours consists of many failed attempts."""
     told = []
     outbox = Outbox(fake, fake, on_cut=lambda: told.append(1), most_waiting=10)
     outbox.add(lane_keys("claims", 6))
@@ -88,7 +88,7 @@ def test_what_comes_while_a_try_fails_counts_against_the_bound(fake):
 
 
 def test_a_list_that_failed_is_not_sent_after_its_changes_were_dropped(fake):
-    """It would count as complete."""
+    """It would count as complete although its changes are missing."""
     outbox = Outbox(fake, fake, on_cut=lambda: fake._note("lists"), most_waiting=10)
     outbox.replace("nodes", CatalogList({}, "4", "e"))
 
@@ -106,7 +106,7 @@ def test_a_list_that_failed_is_not_sent_after_its_changes_were_dropped(fake):
 
 
 def test_what_comes_while_a_try_fails_is_the_newest_word(fake):
-    """Of entries and of lists; what is only in the failed try is kept."""
+    """This holds for entries and lists; values that exist only in the failed attempt are kept."""
     outbox = Outbox(fake, fake)
     outbox.put("classes", "c", "5", {})
     outbox.put("classes", "d", "5", {})
@@ -126,7 +126,7 @@ def test_what_comes_while_a_try_fails_is_the_newest_word(fake):
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_a_look_at_everything_outlives_a_failed_try(fake, when):
-    """Whether it was asked for before the try or in it."""
+    """This holds whether it was requested before the attempt or during it."""
     outbox = Outbox(fake, fake, all_keys=lambda: [V])
     outbox.add([A])
     if when == "before":
@@ -137,7 +137,7 @@ def test_a_look_at_everything_outlives_a_failed_try(fake, when):
 
 
 def test_keys_of_both_sorts_are_sent_once_each(fake):
-    """Events with their versions, the others without."""
+    """Events carry their versions, and other keys do not."""
     outbox = Outbox(fake, fake)
     outbox.add([A], version="5")
     outbox.add([B])

@@ -1,4 +1,4 @@
-"""The watcher as a whole, without an API server and without Redis."""
+"""The whole watcher, without an API server and without Redis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.queue.keys import claim_key
 
 
 class FakeRedis:
-    """Queue, catalog and registry in one; `life` is Redis' life."""
+    """Queue, shared cache and registry in one; `life` is the epoch of Redis."""
 
     life = "first"
 
@@ -25,7 +25,7 @@ class FakeRedis:
         return {}
 
     def end_history(self, epoch):
-        """Nobody goes back here."""
+        """Do nothing: no test restores etcd from a backup."""
 
     def pump(self):
         return 1.0
@@ -44,7 +44,7 @@ def make(redis, **options):
 
 
 def test_c148_a_redis_that_lost_its_data_is_filled_again_at_once(monkeypatch):
-    """C-148: catalog and keys; workers take nothing until the catalog is complete again."""
+    """C-148: cache and keys are sent, and workers take nothing until the cache is complete."""
     redis, told = FakeRedis(), []
     watcher = make(redis)
     for owner, name in (
@@ -62,7 +62,7 @@ def test_c148_a_redis_that_lost_its_data_is_filled_again_at_once(monkeypatch):
 
 
 def test_records_of_the_release_before_move_before_the_first_key(monkeypatch):
-    """Otherwise a worker begins a second attempt beside the open one (G7)."""
+    """Otherwise a worker would begin a second attempt next to the open one (G7)."""
     told, is_down = [], [True]
 
     def adopt():
@@ -96,7 +96,7 @@ def test_people_see_a_watcher_once_it_reached_redis(monkeypatch):
 
 @pytest.mark.parametrize("keys", [[], [claim_key("d", "ns", "one", "u1")]])
 def test_attempts_that_came_back_from_configmaps_are_told(monkeypatch, caplog, keys):
-    """And nothing is told each minute in which none did."""
+    """A run that restores nothing is not logged."""
     watcher, sent = make(FakeRedis()), []
     monkeypatch.setattr(run, "restore_intents", lambda *_: keys)
     monkeypatch.setattr(watcher.outbox, "add", sent.extend)

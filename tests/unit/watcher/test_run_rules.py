@@ -1,4 +1,4 @@
-"""The watcher as a whole: what it does when, what it says of itself, and how it ends."""
+"""The whole watcher: when it does what, what it reports about itself, and how it ends."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ KEY = claim_key("d", "ns", "one", "u1")
 
 @pytest.mark.parametrize(("resync", "seconds"), [(0, 60), (30, 30), (60, 60), (900, 60)], ids=str)
 def test_m010_lost_attempts_are_looked_for_each_minute_or_oftener(resync, seconds):
-    """M-010 step 6: without a resync too."""
+    """M-010 step 6: this also happens without a resync."""
     assert recovery_seconds(resync) == seconds
 
 
 @pytest.mark.parametrize(("seconds", "has_resync"), [(0, False), (900, True)])
 def test_a_resync_may_be_switched_off(seconds, has_resync):
-    """`--resync-period=0`; the other loops are always there, in the order of their start."""
+    """`--resync-period=0` disables only this loop; the others always start, in this order."""
     loops = ["outbox", "keeper", "recovery", "history", "prune", "old kinds"]
     loops += ["resync"] if has_resync else []
     assert list(make(FakeRedis(), resync_seconds=seconds).loops) == loops
 
 
 class FakeLoop:
-    """A loop that only says what it was told."""
+    """A loop that only records its calls."""
 
     def __init__(self, name="", told=None, *, is_failing=False, problem=""):
         self.name, self.told = name, [] if told is None else told
@@ -80,7 +80,7 @@ DOWN = {"is_failing": True, "problem": "redis: away"}
     ],
 )
 def test_readiness_says_what_keeps_events_from_the_queue(keeper, outbox, reflectors, text):
-    """The text is what an operator reads at the probe."""
+    """An operator reads this text in the answer of the probe."""
     watcher = make(FakeRedis())
     watcher.loops |= {"keeper": FakeLoop(**keeper), "outbox": FakeLoop(**outbox)}
     watcher.reflectors = reflectors
@@ -106,7 +106,7 @@ def test_in_step_is_a_watcher_whose_lists_are_in_redis(reflectors, waits, is_syn
 
 
 def test_a_stop_ends_every_thread_and_waits_no_longer_than_said(monkeypatch):
-    """All are told first; nothing is followed any more from then on."""
+    """All threads are asked to stop before any is waited for, and no watch starts afterwards."""
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: 100.0))
     told, watcher = [], make(FakeRedis())
     watcher.loops = {name: FakeLoop(name, told) for name in "ab"}
@@ -121,7 +121,7 @@ def test_a_stop_ends_every_thread_and_waits_no_longer_than_said(monkeypatch):
 
 @pytest.mark.parametrize("metrics", [None, Metrics()], ids=["uncounted", "counted"])
 def test_what_is_followed_is_counted_where_there_are_metrics(monkeypatch, metrics):
-    """By the plain name of the resource; the thread is seen by liveness under the stream's."""
+    """Metrics use the plain resource name; liveness sees the thread under the stream's name."""
     made, told, sink = [], [], object()
 
     class Reflector:
@@ -149,7 +149,7 @@ def test_what_is_followed_is_counted_where_there_are_metrics(monkeypatch, metric
 
 @pytest.fixture
 def quiet(monkeypatch):
-    """A watcher whose loops only note what they are told; nothing stands in ConfigMaps."""
+    """Return a watcher whose loops only record their calls, with no copy in a ConfigMap."""
     monkeypatch.setattr(run, "restore_intents", lambda *_: [])
     watcher = make(FakeRedis(), presence=SimpleNamespace(announce=lambda role: None))
     watcher.told = []
@@ -158,7 +158,7 @@ def quiet(monkeypatch):
 
 
 def test_what_redis_may_have_lost_is_looked_for_at_once(quiet):
-    """Attempts and our own presence, at the first sight of Redis and of each new life."""
+    """This covers attempts and the watcher's own presence, at the start and in each new epoch."""
     quiet.machine.begin = quiet.machine.relist_catalog = quiet.outbox.add_everything = lambda: None
     for is_first in (True, False):
         quiet.told.clear()
@@ -167,7 +167,7 @@ def test_what_redis_may_have_lost_is_looked_for_at_once(quiet):
 
 
 def test_m010_a_new_driver_s_attempts_are_looked_for(quiet):
-    """M-010: a copy is brought back only for a driver that is known; one that left is no news."""
+    """M-010: only copies of known drivers are restored; a driver that left changes nothing."""
     quiet.machine.set_records = lambda records: setattr(quiet.machine, "records", records)
     for records, woken in ((["a"], 1), (["a"], 1), ([], 1), (["b"], 2)):
         quiet._drivers_changed({name: {} for name in records})
@@ -175,7 +175,7 @@ def test_m010_a_new_driver_s_attempts_are_looked_for(quiet):
 
 
 def test_m010_records_without_a_key_get_theirs_back(monkeypatch):
-    """M-010: each time, with the rules' own way to name the claim of a volume."""
+    """M-010: each run uses the rules' own function for the claim of a volume."""
     told = []
     monkeypatch.setattr(run, "restore_intents", lambda *_: [])
     recovery = SimpleNamespace(run=told.append)
@@ -185,7 +185,7 @@ def test_m010_records_without_a_key_get_theirs_back(monkeypatch):
 
 
 def test_m016_a_resync_adds_everything_undecided(monkeypatch):
-    """M-016: again and again."""
+    """M-016: this repeats every period."""
     watcher, told = make(FakeRedis(), resync_seconds=900), []
     monkeypatch.setattr(watcher.outbox, "add_everything", lambda: told.append(1))
     assert [watcher._resync() for _ in range(2)] == [900, 900]
@@ -193,7 +193,7 @@ def test_m016_a_resync_adds_everything_undecided(monkeypatch):
 
 
 def test_too_much_that_waited_leads_to_new_lists_of_all(quiet):
-    """The catalog lacks what was dropped, so it counts as incomplete until it is listed."""
+    """The cache is missing the dropped entries, so it is incomplete until they are listed."""
     told = []
     quiet.reflectors = {"a": object(), "b": object()}
     quiet._catalog = SimpleNamespace(mark_incomplete=lambda kinds: told.append(list(kinds)))
@@ -212,7 +212,7 @@ def test_too_much_that_waited_leads_to_new_lists_of_all(quiet):
     ],
 )
 def test_cor4_a_kind_that_the_catalog_lacks_is_listed_again(quiet, waits, asked_for, expected):
-    """COR-4: by the name of what feeds it; nobody is asked about what is on its way."""
+    """COR-4: its source is listed again, unless a list of it is already on its way."""
     asked, listed = [], []
 
     def incomplete(kinds, epoch):
@@ -232,5 +232,5 @@ def test_cor4_a_kind_that_the_catalog_lacks_is_listed_again(quiet, waits, asked_
     quiet._check_catalog()
     assert asked == ([] if expected is None else [(expected, "e1")])
     assert listed == ([] if expected is None else ["list-of-classes"])
-    # Also while something waits: it is said after that.
+    # While something waits, this is reported after it.
     assert quiet.outbox._pending.fresh == (["classes"], "e1")

@@ -1,4 +1,4 @@
-"""What the catalog gets of watched objects: what is kept, when it is written, and of which life."""
+"""What the shared cache stores of watched objects, when it is written, and for which epoch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workers.queue.catalogkinds import KIND_ATTACHMENTS, KIND_CLASSES, KIND_CSIN
 
 
 class Written:
-    """An outbox that notes what it is given."""
+    """An outbox that records its calls."""
 
     def __init__(self):
         self.put_ = []
@@ -24,7 +24,7 @@ class Written:
 
 
 class Scene:
-    """A sink, its outbox, and Redis' life, which the test changes."""
+    """A sink, its outbox, and the epoch of Redis, which the test changes."""
 
     def __init__(self, kind):
         self.outbox = Written()
@@ -83,14 +83,14 @@ KEPT = {
     ],
 )  # fmt: skip
 def test_an_object_is_listed_written_and_removed(kind, item, entry):
-    """M-017: a list is complete for the life of Redis in which it began."""
+    """M-017: a list is complete for the epoch of Redis in which it began."""
     name, value = entry
     scene = Scene(kind)
     scene.sink.begin_list()
     scene.epoch = "2nd"
     scene.sink.listed(item)
     scene.sink.end_list("9")
-    # A volume's attachments are as new as the list: it also says what is not in it.
+    # A volume's attachments are as new as the list, which also shows what is absent.
     version = "9" if kind == KIND_ATTACHMENTS else "4"
     assert scene.outbox.lists == [(kind, {name: (version, value)}, "9", "1st")]
     scene.list()
@@ -101,7 +101,7 @@ def test_an_object_is_listed_written_and_removed(kind, item, entry):
 
 
 def test_a_node_is_written_when_its_labels_change():
-    """Heartbeats change the version alone."""
+    """A heartbeat changes only the version."""
     scene = Scene(KIND_NODES)
     scene.list(node("n", zone="a"))
     scene.sink.changed(node("n", "2", zone="a"))
@@ -118,7 +118,7 @@ def test_a_node_is_written_when_its_labels_change():
 
 
 def test_attachments_of_a_volume_are_one_entry():
-    """Its status does not matter; the last one takes the entry with it."""
+    """The attachment's status does not matter; removing the last one removes the entry."""
     scene = Scene(KIND_ATTACHMENTS)
     scene.list(attachment("a"), attachment("x", volume=None))
     scene.sink.changed(attachment("a", version="2"))
@@ -137,7 +137,7 @@ def test_attachments_of_a_volume_are_one_entry():
 
 
 def test_a_list_forgets_attachments_that_are_not_in_it():
-    """The last attachment of a volume went unseen: one that comes again is news."""
+    """If the removal of the last attachment was missed, its next one must be written again."""
     scene = Scene(KIND_ATTACHMENTS)
     scene.list(attachment("a"), attachment("b", volume="other"))
     scene.list(attachment("b", volume="other"))

@@ -1,4 +1,4 @@
-"""The watcher's small parts: who hears of what, how often, and what is not told."""
+"""Small parts of the watcher: which receivers get an event, how often, and which do not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY = Key("work", "d", "default/claim1")
 
 @pytest.fixture
 def scene():
-    """One controller that follows claims and volumes, after its first lists."""
+    """Return a scene with one controller that follows claims and volumes, after the first lists."""
     scene = Scene([CLAIMS, VOLUMES])
     scene.machine.begin()
     for name in scene.followed:
@@ -40,14 +40,14 @@ def scene():
 
 
 def test_keys_that_new_drivers_lead_to_are_sent(scene):
-    """A driver that comes may make work of objects that are known already."""
+    """A new driver may create work for objects that are already known."""
     scene.machine.rules("first").says = [KEY]
     scene.machine.set_records(DRIVER)
     assert scene.outbox.sent == [("add", KEY.text, "")]
 
 
 def test_a_deletion_forgets_keys_or_adds_some(scene):
-    """What the rules say of it is sent; a key of this very object carries its version."""
+    """Whatever the rules return is sent; a key of the deleted object carries its version."""
     scene.machine.rules("first").says = [Forget(KEY), KEY]
     scene["persistentvolumeclaims"].sink.deleted(make_claim(version="7"))
     assert scene.outbox.sent == [("forget", KEY.text), ("add", KEY.text, "7")]
@@ -66,7 +66,7 @@ def test_a_deletion_forgets_keys_or_adds_some(scene):
     ],
 )
 def test_cor15_only_the_key_of_an_event_s_own_object_has_its_version(subject, item, key, version):
-    """COR-15: by kind, name and identity; a volume's key has a namespace in place of the UID."""
+    """COR-15: kind, name and identity decide; a volume's key has a namespace instead of a UID."""
     outbox = FakeOutbox()
     kind = Kind("k", "t", "w", subject=subject)
     hosted = Hosted(Spec("one", "", (kind,), (), Rules), outbox)
@@ -88,7 +88,7 @@ def test_the_key_of_an_object_without_namespace_is_its_name():
 
 
 def test_a_change_in_a_part_of_a_resource_is_told_and_remembered():
-    """CAP-030: what a later list lacks is gone, also what came by an event."""
+    """CAP-030: an object that a later list omits is gone, even if only an event reported it."""
     scene = Scene([Watch(paths.CLAIMS, Claim, scopes=scopes)])
     scene.machine.begin()
     scene.machine.set_records(DRIVER)
@@ -105,7 +105,7 @@ def test_a_change_in_a_part_of_a_resource_is_told_and_remembered():
 
 
 def test_a_receiver_joins_once():
-    """Who is there already needs no new list."""
+    """A receiver that has already joined needs no new list."""
     made, fan = [], FanOut("/path")
     assert [fan.join(name, lambda: made.append(1)) for name in ("a", "a", "b")] == [
         True,
@@ -116,7 +116,7 @@ def test_a_receiver_joins_once():
 
 
 def test_each_controller_has_its_own_drivers_records():
-    """Asked by name."""
+    """The records are looked up by the controller's name."""
     scene = Scene()
     other = {"name": "bar", "queue_name": "bar", "controllers": ["second"]}
     scene.machine.set_records({"foo": {**DRIVER["foo"], "controllers": ["first"]}, "bar": other})
@@ -131,7 +131,7 @@ CATALOGUED = Watch(paths.ATTACHMENTS, Attachment, catalog=KIND_ATTACHMENTS)
 
 
 def test_m017_what_feeds_the_catalog_is_listed_again_and_nothing_else():
-    """Redis lost its data; what is not followed cannot be listed."""
+    """This follows a loss of data in Redis; a resource that is not followed cannot be listed."""
     scene = Scene([CATALOGUED, CLAIMS])
     scene.machine.begin()
     scene.machine.relist_catalog()
@@ -141,7 +141,7 @@ def test_m017_what_feeds_the_catalog_is_listed_again_and_nothing_else():
 
 
 def test_a_watcher_that_stops_feeds_no_catalog():
-    """Nothing is followed any more: nobody may be asked for a list."""
+    """No watch is followed any longer, so no list can be requested."""
     specs = [Spec("first", "", (), (CATALOGUED,), Rules)]
     machine = Machine(
         specs, FakeOutbox(), chosen=["first"], epoch=str, follow=lambda stream, sink: None
@@ -151,7 +151,7 @@ def test_a_watcher_that_stops_feeds_no_catalog():
 
 
 def test_a_controller_runs_as_a_part_of_another():
-    """Capacity comes with the provisioner."""
+    """Capacity is a part of the provisioner."""
     scene = Scene([CLAIMS], chosen=["whole"], part_of="whole")
     scene.machine.begin()
     assert scene.followed == {"persistentvolumeclaims"}
@@ -161,7 +161,7 @@ def test_a_controller_runs_as_a_part_of_another():
 
 
 def test_a_stream_says_what_is_followed():
-    """Its name tells parts of one resource apart."""
+    """Its name distinguishes parts of one resource."""
     scene = Scene([Watch(paths.CLAIMS, Claim, scopes=lambda _: [Scope("ns1", "a=b")])])
     scene.machine.begin()
     stream = scene["persistentvolumeclaims ns1 a=b"].stream
@@ -171,7 +171,7 @@ def test_a_stream_says_what_is_followed():
 
 @pytest.fixture
 def keeping():
-    """A keeper at 0 s; `checks` are the looks at the catalog."""
+    """Return a scene whose keeper is at 0 s; `checks` lists the times of its cache checks."""
     scene = KeeperScene()
     scene.checks = []
     scene.keeper = Keeper(
@@ -185,7 +185,7 @@ def keeping():
 
 
 def test_cor4_the_catalog_is_looked_at_every_few_seconds(keeping):
-    """COR-4: at the start, then once each period, from its first moment on."""
+    """COR-4: it is checked at the start and then once per period, exactly when the period ends."""
     for seconds in (0.0, CHECK_SECONDS - 0.5, CHECK_SECONDS, CHECK_SECONDS + 1, 2 * CHECK_SECONDS):
         keeping.now = seconds
         keeping.keeper.step()
@@ -194,7 +194,7 @@ def test_cor4_the_catalog_is_looked_at_every_few_seconds(keeping):
 
 @pytest.mark.parametrize(("seconds", "looks"), [(LOOK_SECONDS / 2, 1), (LOOK_SECONDS, 2)])
 def test_redis_is_looked_at_once_each_period(keeping, seconds, looks):
-    """Once a driver is known; the moment it is over counts."""
+    """This applies once a driver is known; a period ends exactly at its last moment."""
     asked, epoch = [], keeping.redis.epoch
     keeping.redis.epoch = lambda: asked.append(1) or epoch()
     keeping.redis.records = {"foo": {"name": "foo"}}
@@ -205,14 +205,14 @@ def test_redis_is_looked_at_once_each_period(keeping, seconds, looks):
 
 
 def test_the_next_step_is_sooner_while_no_driver_is_known(keeping):
-    """Then it is when the pump says."""
+    """Later the queue maintenance sets the time of the next step."""
     assert keeping.keeper.step() == FIRST_LOOK_SECONDS
     keeping.redis.records = {"foo": {"name": "foo"}}
     assert keeping.keeper.step() == 0.2
 
 
 def test_only_lost_data_is_warned_of(keeping, caplog):
-    """C-148: the first sight of Redis is no loss."""
+    """C-148: the first contact with Redis is not a loss."""
     told = "Redis restarted and may have lost its data; adding all keys again"
     keeping.keeper.step()
     assert told not in caplog.messages

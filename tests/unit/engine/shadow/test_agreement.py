@@ -1,4 +1,4 @@
-"""Each controller, once as a shadow and once in the sidecar's place, comes to the same."""
+"""Each controller reaches the same result as a shadow as it does instead of the sidecar."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def attach(**options):
     ],
 )
 def test_attacher_agrees_with_itself(options, touched):
-    """What a shadow foresees is what the same controller then does."""
+    """The attacher, run for real, does what its shadow predicted."""
     world, key = attach(**options)
     before = world.api.objects.copy()
     expected = foresee(world, lambda: world.run(key))
@@ -42,7 +42,7 @@ def test_attacher_agrees_with_itself(options, touched):
 
 
 def test_publish_context_is_the_drivers():
-    """What only the driver knows is no difference."""
+    """A value that only the driver knows (the publish context) does not count as a difference."""
     world, key = attach()
     expected = foresee(world, lambda: world.run(key))
     world.client.respond({"ControllerPublishVolume": [{"publish_context": {"a": "b"}}]})
@@ -51,7 +51,7 @@ def test_publish_context_is_the_drivers():
 
 
 def test_driver_that_fails_is_no_difference():
-    """The shadow never asked it."""
+    """A failure of the driver is not a difference, because the shadow never calls the driver."""
     world, key = attach()
     expected = foresee(world, lambda: world.run(key))
     world.client.respond({"ControllerPublishVolume": [{"code": "INTERNAL", "message": "no"}]})
@@ -60,7 +60,7 @@ def test_driver_that_fails_is_no_difference():
 
 
 def test_sidecar_with_another_name_is_told():
-    """A finalizer of another spelling is what the report must show."""
+    """A finalizer with another spelling appears in the report."""
     world, key = attach()
     expected = foresee(world, lambda: world.run(key))
     world.api.change(
@@ -74,7 +74,7 @@ def test_sidecar_with_another_name_is_told():
 
 
 def test_calls_are_told_without_secrets():
-    """The report shows what the driver would have been asked."""
+    """The report lists the call that the driver would have received."""
     world, key = attach()
     expected = foresee(world, lambda: world.run(key))
     (prediction,) = expected.values()
@@ -91,7 +91,7 @@ def test_calls_are_told_without_secrets():
     ],
 )
 def test_an_object_is_gone_once_nothing_holds_it(metadata, is_gone):
-    """As with the API server: the last finalizer of a deleted object takes it along."""
+    """As at the API server, removing the last finalizer of a deleted object removes the object."""
     world, _ = attach()
     path = paths.VOLUMES.path("pv1")
     world.api.change(paths.VOLUMES, "pv1", {"metadata": {"finalizers": ["x", "y"]}})
@@ -107,7 +107,7 @@ def test_an_object_is_gone_once_nothing_holds_it(metadata, is_gone):
 @pytest.mark.parametrize("is_held", [True, False])
 @pytest.mark.parametrize("is_another", [True, False])
 def test_only_the_object_that_was_meant_is_foreseen_to_go(is_another, is_held):
-    """As with the API server: by its uid, and at once where nothing holds it."""
+    """As at the API server, a deletion checks the uid and is immediate without finalizers."""
     world, _ = attach()
     change = {"metadata": {"finalizers": ["x"] if is_held else []}}
     world.api.change(paths.VOLUMES, "pv1", change)
@@ -127,7 +127,7 @@ def test_only_the_object_that_was_meant_is_foreseen_to_go(is_another, is_held):
 
 
 def test_what_no_sidecar_writes_is_dropped_and_not_foreseen():
-    """Our own Leases and records; nor is anything foreseen that is written outside of a pass."""
+    """Writes to csi-fleet's own Leases, and writes outside a reconcile, predict nothing."""
     world, _ = attach()
     ours = {"metadata": {"name": "lease", "namespace": "fleet"}, "spec": {}}
     volume = {"metadata": {"name": "pv2"}, "spec": {}}

@@ -1,4 +1,4 @@
-"""What is a difference, and what only the driver or others can know?"""
+"""Which fields count as differences, and which only the driver or other programs can know."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OURS = {
 
 
 def theirs(*changes):
-    """The sidecar's PV: as ours, with what driver, server and others add, then the changes."""
+    """Return csi-fleet's PV with the fields that others add, and then with these changes."""
     live = deepcopy(OURS)
     live["metadata"] |= {"uid": "x", "resourceVersion": "9", "creationTimestamp": "t"}
     live["metadata"]["finalizers"] = [
@@ -78,7 +78,7 @@ def theirs(*changes):
     ],
 )
 def test_created_volume(changes, found):
-    """Both ways, but for what the driver answers."""
+    """Each side may have fields that the other lacks; those of the driver's answer are exempt."""
     verdict, differences = compare(PV, None, OURS, theirs(*changes))
     assert verdict is (Verdict.DIFFERS if found else Verdict.AGREES), differences
     assert all(found in one for one in differences)
@@ -119,12 +119,12 @@ def claim(**metadata):
     ],
 )
 def test_changed_object(base, wanted, live, verdict):
-    """Each field that ours changes, and no other."""
+    """Only the fields that csi-fleet changes are compared."""
     assert compare(CLAIM, base, wanted, live)[0] is verdict
 
 
 def test_ma032_an_annotation_of_our_own_is_no_difference():
-    """MA-032: no sidecar writes the earlier node ids."""
+    """MA-032: the annotation of earlier node ids, which no sidecar writes, is not a difference."""
     path = "/apis/storage.k8s.io/v1/volumeattachments/va"
     ids = {"csi.alpha.kubernetes.io/node-id": "n"}
     base = claim(annotations={"csi.alpha.kubernetes.io/node-id": "m"})
@@ -133,7 +133,7 @@ def test_ma032_an_annotation_of_our_own_is_no_difference():
 
 
 def test_members_of_a_list_are_known_by_their_names():
-    """In which order they stand is no difference."""
+    """The order of the members is not a difference."""
     owners = [{"name": "a", "uid": "1"}, {"name": "b", "uid": "2"}]
     ours = claim(ownerReferences=owners)
     assert compare(CLAIM, None, ours, claim(ownerReferences=owners[::-1])) == (Verdict.AGREES, ())

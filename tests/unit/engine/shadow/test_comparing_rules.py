@@ -1,4 +1,4 @@
-"""Rare cases of a comparison: errors that were there before, objects on their way out, sizes."""
+"""Rare cases of a comparison: errors that existed before, objects being deleted, quantities."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def attachment(status=None, **metadata):
     ],
 )
 def test_only_a_new_error_says_that_the_driver_failed(field, before, now, verdict):
-    """The shadow never asked the driver; an error of before says nothing of this attempt."""
+    """An earlier error says nothing about this attempt, in which the shadow calls no driver."""
 
     def of(error):
         return None if error is None else {field: error} if error else {}
@@ -55,7 +55,7 @@ GOING = {"deletionTimestamp": "t"}
     ],
 )
 def test_a_deletion_is_foreseen_once(base, wanted, live, verdict):
-    """Of an object that was leaving already its other fields count."""
+    """For an object that was already being deleted, its other fields are compared."""
     live = None if live is None else attachment(**live)
     assert compare(VA, attachment(**base), attachment(**wanted), live)[0] is verdict
 
@@ -83,12 +83,12 @@ def volume(**spec):
     ],
 )
 def test_when_two_values_are_the_same(ours, theirs, verdict):
-    """The driver may give more; what only it knows must be there; defaults may be left out."""
+    """The driver may add fields, its own must be present, and defaults may be omitted."""
     assert compare(PV, None, volume(**ours), volume(**theirs))[0] is verdict
 
 
 def test_values_by_their_place():
-    """Members of lists by type, name or uid, whichever they have first, else by number."""
+    """List members are named by type, name or uid, whichever comes first, or else by number."""
     value = {
         "a": {"b": 1},
         "conditions": [{"type": "T", "name": "n", "x": 1}],

@@ -1,4 +1,4 @@
-"""When a prediction is judged, by which state of the object, and when one is given up."""
+"""When a prediction is judged, against which state of the object, and when it is abandoned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world(redis_client):
 
 
 def verdicts(world):
-    """Without another look."""
+    """Return the counts without making the judge run again."""
     return gather(world.shadows)[DRIVER]["counts"] if world.shadows.drivers() else {}
 
 
@@ -36,12 +36,12 @@ def make(world, name, created=LATER):
 
 
 def label(world, text):
-    """Somebody's write that was not foreseen."""
+    """Write a label that no prediction contains, as another client would."""
     return world.api.change(paths.ATTACHMENTS, "va", {"metadata": {"labels": {"a": text}}})
 
 
 def test_volumes_that_nobody_foresaw_are_looked_for_now_and_then(world):
-    """Not at once: the pass that foresees one may be under way; each counts in the metric too."""
+    """Not at once: the reconcile that predicts one may still run. The metric counts each too."""
     make(world, "one")
     assert world.counts() == {}
     world.now += LOOK_SECONDS
@@ -63,7 +63,7 @@ def test_volumes_that_nobody_foresaw_are_looked_for_now_and_then(world):
 def test_what_was_there_at_the_start_was_foreseen_by_nobody(
     redis_client, monkeypatch, zone, created, counts
 ):
-    """The first second counts as before; times are UTC, whatever zone the machine is in."""
+    """A volume created in the starting second counts as older; times are UTC in any time zone."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
@@ -77,7 +77,7 @@ def test_what_was_there_at_the_start_was_foreseen_by_nobody(
 
 
 def test_summer_time_makes_nothing_younger(monkeypatch):
-    """Times are UTC also while the zone of the machine has summer."""
+    """Times are read as UTC even while the machine's time zone has daylight saving time."""
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
@@ -90,7 +90,7 @@ def test_summer_time_makes_nothing_younger(monkeypatch):
 
 
 def test_an_object_that_nobody_touched_waits_for_ever(world):
-    """However often it is looked at."""
+    """Such a prediction stays open however often it is judged."""
     world.predict(VA, world.va, world.attached())
     for _ in range(3):
         assert world.counts() == {}
@@ -98,7 +98,7 @@ def test_an_object_that_nobody_touched_waits_for_ever(world):
 
 
 def test_each_version_s_past_is_read_once(world):
-    """It blocks for a second."""
+    """Reading it blocks for a second, so it happens only once per resource version."""
     asked, states = [], world.past.states
     world.past.states = lambda *what: asked.append(what) or states(*what)
     world.predict(VA, world.va, world.attached())
@@ -113,7 +113,7 @@ def test_each_version_s_past_is_read_once(world):
 
 
 def test_a_change_counts_whichever_of_its_states_is_the_right_one(world):
-    """Not the first, and not the present one."""
+    """The matching state may be neither the first one nor the current one."""
     world.predict(VA, world.va, world.attached())
     world.past.kept[VA] = [
         label(world, "x"),
@@ -124,7 +124,7 @@ def test_a_change_counts_whichever_of_its_states_is_the_right_one(world):
 
 
 def test_a_new_prediction_has_its_own_time_and_its_own_past(world):
-    """What was known of an object ends with the verdict on it."""
+    """A verdict ends what is recorded about the object, so the next prediction starts afresh."""
     world.predict(VA, world.va, world.attached())
     label(world, "x")
     world.counts()
@@ -140,7 +140,7 @@ def test_a_new_prediction_has_its_own_time_and_its_own_past(world):
 
 
 def test_what_is_foreseen_to_be_made_again_is_no_verdict_on_the_last(world):
-    """Only an object that the reconcile met says what the sidecar made of the prediction."""
+    """Only the object that the reconcile saw shows what the sidecar did about the prediction."""
     world.predict(VA, world.va, world.attached())
     world.judge.predict(KEY, Prediction(VA, None, world.attached(), (), world.now))
     assert verdicts(world) == {}
@@ -150,7 +150,7 @@ def test_what_is_foreseen_to_be_made_again_is_no_verdict_on_the_last(world):
     ("seconds", "counts"), [(30, {}), (30.5, {"gone": 1})], ids=["in time", "over"]
 )
 def test_a_volume_whose_claim_went_is_given_up_after_a_while(world, seconds, counts):
-    """The sidecar's time is not over at its last moment."""
+    """The sidecar still has time at the very last moment."""
     world.predict(PV, None, volume())
     world.now += seconds
     assert world.counts() == counts
@@ -174,7 +174,7 @@ def test_a_claim_of_the_same_name_is_another_one(world, uid, counts):
     ],
 )
 def test_what_was_made_for_nobody_is_not_given_up(world, base, wanted):
-    """Nobody can say that it is wanted no more."""
+    """Without a claim there is no sign that the volume is no longer wanted."""
     if base is not None:
         base = world.api.add(paths.VOLUMES, volume(mountOptions=["rw"]))
         world.past.kept[PV] = []

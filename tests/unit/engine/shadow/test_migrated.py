@@ -1,4 +1,4 @@
-"""The volume of a migrated class is saved in in-tree form, made from an id that a shadow lacks."""
+"""A migrated class's volume is saved in in-tree form, whose id a shadow does not know."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANSWERS = {
 
 
 def saved(plugin, handle, attributes, **changes):
-    """The PV as it is saved after that answer."""
+    """Return the PV as it is saved after an answer with this handle and these attributes."""
     source = {"driver": plugin.driver_name, "volumeHandle": handle, "volumeAttributes": attributes}
     volume = {"metadata": {"name": "pvc-1"}, "spec": {"csi": source, **changes}}
     return volume_to_in_tree(volume, plugin.driver_name)
@@ -36,10 +36,10 @@ def saved(plugin, handle, attributes, **changes):
 
 @pytest.mark.parametrize("plugin", plugins.PLUGINS, ids=lambda one: one.driver_name)
 def test_what_the_drivers_id_says_is_no_difference(plugin):
-    """mig-azd-1, mig-azf-1, mig-gce-2, mig-vs-1: the stand-in's id is of every driver's form."""
+    """mig-azd-1, mig-azf-1, mig-gce-2, mig-vs-1: the placeholder id is valid for every driver."""
     ours = answer_to(csi.CreateVolumeRequest(name="pvc-1")).volume.volume_id
     wanted, live = saved(plugin, ours, {}), saved(plugin, *ANSWERS[plugin])
-    # Added at once by the cluster's PV controller.
+    # The cluster's PV controller adds this annotation immediately.
     marked = live["metadata"].setdefault("annotations", {})
     marked["pv.kubernetes.io/migrated-to"] = plugin.driver_name
     assert compare(PV, None, wanted, live) == (Verdict.AGREES, ())
@@ -49,7 +49,7 @@ def test_what_the_drivers_id_says_is_no_difference(plugin):
 
 
 def test_another_form_is_a_difference():
-    """A sidecar that did not translate."""
+    """A PV that the sidecar did not translate differs."""
     ours = answer_to(csi.CreateVolumeRequest(name="pvc-1")).volume.volume_id
     live = {"metadata": {"name": "pvc-1"}, "spec": {"csi": {"driver": "ebs.csi.aws.com"}}}
     wanted = saved(plugins.AWS_EBS, ours, {})

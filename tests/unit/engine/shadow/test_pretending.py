@@ -1,4 +1,4 @@
-"""A shadow's writes answer as the API server would, and stay in the pass that made them."""
+"""A shadow's writes return what the API server would, and last only for their reconcile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLAIM = paths.CLAIMS.path("data", namespace="shop")
 
 
 def enter(name="a", token="t"):
-    """A pass of this thread begins."""
+    """Start a reconcile in this thread."""
     CURRENT.set(SimpleNamespace(key=Key("work", "d", name), token=token))
 
 
@@ -36,7 +36,7 @@ def _no_pass():
 
 @pytest.fixture
 def world():
-    """A volume and a claim."""
+    """Return a world with one volume and one claim."""
     world = FakeWorld()
     world.api.add(
         paths.VOLUMES, {"metadata": {"name": "pv1"}, "spec": {}, "status": {"phase": "x"}}
@@ -48,7 +48,7 @@ def world():
 
 @pytest.fixture
 def api(world):
-    """The shadow's client, in a pass; `api.views.store.found` is what it foresaw."""
+    """The shadow's client inside a reconcile; `api.views.store.found` holds the predictions."""
     with reading(world) as api:
         api.views.store = Predictions()
         enter()
@@ -56,7 +56,7 @@ def api(world):
 
 
 def test_what_was_made_is_there_for_the_rest_of_the_pass(api):
-    """With an identity, and once only; foreseen as something that was not there."""
+    """It has a uid, cannot be created twice, and is predicted as an object that did not exist."""
     body = {"metadata": {"name": "pv2"}, "spec": {"a": 1}}
     made = api.create("/api/v1/persistentvolumes", body)
     assert made["metadata"] == {"name": "pv2", "uid": "shadow-pv2", "resourceVersion": "0"}
@@ -73,7 +73,7 @@ def test_what_was_made_is_there_for_the_rest_of_the_pass(api):
 
 
 def test_a_name_is_made_where_only_its_beginning_is_given(api):
-    """As the API server does it."""
+    """The shadow completes `generateName`, as the API server does."""
     made = api.create("/api/v1/persistentvolumes", {"metadata": {"generateName": "pvc-"}})
     assert made["metadata"]["name"] == "pvc-shadow"
 
@@ -86,7 +86,7 @@ def test_what_exists_in_the_cluster_is_not_made_again(api):
 
 @pytest.mark.parametrize("is_old", [True, False])
 def test_a_write_on_an_older_version_is_a_conflict(api, is_old):
-    """Else a shadow would foresee what the sidecar's write is refused for."""
+    """Without this check a shadow would predict a write that the API server refuses the sidecar."""
     version = "1" if is_old else api.get(PV)["metadata"]["resourceVersion"]
     patch = {"metadata": {"resourceVersion": version, "labels": {"a": "b"}}}
     if is_old:
@@ -99,7 +99,7 @@ def test_a_write_on_an_older_version_is_a_conflict(api, is_old):
 
 @pytest.mark.parametrize(("path", "labels"), [(PV, None), (CLAIM, {"a": "b"})], ids=["pv", "claim"])
 def test_r035_a_status_write_changes_metadata_of_a_claim_alone(api, path, labels):
-    """R-035: and no status write changes the spec, no other write the status."""
+    """R-035: a status write never changes the spec, and no other write changes the status."""
     change = {"metadata": {"labels": {"a": "b"}}, "spec": {"n": 1}, "status": {"phase": "y"}}
     after = api.patch(f"{path}/status", change, MERGE_PATCH)
     assert (after["spec"], after["status"]) == ({}, {"phase": "y"})
@@ -109,7 +109,7 @@ def test_r035_a_status_write_changes_metadata_of_a_claim_alone(api, path, labels
 
 
 def test_a_replaced_object_keeps_its_identity(api):
-    """A PUT says all but the uid and the status."""
+    """A PUT replaces everything except the uid and the status."""
     before = api.get(PV)
     metadata = {"name": "pv1", "labels": {"a": "b"}}
     after = api.update(PV, {"metadata": metadata, "spec": {"n": 1}})
@@ -119,7 +119,7 @@ def test_a_replaced_object_keeps_its_identity(api):
 
 @pytest.mark.parametrize("finalizers", [[], ["held"]], ids=["free", "held"])
 def test_a_deletion_answers_with_the_object(api, finalizers):
-    """As it was, or marked where something holds it; deleting it twice marks it once."""
+    """It returns the old object, or the marked one if it has a finalizer, and marks it once."""
     api.patch(PV, {"metadata": {"finalizers": finalizers}}, MERGE_PATCH)
     before = api.get(PV)
     answer = json.loads(api.request("DELETE", PV))
@@ -137,7 +137,7 @@ def test_a_deletion_answers_with_the_object(api, finalizers):
 
 
 def test_a_change_that_changes_nothing_is_not_foreseen(api):
-    """Nor is one of a process without records, or outside of a pass."""
+    """Writes outside a reconcile, or in a process without a prediction store, do not count."""
     api.patch(PV, {"spec": {}}, MERGE_PATCH)
     assert api.views.store.found == {}
     api.views.store = None
@@ -148,7 +148,7 @@ def test_a_change_that_changes_nothing_is_not_foreseen(api):
 
 
 def test_a_view_ends_with_its_lease():
-    """The next pass over the key sees the world as it is."""
+    """The next reconcile of the key reads the real state of the cluster."""
     views = Views()
     enter()
     view = views.current()
@@ -163,7 +163,7 @@ def test_a_view_ends_with_its_lease():
 
 
 def test_of_too_many_views_the_one_unused_for_longest_goes(monkeypatch):
-    """Passes that ended leave theirs behind."""
+    """Reconciles that have ended leave their views behind, so the number of views is bounded."""
     monkeypatch.setattr(recording, "_MOST_VIEWS", 2)
     views, kept = Views(), {}
     for name in ("a", "b", "a", "c"):
@@ -192,7 +192,7 @@ class Client:
 
 
 def test_an_object_s_states_are_those_it_was_written_in():
-    """A deletion and a bookmark are no states; a watch that begins then ends after a second."""
+    """Deletions and bookmarks are not states. A watch starts at the version and lasts 1 s."""
     lines = b"\n".join(
         b'{"type": "%s", "object": {"n": %d}}' % (word, number)
         for number, word in enumerate((b"ADDED", b"MODIFIED", b"DELETED", b"BOOKMARK"))
