@@ -1,4 +1,4 @@
-"""Intents and unsaved PVs survive what leases do not, and broken ones do not stop a worker."""
+"""Intents and unsaved PVs outlive leases, and unreadable records stop no worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def store(redis_client) -> IntentStore:
 
 
 def taken(queue, key):
-    """The lease of a key of one node's driver, whichever keys have tickets beside."""
+    """Return the lease of a key of one node's driver."""
     queue.set_limits(key.lane, 1)
     queue.add([key])
     lease = take(queue, key, Lock("pvc-u"))
@@ -32,7 +32,7 @@ def taken(queue, key):
 
 
 def test_life_of_an_intent(store, bench, start_queue):
-    """M-010, M-011: intent before the call, PV before the save, both gone with DONE."""
+    """M-010, M-011: intent before the call, PV before the save, and `done` removes both."""
     queue = start_queue()
     queue.add([KEY])
     lease = bench.run_next(queue, "pvc-u")
@@ -47,7 +47,7 @@ def test_life_of_an_intent(store, bench, start_queue):
 
 
 def test_lease_brings_the_records_of_its_volume(store, bench, start_queue, redis_client):
-    """What an earlier owner left is known without another round trip."""
+    """The lease carries the records of an earlier owner without another round trip."""
     queue = start_queue()
     queue.add([KEY])
     first = bench.run_next(queue, "pvc-u")
@@ -67,7 +67,7 @@ def test_lease_brings_the_records_of_its_volume(store, bench, start_queue, redis
 
 
 def test_nodes_have_records_of_their_own(store, start_queue):
-    """Each has a storage of its own, and perhaps a volume for the same claim."""
+    """Each node has its own storage, and perhaps a volume for the same claim."""
     queue = start_queue()
     keys = [claim_key(f"d@{node}", "ns", "a", "u") for node in ("n1", "n2")]
     for key in keys:
@@ -88,7 +88,7 @@ def test_nodes_have_records_of_their_own(store, start_queue):
 
 
 def test_a_record_is_found_whatever_the_volume_is_called(store, bench, start_queue):
-    """Two workers with other flags lock other names and share the claim's record."""
+    """Two workers with different flags lock different names but share the claim's record."""
     queue = start_queue()
     queue.add([KEY])
     first = bench.run_next(queue, "vol-u")
