@@ -106,7 +106,7 @@ def test_a_plan_is_known_until_redis_loses_it(store, redis_client):
 
 
 def test_a_plan_takes_over_from_the_one_before(store, redis_client):
-    """A new plan removes objects that it does not assign, and the obsolete objects of the old plan."""
+    """A new plan removes objects that it does not assign, and the old plan's obsolete objects."""
     before = {"fast/z1": an_object("u1"), "fast/z2": an_object("u2")}
     store.put(DRIVER, before)
     store.replace(DRIVER, {}, {}, {"old": "u9", "older": "u8"})

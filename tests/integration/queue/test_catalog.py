@@ -1,4 +1,4 @@
-"""The catalog: the newer version wins, readers follow by version, and absence needs completeness."""
+"""The catalog: newer versions win, readers follow by version, and absence needs a complete kind."""
 
 from __future__ import annotations
 
@@ -197,7 +197,9 @@ def test_attachment_is_read_straight(writer, reader):
 
 
 def test_a_reader_follows_without_touching_what_others_hold(writer, reader):
-    """Each change replaces a copy as a whole, so a pass needs no lock. Without a change it stays."""
+    """A change replaces the whole copy, so a pass needs no lock. Without a change the copy
+    stays.
+    """
     writer.write("nodes", [("a", "1", {}), ("b", "1", {}), ("c", "1", {})])
     first = reader.all("nodes")
     assert reader.all("nodes") is first

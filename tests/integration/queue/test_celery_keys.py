@@ -1,4 +1,4 @@
-"""If beat or a worker's Celery user fills Redis, one scan makes room for other drivers' new work."""
+"""If beat or a worker's Celery user fills Redis, one scan makes room for other drivers' work."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_the_event_of_a_pass_own_write_leads_to_no_further_pass(
 
 
 def test_an_add_for_another_reason_counts_whatever_the_pass_knows(bench, queue):
-    """A list after a gap or a detached volume adds keys without a version; such adds always count."""
+    """Adds after a list or for a detached volume carry no version, so they always count."""
     queue.add_events({KEY: "5"})
     lease = bench.run_next(queue)
     queue.add([KEY])

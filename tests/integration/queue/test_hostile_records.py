@@ -154,7 +154,7 @@ def attempted(read: Callable[[], Any]) -> Any:
 
 
 def run(world: Hostile, name: str) -> None:
-    """Run one of `READERS`. An incomplete catalog is no failure: the watcher has to write it again."""
+    """Run one of `READERS`. An incomplete catalog is no failure: the watcher rewrites it."""
     with suppress(CatalogIncomplete):
         attempted(lambda: READERS[name](world))
 

@@ -99,14 +99,14 @@ def test_a_record_is_found_whatever_the_volume_is_called(store, bench, start_que
 
 
 def test_a_deletion_has_no_record(store, start_queue):
-    """It asks for that of the claim by its uid."""
+    """A deletion does not read the record of the claim with the same uid."""
     store.begin("pvc-u", INTENT)
     lease = taken(start_queue(), volume_key("d", "pvc-u", "ns"))
     assert (lease.domain, store.opened(lease)) == ("", (None, None, False))
 
 
 def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench, start_queue):
-    """G9: the check is Redis' own, not only the local clock."""
+    """G9: Redis itself checks the lease; the local clock is not the only check."""
     one, two = start_queue(), start_queue()
     one.add([KEY])
     old = bench.run_next(one, "pvc-u")
@@ -122,7 +122,9 @@ def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench,
 
 
 def test_a_lease_that_ended_may_begin_nothing(store, bench, start_queue):
-    """Neither while nobody has the key nor while the same process has it anew."""
+    """This applies while no process has the key, and while the same process has it by a new
+    lease.
+    """
     queue = start_queue()
     queue.add([KEY])
     old = bench.run_next(queue, "pvc-u")
@@ -183,7 +185,7 @@ SIGNED_BY = {"us": Seal((b"a" * 32,)), "another": Seal((b"b" * 32,))}
     ],
 )
 def test_a_copy_counts_where_it_was_made(redis_client, by, domain, key, uid, is_ours):
-    """SEC2-1: a ConfigMap from a backup shows no open attempt."""
+    """A ConfigMap restored from a backup does not prove an open attempt."""
     record = INTENT | {"key": KEY.text, "copy_uid": "m1"}
     copy = IntentStore(redis_client, SIGNED_BY[by], driver="d").sealed("pvc-u", record)
     reader = IntentStore(redis_client, SIGNED_BY["us"], driver="d")

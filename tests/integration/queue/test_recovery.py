@@ -1,4 +1,4 @@
-"""Nothing stays behind: leases whose end was not written, records whose key is gone."""
+"""Nothing is left behind: leases whose end was not written, and records without a key."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ PV = {
 
 
 def keys_of_volume(volume):
-    """What the watcher's rules say of a PV that was not saved."""
+    """Return the keys that the watcher's rules derive from an unsaved PV."""
     if "claimRef" not in volume["spec"]:
         raise ProvisionerError("no claim")
     return [KEY]
 
 
 class Cut:
-    """Lets a script run in Redis and then loses its reply, as a cut connection does."""
+    """Loses the reply of one script after Redis ran it, or the request, as a cut connection
+    does.
+    """
 
     def __init__(self, queue, script: str, *, arrives: bool) -> None:
         self._inner, self._script, self._arrives = queue.scripts.run, script, arrives
@@ -45,7 +47,7 @@ class Cut:
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_take_without_reply_leaves_no_lease_behind(bench, start_queue, arrives):
-    """A living process renews all its leases, so one that nobody knows would stay for ever."""
+    """A living process renews all its leases, so a lease it does not know would stay for ever."""
     queue = start_queue()
     queue.add([KEY])
     ticket = bench.due.pop()

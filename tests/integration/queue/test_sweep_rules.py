@@ -1,4 +1,4 @@
-"""What a sweep clears, when a lease runs out, and whom it wakes."""
+"""What a sweep removes, when a lease expires, and which workers a sweep wakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def claim(name: str) -> Key:
 
 
 def names(bench) -> list[str]:
-    """Objects whose keys wait for their turn."""
+    """Return the objects of the keys that are due."""
     return [key.object for key in bench.due]
 
 
@@ -36,7 +36,7 @@ def names(bench) -> list[str]:
 def test_a_lease_runs_out_with_its_last_millisecond_unless_a_life_just_began(
     bench, start_queue, deadline, quiet, is_taken_back
 ):
-    """COR-11: in the silence of a new life processes restore their leases."""
+    """In the quiet period of a new epoch, processes restore their leases."""
     queue = start_queue()
     queue.add([claim("a")])
     lease = bench.run_next(queue)
@@ -49,7 +49,7 @@ def test_a_lease_runs_out_with_its_last_millisecond_unless_a_life_just_began(
 
 
 def test_one_look_per_period_and_one_check_per_five_seconds(bench, start_queue):
-    """Nobody's turn lasts longer than that, whatever becomes of the process."""
+    """A period never lasts longer, even if its process dies."""
     start_queue().pump(period_seconds=300)
     ends = {name: int(bench.client.get(PERIOD + name)) for name in ("sweep", "check")}
     assert ends == {"sweep": NOW + 300_000, "check": NOW + 5000}
@@ -57,7 +57,7 @@ def test_one_look_per_period_and_one_check_per_five_seconds(bench, start_queue):
 
 
 def test_nothing_is_swept_before_the_life_has_a_name(bench):
-    """Whose Redis it is, the first heartbeat says."""
+    """The first heartbeat begins the epoch and gives it a name."""
     key = claim("a")
     bench.client.zadd(NAMES["delayed"].full, {key.text: NOW - 1})
     scripts = Scripts(bench.client, lambda: NOW)
@@ -67,7 +67,7 @@ def test_nothing_is_swept_before_the_life_has_a_name(bench):
 
 
 def test_a_check_drops_what_is_over(bench, start_queue):
-    """The dead of `status`, the tokens of lost leases after ten minutes."""
+    """Removed are dead processes, and tokens of lost leases after ten minutes."""
     queue = start_queue()
     bench.client.zadd(PROCS, {"over": NOW, "alive": NOW + 1})
     bench.client.zadd(LOST, {"old": NOW - 600_000, "young": NOW - 599_999})
@@ -93,7 +93,7 @@ def test_limits_go_an_hour_after_the_last_word(bench, start_queue, age, stays):
     [("d@gone", 3_600_000, False), ("d@gone", 3_599_999, True), ("gone", 3_600_000, True)],
 )
 def test_what_waits_for_a_node_goes_with_its_limits(bench, start_queue, driver, age, stays):
-    """Of nodes that come and go nothing piles up; a driver's keys wait for it, however long."""
+    """Keys of removed nodes must not accumulate; a driver's own keys wait for it without limit."""
     queue, lane = start_queue(), f"claims|{driver}"
     keys = [claim_key(driver, "ns", f"pvc-{n}", f"uid-{n}") for n in range(MORE_THAN_A_SWEEP)]
     queue.set_limits(lane, 1)
@@ -115,7 +115,9 @@ def test_what_waits_for_a_node_goes_with_its_limits(bench, start_queue, driver, 
 
 @pytest.mark.parametrize("way", ["added", "due"])
 def test_what_comes_late_for_a_node_that_went_goes_too(bench, start_queue, way):
-    """By an event after its end, or a back-off over it: an hour later."""
+    """An event or the end of a back-off can add a key after that; the key is removed an hour
+    later.
+    """
     queue, key = start_queue(), claim_key("d@gone", "ns", "pvc", "uid")
     lane, declared = "claims|d@gone", NAMES["declared"].full
     queue.set_limits(lane, 1)
@@ -143,7 +145,7 @@ def test_what_comes_late_for_a_node_that_went_goes_too(bench, start_queue, way):
 
 @pytest.mark.parametrize(("age", "stays"), [(604_800_000, False), (604_799_999, True)])
 def test_a_key_that_was_given_up_is_forgotten_after_a_week(bench, start_queue, age, stays):
-    """M-015: counter and the entry itself; its memo's hash goes by its own time."""
+    """M-015: the counter and the entry are removed; the memo's hash expires separately."""
     queue = start_queue()
     key = claim("a").text
     bench.client.zadd(NAMES["abandoned"].full, {key: NOW - age})
@@ -154,7 +156,7 @@ def test_a_key_that_was_given_up_is_forgotten_after_a_week(bench, start_queue, a
 
 
 def test_memos_of_a_driver_go_a_week_after_the_last_one(bench, start_queue):
-    """Whoever sweeps may not reach them, and a claim's node may never come back."""
+    """The sweep may not reach the memos, and the node of a claim may never return."""
     queue = start_queue()
     queue.add([claim("a")])
     queue.fail(bench.run_next(queue), base_seconds=1, cap_seconds=1, memo="why")
@@ -184,7 +186,7 @@ def test_lanes_without_work_are_looked_at_no_more(bench, start_queue):
 
 
 def test_a_lease_without_a_deadline_gets_one(bench, start_queue):
-    """By somebody's hand; one that has its deadline keeps it."""
+    """The deadline was removed by hand. A lease that has a deadline keeps it."""
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
     bench.run_next(queue), bench.run_next(queue)
@@ -202,7 +204,7 @@ def test_a_lease_without_a_deadline_gets_one(bench, start_queue):
 
 @pytest.mark.parametrize("hold_up", ["a pause", "the silence of a new life", "nothing"])
 def test_no_worker_is_woken_for_a_lane_that_stands_still(bench, start_queue, hold_up):
-    """It would find nothing that it may take."""
+    """The worker would find no key that it is allowed to take."""
     queue = start_queue()
     queue.add([claim("a")])
     bench.woken.clear()
@@ -216,7 +218,7 @@ def test_no_worker_is_woken_for_a_lane_that_stands_still(bench, start_queue, hol
 
 
 def test_a_wake_up_is_lost_after_two_seconds(bench, start_queue):
-    """While it may be on its way no second one is sent."""
+    """No second message is sent while the first may still be on its way."""
     queue = start_queue()
     queue.add([claim("a")])
     queue.pump(period_seconds=0)
@@ -232,7 +234,7 @@ def test_a_wake_up_is_lost_after_two_seconds(bench, start_queue):
 
 
 def test_a_message_that_waits_in_its_list_is_enough(bench, start_queue):
-    """Claims and volumes of a driver share a list, and nobody may be reading it."""
+    """Claims and volumes of a driver share a list, and perhaps no worker reads it."""
     queue = start_queue()
     assert place_of("d", "claims") == place_of("d", "volumes")
     bench.client.lpush(LIST, "one")
@@ -244,7 +246,7 @@ def test_a_message_that_waits_in_its_list_is_enough(bench, start_queue):
 
 
 def test_a_key_that_an_earlier_release_had_admitted_waits_again(bench, start_queue):
-    """Not at once: that release's workers may still be there."""
+    """The key is not moved at once, because workers of that release may still run."""
     queue = start_queue()
     bench.client.zadd(TICKETED + LANE, {claim("a").text: NOW})
     bench.client.sadd(NAMES["lanes"].full, LANE)
@@ -266,12 +268,12 @@ def test_a_sweep_moves_what_is_due_to_the_millisecond(bench, start_queue):
 
 
 def test_a_sweep_alone_notices_that_room_gets_scarce(bench, start_queue):
-    """SEC-4: also where nobody adds anything; for a minute no trails are kept then."""
+    """This happens even if no process adds keys. For a minute, no trails are kept."""
     queue = start_queue()
     used = bench.client.info("memory")["used_memory"]
     try:
         bench.client.config_set("maxmemory", used * 3 // 2)
-        bench.client.function_flush()  # a new library looks at once
+        bench.client.function_flush()  # a new library checks at once
         queue.pump(period_seconds=0)
     finally:
         bench.client.config_set("maxmemory", 0)
@@ -281,7 +283,7 @@ def test_a_sweep_alone_notices_that_room_gets_scarce(bench, start_queue):
 
 @pytest.mark.parametrize(("later", "looks"), [(999, 0), (1000, 1), (-999, 0), (-1000, 1)])
 def test_room_is_looked_at_once_a_second(bench, start_queue, later, looks):
-    """An INFO per call would cost more than the call; a clock that was set back is no reason."""
+    """An INFO per call would cost more than the call. A clock that was set back causes no INFO."""
     queue = start_queue()
     bench.client.function_flush()
     queue.add([claim("a")])
@@ -313,7 +315,9 @@ def test_an_unreadable_lease_is_set_aside_for_a_week(bench, start_queue):
 
 
 def test_who_died_at_a_call_of_its_own_is_remembered_until_that_ends(bench, start_queue):
-    """One call at a time; the next declaration clears what is over."""
+    """The driver takes one call at a time. The next declaration removes the calls that have
+    ended.
+    """
     queue = start_queue(concurrency=1)
     queue.set_limits(LANE, 1, hold_seconds=600)
     queue.add([claim("a")])
@@ -329,7 +333,9 @@ def test_who_died_at_a_call_of_its_own_is_remembered_until_that_ends(bench, star
 
 
 def test_a_hold_that_is_switched_off_forgets_nobody(bench, start_queue):
-    """Who died before that is still at its call, whatever becomes of those that die later."""
+    """A process that died before may still have a call, whatever happens to processes that die
+    later.
+    """
     first, second = start_queue(concurrency=2), start_queue(concurrency=2)
     first.add([claim("a"), claim("b")])
     bench.run_next(first)
