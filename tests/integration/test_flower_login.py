@@ -1,4 +1,6 @@
-"""Flower over HTTPS, and its login by an identity provider; both are its own, we hand them on."""
+"""Flower over HTTPS and with the login of an identity provider; csi-fleet only passes the
+options.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def test_https_with_our_certificate_and_no_plain_http(flower, tmp_path):
 
 
 def test_who_is_not_logged_in_is_sent_to_the_provider(flower, tmp_path):
-    """With our id and address, and never with our secret."""
+    """The redirect contains the client id and the address, but never the client secret."""
     secret = tmp_path / "oidc"
     secret.write_text("hunter2")
     flags = [f"--flower-oidc-{name}={text}" for name, text in OIDC.items()]
