@@ -265,7 +265,7 @@ def placed(objects):
 
 @pytest.mark.parametrize("mode", ["central", "sidecar"])
 def test_each_driver_may_have_a_mode_of_its_own(chart, mode):
-    """Whatever the installation's is: both kinds at once, each with what its own kind gets."""
+    """One installation can have both modes; each driver gets the objects of its own mode."""
     central = [over_tcp(name, mode="central") for name in ("a", "c")]
     drivers = [central[0], beside("b", mode="worker"), central[1]]
     found = placed(helm.objects(chart, {"mode": mode, "drivers": drivers}))

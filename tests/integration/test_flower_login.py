@@ -24,7 +24,7 @@ OIDC = {
 
 @pytest.fixture
 def flower(redis_server, tmp_path):
-    """Starts one with flags; returns its port once it answers."""
+    """Return a function that starts Flower with flags and returns its port once it answers."""
     started = []
 
     def start(*flags, **arguments):

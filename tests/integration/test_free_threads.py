@@ -43,9 +43,10 @@ class Work:
 
 @contextmanager
 def worker_of(redis_server, threads, *drivers):
-    """Celery with our pool and consumers, whose loop goes round for nothing but what it is told.
+    """Run Celery with csi-fleet's pool and consumers; its loop runs only when it is woken.
 
-    It serves the drivers from its start: a question that is under way is not changed.
+    The worker serves the drivers from its start, because a blocking read that has begun cannot be
+    changed.
     """
     app = make_app(parse("worker", [f"--redis-url={redis_server.unix_url}"], {}))
     work, hubs = Work(), []

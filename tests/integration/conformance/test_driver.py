@@ -18,9 +18,7 @@ from workers.conformance.driver import CHECKS, check_driver
 
 @pytest.fixture
 def place():
-    """Return a folder with a short path, because the path of a unix socket has at most 107
-    bytes.
-    """
+    """Return a folder with a short path: a unix socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="csi-") as folder:
         yield Path(folder)
 

@@ -163,9 +163,7 @@ def test_p413_default_deadline_holds_for_every_call(driver: DirectoryDriver) -> 
 def test_killed_driver_ends_the_call_at_once_and_is_found_again(
     driver: DirectoryDriver, client: CsiClient
 ) -> None:
-    """The call fails with UNAVAILABLE at once, and later calls find the volume after the
-    restart.
-    """
+    """The call fails with UNAVAILABLE at once; later calls find the volume after the restart."""
     before = client.create_volume(request("pvc-before")).volume
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 30})
     errors: list[tuple[CsiError, float]] = []
@@ -276,9 +274,7 @@ def test_big_request_is_sent(driver: DirectoryDriver, client: CsiClient) -> None
 
 
 def test_d024_long_status_text_keeps_its_code(driver: DirectoryDriver, client: CsiClient) -> None:
-    """With gRPC's own metadata limit the code would be RESOURCE_EXHAUSTED, which means
-    rescheduling.
-    """
+    """With gRPC's own metadata limit the code would be RESOURCE_EXHAUSTED: rescheduling."""
     driver.set_rules({"method": "CreateVolume", "code": "ABORTED", "message": "x" * 40_000})
     with pytest.raises(CsiError) as caught:
         client.create_volume(request("pvc-text"))

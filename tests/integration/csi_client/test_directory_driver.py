@@ -167,9 +167,7 @@ def test_overlap_of_awaited_calls_is_recorded(driver: DirectoryDriver, client: C
 def test_overlap_with_an_abandoned_call_is_no_fault(
     driver: DirectoryDriver, client: CsiClient
 ) -> None:
-    """The driver continues after the client's deadline, so the retry may overlap with the first
-    call.
-    """
+    """The driver continues after the client's deadline, so the retry may overlap with it."""
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 1.0})
     timeout = {"timeout_seconds": 0.2}
     assert status(client.create_volume, request("a"), **timeout) == "DeadlineExceeded"

@@ -1,6 +1,4 @@
-"""The gateway that `adopt --as central` puts in front of a driver: a real haproxy with mutual
-TLS.
-"""
+"""The gateway of `adopt --as central` in front of a driver: a real haproxy with mutual TLS."""
 
 from __future__ import annotations
 
@@ -58,9 +56,7 @@ def test_a_worker_reaches_the_driver_through_it(client, driver):
 
 
 def test_only_a_certificate_for_clients_by_the_drivers_authority_is_let_in(gateway, opened):
-    """Another driver's gateway has a certificate of the same authority, but a server
-    certificate.
-    """
+    """Another driver's gateway has a server certificate of the same authority."""
     folder = gateway.folder
     other = certificates.make_authority("other")
     cases = {

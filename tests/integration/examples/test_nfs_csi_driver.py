@@ -1,6 +1,4 @@
-"""The NFS CSI driver as a process: conformance, restarts, and real mounts where they are
-allowed.
-"""
+"""The NFS CSI driver as a process: conformance, restarts, and real mounts if allowed."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def place():
-    """Return a folder with a short path, because the path of a unix socket has at most 107
-    bytes.
-    """
+    """Return a folder with a short path: a unix socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="nfs-") as name:
         yield Path(name)
 

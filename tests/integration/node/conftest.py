@@ -20,9 +20,7 @@ PROGRAM = Path(sys.executable).with_name("csi-fleet")
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Return a folder with a short path, because the path of a unix socket has at most 107
-    bytes.
-    """
+    """Return a folder with a short path: a unix socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="n-") as scratch:
         yield Path(scratch)
 

@@ -197,9 +197,7 @@ def test_attachment_is_read_straight(writer, reader):
 
 
 def test_a_reader_follows_without_touching_what_others_hold(writer, reader):
-    """A change replaces the whole copy, so a pass needs no lock. Without a change the copy
-    stays.
-    """
+    """A change replaces the whole copy, so a pass needs no lock. Otherwise the copy stays."""
     writer.write("nodes", [("a", "1", {}), ("b", "1", {}), ("c", "1", {})])
     first = reader.all("nodes")
     assert reader.all("nodes") is first

@@ -176,9 +176,7 @@ def test_a_key_that_waits_for_a_dead_one_s_lock_comes(fleet, step):
 
 
 def said(fleet, seconds: float) -> str:
-    """Return a pause as the ConfigMap stores it: its end by the clock of the Redis host, and a
-    reason.
-    """
+    """Return a pause in the ConfigMap's format: its end by the Redis host's clock, and a reason."""
     return f"{round((read_clock(fleet.client).shown_now + seconds) * 1000)} x"
 
 
@@ -315,9 +313,7 @@ def test_several_steps_change_nothing_either(fleet, clock, steps):
 
 
 def test_a_step_is_felt_in_no_stamp_and_shown_in_each(fleet, step):
-    """Stamps ignore the step, but shown times follow it: people compare them with other machines'
-    times.
-    """
+    """Stamps ignore the step. Shown times follow it, for comparison with other machines' times."""
     stamped = time.monotonic()
     fleet.turn()
     before = read_clock(fleet.client)
@@ -357,9 +353,7 @@ def test_time_in_which_nobody_called_is_none(fleet, clock):
 def test_redis_starts_again_while_its_host_s_clock_is_set(
     redis_binary, tmp_path, seconds, keeps_data
 ):
-    """After a power failure a machine can boot with a wrong clock, or its wrong clock can be
-    corrected.
-    """
+    """After a power failure, a machine's clock can be wrong, or a wrong clock can be corrected."""
     clock = WallClock(tmp_path / "clock", ahead_seconds=HOUR)
     (tmp_path / "redis").mkdir()
     server = RedisServer(

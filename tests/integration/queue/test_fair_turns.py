@@ -206,9 +206,7 @@ def test_keys_without_calls_move_no_turn_of_a_serial_driver(bench):
 
 
 def test_a_call_is_kept_for_two_seconds_for_a_kind_that_nobody_works_on(bench):
-    """Then the other kinds continue: the workers of that kind may be gone although its limits
-    remain.
-    """
+    """Then the other kinds continue: that kind's workers may be gone although its limits remain."""
     queue = serial_queue(bench, "claims", "changes")
     queue.add([Key("changes", "d", "ns/grows", "u"), claim("a"), claim("b"), claim("c")])
     queue.done(queue.take("d", ("claims",)))

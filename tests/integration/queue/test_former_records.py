@@ -113,9 +113,7 @@ def test_what_tells_no_driver_is_set_aside(redis_client, raw):
 
 
 def test_a_watcher_moves_what_it_may_write_and_leaves_the_rest(redis_binary, tmp_path):
-    """users.acl does not let it write unsaved PVs; the intent leads to another call for such a
-    volume.
-    """
+    """users.acl forbids writing unsaved PVs; by its intent, the volume is requested again."""
     server = SecureRedis(redis_binary, tmp_path).start()
     try:
         with server.client("tester") as client:

@@ -117,9 +117,7 @@ def poison(draw, valid: list[bytes]) -> bytes:
 def spoil(
     world: Hostile, entry: RedisName, place: bytes, draw: st.DataObject, valid: list[bytes]
 ) -> bytes:
-    """Write a hostile value. Return the damaged member or field, or b"" if the whole key is
-    damaged.
-    """
+    """Write a hostile value; return the damaged member or field, or b"" for the whole key."""
     client, text = world.client, poison(valid)
     if draw.draw(st.integers(0, 9), label="wrong type if 0") == 0:
         client.delete(place)

@@ -122,9 +122,7 @@ def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench,
 
 
 def test_a_lease_that_ended_may_begin_nothing(store, bench, start_queue):
-    """This applies while no process has the key, and while the same process has it by a new
-    lease.
-    """
+    """This applies while no process has the key, and if the same process has it again."""
     queue = start_queue()
     queue.add([KEY])
     old = bench.run_next(queue, "pvc-u")

@@ -130,9 +130,7 @@ def test_its_time_is_that_of_redis(redis_client):
     ],
 )
 def test_how_long_redis_has_its_data(redis_client, monkeypatch, written, age):
-    """If no process has begun an epoch in this run of Redis, the data is as old as Redis'
-    process.
-    """
+    """If no process has begun an epoch in this run of Redis, the run's age counts."""
     then = redis_client.time()[0] * 1000 - 60_000
     redis_client.set("csifleet:epoch", written.format(then=then, run="run"))
     facts = {"run_id": "run", "uptime_in_seconds": 7}

@@ -173,7 +173,7 @@ def test_a_copy_of_a_take_that_comes_late_takes_no_other_key(bench, start_queue,
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_locks_that_are_asked_for_twice_are_one_answer(bench, start_queue, scripts, is_busy):
-    """Held once, or waited for once: the lease is over then."""
+    """The locks are held once, or the key waits for them once, which ends the lease."""
     queue = start_queue()
     queue.add([claim("b")])
     assert take(queue, claim("b"), "pv" if is_busy else "other")

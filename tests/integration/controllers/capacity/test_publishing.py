@@ -118,9 +118,7 @@ def test_c094_c110_owner_of_the_pod_is_appended(redis_client):
 
 
 def test_c095_c096_obsolete_goes_foreign_stays(world):
-    """An object of a missing class or segment is deleted; another manager's or unlabelled object
-    stays.
-    """
+    """An object of a missing class or segment is deleted; a foreign or unlabelled object stays."""
     world.add_object("no-class", "nosuch", "z1")
     world.add_object("no-zone", "fast", "z9")
     world.add_object("foreign", "nosuch", "z1", metadata={"labels": {"a": "b"}})
@@ -506,9 +504,7 @@ def test_cap011_the_switch_sends_a_topology_all_the_same(redis_client):
 
 
 def test_cap080_gauges_tell_goal_current_and_obsolete(world):
-    """CAP-080: the gauges count an obsolete object that stays, for example for want of
-    permission.
-    """
+    """CAP-080: the gauges count an obsolete object that stays, for example without permission."""
     world.set_zones("z1", "z2", "z3")
     metrics = world.publishing._metrics = Metrics()
     known = {"fast/zone=z1": {"metadata": {"uid": "a"}}, "fast/zone=z2": {"metadata": {"uid": "b"}}}
