@@ -1,6 +1,4 @@
-"""adopt and release on a real API server with its Deployment controller; the test plays the
-kubelet.
-"""
+"""adopt and release on a real API server with its Deployment controller and a fake kubelet."""
 
 from __future__ import annotations
 
@@ -71,9 +69,7 @@ def test_a_deployment_is_adopted_and_released_as_it_was(
 
 @pytest.mark.parametrize("elects", [True, False])
 def test_a_killed_command_is_repeated_to_the_end(cluster: Cluster, elects: bool) -> None:
-    """SIGKILL can come at any moment of the run, because all state is in the API server's
-    objects.
-    """
+    """SIGKILL can come at any moment, because the API server's objects are the only state."""
     before = cluster.start(replicas=1, elects=elects)
     where = [] if elects else [f"{NAMESPACE}/controller"]
     for seconds in (1.0, 1.6, 2.2, 2.8):

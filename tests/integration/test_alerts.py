@@ -67,7 +67,7 @@ def healthy():
 
 
 def changed(name, value, *, only=""):
-    """Return the healthy series with this value for every series of the name whose labels contain
+    """Return the healthy series with this value for all series `name` whose labels contain
     `only`.
     """
     series = healthy()

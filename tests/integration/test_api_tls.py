@@ -36,8 +36,8 @@ class Ok(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """Make the authorities `plain`, `bare` (as in EKS) and `other`, and certificates of the first
-    two.
+    """Make the authorities `plain`, `bare` (as in EKS) and `other`, and two servers'
+    certificates.
     """
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("plain", "other"):
@@ -55,7 +55,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture(params=["plain", "bare"])
 def server(request, certificates):
-    """Run a TLS server with a certificate of this authority; return the authority's name and the
+    """Run a TLS server with this authority's certificate; return the authority's name and the
     port.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -35,9 +35,7 @@ def start_beat(redis_server, redis_client, tmp_path):
 
 
 def test_the_other_beat_ticks_on_after_a_kill(start_beat, redis_client):
-    """The lock of a dead beat expires after a few seconds, not after redbeat's default of
-    minutes.
-    """
+    """The lock of a dead beat expires after seconds, not after redbeat's default of minutes."""
     assert beat_settings(Settings())["redbeat_lock_timeout"] <= 10
     first = start_beat("first")
     wait_until(lambda: redis_client.llen(SYSTEM_QUEUE), 30, "the first one ticks")

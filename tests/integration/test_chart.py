@@ -154,9 +154,7 @@ def test_a_cluster_that_knows_no_admission_policies_gets_none(chart):
 
 
 def test_every_controller_brings_its_rights_and_is_chosen(chart):
-    """CSI_FLEET_CONTROLLERS of watcher, worker and beat is set, and each component's roles
-    exist.
-    """
+    """CSI_FLEET_CONTROLLERS is set for watcher, worker and beat, and all roles exist."""
     ours = rendered(chart, controllers=CONTROLLERS)
     for name in ("watcher", "worker", "beat"):
         (container,) = containers(ours["Deployment", name])
@@ -210,9 +208,7 @@ def test_each_component_has_its_own_password_only(chart):
 
 
 def test_a_driver_gets_what_the_overlay_gives_it(chart):
-    """The driver's namespace has permissions, Redis user and CA, so the user copies nothing by
-    hand.
-    """
+    """Its namespace has permissions, Redis user and CA, so the user copies nothing by hand."""
     features = yaml.safe_load((K8S / "chart/values.yaml").read_text())["features"]
     values = {"mode": "sidecar", "features": [*features, "leader-election"]}
     drivers = [beside("csi.example.org"), beside("other.example.org", secret="second")]

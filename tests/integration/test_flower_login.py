@@ -1,6 +1,4 @@
-"""Flower over HTTPS and with the login of an identity provider; csi-fleet only passes the
-options.
-"""
+"""Flower over HTTPS and with an identity provider's login; csi-fleet only passes the options."""
 
 from __future__ import annotations
 

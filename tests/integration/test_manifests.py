@@ -1,6 +1,4 @@
-"""The rendered objects of k8s/ pass a real API server's schema and Pod Security, and are
-consistent.
-"""
+"""The objects of k8s/ pass a real API server's schema and Pod Security, and are consistent."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ def restricted(api):
 
 @pytest.mark.parametrize("path", BUILDS, ids=lambda path: path.name)
 def test_kubectl_renders_the_same(path):
-    """The tests' own renderer replaces kubectl. If kubectl is available, both must agree in every
-    field.
-    """
+    """The tests use their own renderer. If kubectl is available, it must agree in every field."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("no kubectl")
@@ -156,8 +152,8 @@ def pods_refused(api, namespace, item, *, without):
 
 @ALL
 def test_every_container_is_confined(objects):
-    """Containers have a read-only root, no capabilities, memory limits and probes, and tokens if
-    needed.
+    """Containers have a read-only root, no capabilities, memory limits, probes and no needless
+    token.
     """
     for item in workloads(objects):
         spec = pod_spec(item)
@@ -236,9 +232,7 @@ def test_what_pods_mount_exists_or_is_made_by_the_secrets_script(objects):
 
 
 def test_a_new_certificate_of_redis_is_of_the_same_authority(tmp_path):
-    """The rotation of docs/upgrade.md needs no change of clients, and repeating it changes
-    nothing.
-    """
+    """The rotation of docs/upgrade.md needs no change of clients; repeating it changes nothing."""
     script = ["sh", K8S / "make-secrets.sh", tmp_path]
     subprocess.run(script, check=True)
     first = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
@@ -288,9 +282,7 @@ def test_redis_keeps_nothing_on_a_provisioned_volume():
 
 @pytest.mark.parametrize("overlay", ["prod-central", "prod-sidecar"])
 def test_an_external_redis_takes_the_place_of_ours(api, restricted, overlay, tmp_path):
-    """No object of the shipped Redis remains, all pods use the external Redis, and kubectl
-    agrees.
-    """
+    """Nothing of the shipped Redis remains, all pods use the external one, and kubectl agrees."""
     external = K8S / "components" / "external-redis"
     objects = accumulate(external, render(K8S / "overlays" / overlay))
     left = [

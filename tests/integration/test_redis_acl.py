@@ -1,6 +1,4 @@
-"""Redis as shipped, with TLS and one user per component: the permissions suffice and are
-minimal.
-"""
+"""Redis as shipped, with TLS and a user per component: the permissions suffice and are minimal."""
 
 from __future__ import annotations
 
@@ -125,9 +123,7 @@ def test_who_may_add_a_tick_reaches_no_other_list(server, parts, task):
 
 
 def test_beat_keeps_and_gives_back_its_lock(server):
-    """Beat extends its lock first a minute after its start; a missing permission would end it
-    then.
-    """
+    """Beat first extends its lock after a minute, when a missing permission would end it."""
     with server.client("beat") as client:
         client.set("redbeat::lock", "token")
         assert beat.extend(["redbeat::lock"], ["token", 60_000], client) == 1

@@ -136,7 +136,7 @@ def records_of(client, driver):
 
 @pytest.fixture
 def neighbour(server, store):
-    """A driver with a record of each type, of which one key is leased by process `p`."""
+    """Make a driver with a record of each type; process `p` has the lease of one of its keys."""
     with server.client("tester") as client:
         for one in RECORDS:
             after = f"|{VICTIM.record_name}" if one.name == "saved" else ""
@@ -225,9 +225,7 @@ def test_sec6_the_operator_cannot_give_itself_more(server):
 
 
 def test_records_outlive_a_restart(server, store):
-    """This includes writes by functions and transactions, although nobody can log in as
-    `default`.
-    """
+    """This includes writes by functions and transactions; nobody can log in as `default`."""
     store.created("pvc-u1", INTENT, EVIL)
     server.stop()
     server.serve()

@@ -179,9 +179,7 @@ def test_flower_stores_nothing(tester):
 
 
 def commands(tester):
-    """Return the commands of the classes admin, dangerous and scripting, with their minimum of
-    arguments.
-    """
+    """Return all commands that administrate, endanger or run code, with their minimal arity."""
     names = set()
     for category in ("admin", "dangerous", "scripting"):
         names |= {one if isinstance(one, str) else one.decode() for one in tester.acl_cat(category)}

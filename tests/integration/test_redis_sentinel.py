@@ -1,6 +1,4 @@
-"""k8s/components/redis-sentinel: its scripts run as real processes, and its manifests are
-checked.
-"""
+"""k8s/components/redis-sentinel: its scripts run as real processes, its manifests agree."""
 
 from __future__ import annotations
 

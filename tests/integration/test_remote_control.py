@@ -97,7 +97,7 @@ def test_flower_writes_no_key_through_a_worker(server, flower):
 
 @pytest.mark.parametrize("user", ["broker", DRIVER_BROKER, "publisher", "beat", "flower"])
 def test_celerys_connections_reach_no_key_of_csi_fleet(server, user):
-    """Whatever a worker is talked into, Redis refuses it."""
+    """Redis refuses such access, whatever a message makes a worker do."""
     with server.client(user) as client, server.client("tester") as all_keys:
         for entry in NAMES.values():
             name = f"{entry.full}x" if entry.is_family else entry.full

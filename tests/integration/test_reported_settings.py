@@ -22,9 +22,7 @@ URLS = (
 @pytest.mark.parametrize("url", URLS)
 @pytest.mark.parametrize("command", ["worker", "watcher", "flower"])
 def test_no_setting_that_is_reported_holds_a_credential(command: str, url: str) -> None:
-    """Flower's Config tab, `GET /api/workers` and `inspect().conf()` return exactly these
-    settings.
-    """
+    """Flower's Config tab, `GET /api/workers` and `inspect().conf()` return these settings."""
     environ = {"CSI_FLEET_REDIS_PASSWORD": PASSWORD, "CSI_FLEET_REDIS_USERNAME": "worker"}
     app = make_app(parse(command, [f"--redis-url={url}"], environ))
 

@@ -118,9 +118,7 @@ def connections(server):
 
 
 def test_a_password_changes_while_redis_takes_both(server):
-    """The file has one line for each password: Redis accepts both, and clients use the first
-    one.
-    """
+    """The file has a line for each password: Redis accepts both, clients use the first one."""
     file, old = server.secrets / "worker", server.password("worker")
     with Load(settings_of(server)) as load, server.client("tester") as admin:
         load.goes_on("the start")
@@ -136,9 +134,7 @@ def test_a_password_changes_while_redis_takes_both(server):
 
 
 def test_redis_starts_anew_with_another_password_and_authority(server):
-    """Nothing notifies the clients: the next connection reads both files again. The signing key
-    stays.
-    """
+    """Without a notice, the next connection reads both files again. The signing key stays."""
     with Load(settings_of(server)) as load:
         load.goes_on("the start")
         for name in ("worker", "ca.crt", "ca.key", "tls.crt", "tls.key"):

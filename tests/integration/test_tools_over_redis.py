@@ -40,9 +40,7 @@ HELD = migrate.Holders({"csi-provisioner": "ns/pod"}, {})
 
 
 class World:
-    """A cluster with a claim of the first driver, and the Redis of a system that serves two
-    drivers.
-    """
+    """A cluster with a claim of the first driver, and the Redis of a system with two drivers."""
 
     def __init__(self, client, url):
         self.driver, self.api = DRIVERS[0], cluster(DRIVERS[0])
@@ -206,8 +204,8 @@ def test_status_shows_all_drivers_and_adds_up(world, capsys):
 
 
 def test_status_tells_no_limit_from_a_limit_of_none(world, capsys):
-    """No worker declared a limit for changes of a driver that cannot resize: this is not a limit of
-    0.
+    """No worker declares a limit for changes of a driver that cannot resize; this is no limit
+    of 0.
     """
     world.wait_for_room(world.key())
     world.queue.add([world.key("changes")])

@@ -50,9 +50,7 @@ def serve(redis_client):
 
 @pytest.fixture
 def looks(redis_client, queue):
-    """Return a function that makes a worker which reports waits; by default it reports every
-    wait.
-    """
+    """Return a function that makes a worker; by default the worker reports every wait."""
 
     def make(lasting_seconds=0.0):
         return Lasting(

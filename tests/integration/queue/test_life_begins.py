@@ -99,9 +99,7 @@ def test_fences_of_a_new_life_are_above_all_earlier_ones(bench, scripts, stored,
 
 @pytest.mark.parametrize("damage", ["lost", "no number", "a list", "none"])
 def test_fences_grow_though_their_counter_is_damaged(bench, start_queue, damage):
-    """If somebody damages the counter by hand, the time replaces it and counting continues from
-    there.
-    """
+    """If the counter is damaged by hand, the time replaces it, and counting continues from it."""
     queue = start_queue()
     queue.add([claim(name) for name in "abc"])
     before = bench.run_next(queue).fence
@@ -127,9 +125,7 @@ def regain(scripts, key, fence, *records, token="token", locks="x:pv", process="
 @pytest.mark.parametrize(("fence", "is_ours"), [(8, True), (7, False), (6, False)])
 @pytest.mark.parametrize("other", ["a", "b"])
 def test_the_higher_fence_has_the_key_and_its_locks(bench, scripts, fence, is_ours, other):
-    """This applies to another owner of the key, and to another key with its lock. Equal is not
-    newer.
-    """
+    """The other owner has this key, or another key with its lock. Equal is not newer."""
     regain(scripts, claim(other), 7, token="theirs", process="q")
     lost = regain(scripts, claim("a"), fence, ("intents", "pv", "seal:ns:r"), token="ours")
     loser, winner = ("theirs", "ours") if is_ours else ("ours", "theirs")

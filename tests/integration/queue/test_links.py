@@ -197,9 +197,7 @@ def at(address, *, open_seconds=0, longest=20):
 
 
 def grown_up(world):
-    """Let the epoch get older than a report and the longest call, so Redis knows all replicas in
-    use.
-    """
+    """Let the epoch get older than a report and the longest call: Redis then knows all replicas."""
     world.later(20 + 15)
 
 
@@ -256,9 +254,7 @@ def test_the_same_replica_is_called_again_at_once(world):
 
 
 def test_calls_of_a_silent_worker_are_waited_for_from_the_end_of_its_word(world):
-    """Its last call can begin just before its report expires, and can take the longest call
-    time.
-    """
+    """Its last call can begin just before its report expires, and last for the longest time."""
     grown_up(world)
     back(world, world.one, at("a"))
     world.later(14)

@@ -89,9 +89,7 @@ class Fleet:
 
 
 def test_cor1_promotion_of_a_replica_that_lags_is_a_new_life(pair):
-    """The acknowledged add is found again, and the owner remains the only one and keeps its
-    intent.
-    """
+    """The acknowledged add is found again. The owner stays the only one and keeps its intent."""
     master, replica = pair
     fleet = Fleet(master)
     owner, other = fleet.process(), fleet.process()
@@ -152,9 +150,7 @@ def test_cor1_an_end_before_anybody_noticed_the_promotion_keeps_the_intent(pair,
 
 
 def test_cor1_older_owner_in_a_promoted_replica_gives_way(pair):
-    """The lagging replica still has the previous owner. The higher fencing number is the newer
-    owner.
-    """
+    """The lagging replica still has the earlier owner, but the higher fencing number wins."""
     master, replica = pair
     fleet = Fleet(master)
     older, newer = fleet.process(), fleet.process()
@@ -262,9 +258,7 @@ def test_cor11_a_machine_too_slow_for_its_sweeps_still_finds_its_dead(bench, sta
 
 
 def test_cor1_lease_that_a_newer_owner_keeps_out_of_a_new_life_ends_as_lost(bench, start_queue):
-    """The owner learns of the loss: its records must be put back, because no other process has
-    them.
-    """
+    """The owner must put its records back, because no other process has them."""
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
     old, new = bench.hand_over(one, two, "pvc-a")
@@ -296,9 +290,7 @@ def test_cor1_lease_that_was_lost_before_a_wipe_ends_as_lost(bench, start_queue)
 
 
 def test_cor1_replica_that_lags_gets_back_the_lock_that_was_taken_last(bench, start_queue):
-    """The replica has the lease's earlier state. No other process may take locks it gained
-    since.
-    """
+    """The replica has an earlier lease. No other process may take the locks added since."""
     one, two = start_queue(), start_queue()
     one.add([claim("a"), claim("b")])
     held = take(one, claim("a"), "pvc-a")

@@ -60,9 +60,7 @@ def test_all_locks_of_a_take_or_none(bench, queue):
 
 
 def test_a_key_that_was_woken_waits_for_what_it_found_busy_next(bench, queue):
-    """If it also waited for the first lock, it would check again each time that lock is
-    released.
-    """
+    """If the key also waited for the first lock, each release of that lock would wake it."""
     first, second = start(bench, queue, "a", PV), start(bench, queue, "c", HANDLE)
     assert start(bench, queue, "b", PV) is None
     queue.done(first)
@@ -140,9 +138,7 @@ def test_a_chain_of_waiters_goes_on_when_the_process_at_its_end_dies(bench, star
 
 
 def test_a_waiter_that_asked_inside_its_pass_keeps_nobody_out(bench, queue):
-    """An expansion that cannot run during a publication asks for the lock after reading the
-    volume.
-    """
+    """Such an expansion asks for the lock after it has read the volume."""
     publish = start(bench, queue, "publish to a", SHARED)
     expansion = start(bench, queue, "expansion")
     assert queue.acquire(expansion, PV) == PV
@@ -366,9 +362,7 @@ def test_large_mark_is_refused_and_a_broken_one_set_aside(bench, queue, caplog):
 
 
 def test_work_without_a_driver_has_limits_and_a_queue_of_its_own(bench, queue):
-    """Keys of snapshot-controller have lane `<kind>|`, which is announced in
-    `drv.system-<kind>`.
-    """
+    """Keys of snapshot-controller have lane `<kind>|`, announced in `drv.system-<kind>`."""
     keys = [Key("snapshots", "", f"ns/{i}", str(i)) for i in range(3)]
     queue.add(keys)
     assert take_all(queue, "", "snapshots") == []

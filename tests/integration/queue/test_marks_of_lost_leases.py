@@ -1,6 +1,4 @@
-"""A frozen process resumes: the mark it wrote before its call is kept, whoever removed it
-meanwhile.
-"""
+"""A frozen process resumes: the mark from before its call is kept, whoever removed it."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ def kept(bench):
 
 @pytest.fixture
 def frozen(bench, start_queue):
-    """Return a function that writes marks as the first process and then moves its lease to a
-    fellow.
-    """
+    """Return a function that writes marks as the first process and gives its lease to a fellow."""
 
     def freeze(*marks):
         one, two = start_queue(), start_queue()

@@ -63,9 +63,7 @@ class World:
         return self.tool.mirror(self.api.say(pauses))
 
     def lose_everything(self):
-        """Empty Redis, as FLUSHALL or a restart on an emptyDir does, and do what the worker does
-        then.
-        """
+        """Empty Redis, as FLUSHALL or a restart on an emptyDir does; then act as the worker."""
         self.client.flushall()
         self.queue.heartbeat()
         self.client.delete(NAMES["quiet"].full)  # the quiet period of the new epoch is over
@@ -135,9 +133,7 @@ def test_the_version_is_forgotten_after_a_minute(world):
 
 
 def test_redis_that_lost_the_last_word_gets_it_with_the_next_look(world):
-    """A promoted replica may lack the last change: the watcher mirrors the pauses every few
-    seconds.
-    """
+    """A promoted replica may lack the last change: the watcher mirrors pauses every few seconds."""
     world.say(FIRMWARE)
     world.client.delete(NAMES["pauses"].full)
     world.pauses.mirror(world.api.state())

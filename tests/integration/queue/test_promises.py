@@ -82,9 +82,7 @@ def test_a_lease_whose_answer_took_too_long_is_not_used(bench, took, is_ours):
 
 @pytest.mark.parametrize(("seconds", "is_said"), [(599.0, False), (600.0, False), (600.5, True)])
 def test_limits_are_declared_again_every_ten_minutes(bench, seconds, is_said):
-    """Redis drops limits that no process declares. No process died, so no in-flight call is
-    lost.
-    """
+    """Redis drops limits without a declaration. No process died, so no in-flight call is lost."""
     queue = bench.process()
     queue.set_limits(LANE, 3, hold_seconds=2)
     sent = Sent(queue)
@@ -165,9 +163,7 @@ def test_locks_that_a_pass_takes_stand_once_whatever_it_asks_for(bench, start_qu
 
 
 def test_a_lock_that_is_shared_is_taken_shared(bench, start_queue):
-    """Others share the volume's lock while they cut snapshots. A lock that is exclusive stays
-    exclusive.
-    """
+    """Other passes share it while they cut snapshots. An exclusive lock stays exclusive."""
     queue = start_queue()
     queue.add([KEY, OTHER])
     one, two = bench.run_next(queue, "pv-a"), bench.run_next(queue, "pv-b")

@@ -28,9 +28,7 @@ def keys_of_volume(volume):
 
 
 class Cut:
-    """Loses the reply of one script after Redis ran it, or the request, as a cut connection
-    does.
-    """
+    """Cuts the connection at one script: its reply is lost, or the script does not run."""
 
     def __init__(self, queue, script: str, *, arrives: bool) -> None:
         self._inner, self._script, self._arrives = queue.scripts.run, script, arrives

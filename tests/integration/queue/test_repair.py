@@ -100,9 +100,7 @@ def test_any_other_error_repairs_nothing(filled, monkeypatch, error):
 
 
 def test_a_redis_that_takes_neither_says_what_to_load(redis_client, monkeypatch):
-    """Redis' container loads the functions shortly after its start, so scripts try the functions
-    again.
-    """
+    """Redis' container loads the functions shortly afterwards, so scripts try them again."""
     redis_client.function_flush()
     scripts, allowed = Scripts(redis_client), []
 
@@ -139,9 +137,7 @@ def test_work_ends_where_redis_itself_refuses_all_that_grows(redis_client, bench
 
 
 def test_commands_one_after_the_other_use_one_connection(redis_server):
-    """This also holds after an error: a worker must not open one more connection for each
-    command.
-    """
+    """This also holds after an error: a worker must not open a connection for each command."""
     with connect(redis_server.unix_url) as client:
         for _ in range(3):
             assert client.ping()

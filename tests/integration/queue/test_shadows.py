@@ -101,9 +101,7 @@ def test_a_difference_is_told_after_the_sidecar_had_time(world):
 
 
 def test_a_later_prediction_keeps_the_earlier_base(world):
-    """The sidecar's first write causes a new prediction: earlier parts still have to be
-    compared.
-    """
+    """The sidecar's first write causes a new prediction, but earlier parts are still compared."""
     marked = {**world.va, "metadata": {**world.va["metadata"], "finalizers": ["ours"]}}
     world.predict(VA, world.va, {**marked, "status": {"attached": True}})
     theirs = world.api.change(paths.ATTACHMENTS, "va", {"metadata": {"finalizers": ["theirs"]}})
@@ -178,9 +176,7 @@ def volume(**changes):
 
 
 def test_volume_that_lived_between_two_looks_is_judged(world):
-    """Its deletion is the next prediction, and the base of that prediction is the created
-    volume.
-    """
+    """Its deletion is the next prediction, whose base is the created volume."""
     world.predict(PV, None, volume())
     live = world.api.add(paths.VOLUMES, volume(mountOptions=["ro"]))
     world.predict(PV, live, None)

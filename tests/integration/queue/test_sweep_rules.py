@@ -115,9 +115,7 @@ def test_what_waits_for_a_node_goes_with_its_limits(bench, start_queue, driver, 
 
 @pytest.mark.parametrize("way", ["added", "due"])
 def test_what_comes_late_for_a_node_that_went_goes_too(bench, start_queue, way):
-    """An event or the end of a back-off can add a key after that; the key is removed an hour
-    later.
-    """
+    """An event or the end of a back-off adds a key after that; an hour later it is removed."""
     queue, key = start_queue(), claim_key("d@gone", "ns", "pvc", "uid")
     lane, declared = "claims|d@gone", NAMES["declared"].full
     queue.set_limits(lane, 1)
@@ -315,9 +313,7 @@ def test_an_unreadable_lease_is_set_aside_for_a_week(bench, start_queue):
 
 
 def test_who_died_at_a_call_of_its_own_is_remembered_until_that_ends(bench, start_queue):
-    """The driver takes one call at a time. The next declaration removes the calls that have
-    ended.
-    """
+    """The driver takes one call at a time. The next declaration removes calls that have ended."""
     queue = start_queue(concurrency=1)
     queue.set_limits(LANE, 1, hold_seconds=600)
     queue.add([claim("a")])
@@ -333,9 +329,7 @@ def test_who_died_at_a_call_of_its_own_is_remembered_until_that_ends(bench, star
 
 
 def test_a_hold_that_is_switched_off_forgets_nobody(bench, start_queue):
-    """A process that died before may still have a call, whatever happens to processes that die
-    later.
-    """
+    """A process that died before may still have a call, whatever happens to later ones."""
     first, second = start_queue(concurrency=2), start_queue(concurrency=2)
     first.add([claim("a"), claim("b")])
     bench.run_next(first)

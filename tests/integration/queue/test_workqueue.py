@@ -145,9 +145,7 @@ def test_c149_after_a_hand_over_only_the_newer_fence_may_write(bench, start_queu
 
 
 def test_stopped_process_notices_the_loss_before_it_writes(bench, start_queue):
-    """SIGSTOP: no heartbeat ran and no error occurred, but the process' own clock forbids the
-    write.
-    """
+    """SIGSTOP: no heartbeat ran and nothing failed, but the process' clock forbids the write."""
     queue = start_queue()
     queue.add([claim("a")])
     lease = bench.run_next(queue)
@@ -422,9 +420,7 @@ def test_one_sweep_per_period_over_all_processes(bench, start_queue):
 
 
 def test_a_retry_starts_when_it_is_due_not_with_the_next_sweep(bench, start_queue):
-    """Leases and lost messages are checked once per period, but due keys do not wait for that
-    check.
-    """
+    """Leases and lost messages are checked once per period; due keys do not wait for that."""
     queue = start_queue()
     assert queue.pump(period_seconds=30) == 30
     queue.add([claim("a")], delay_seconds=1)

@@ -21,9 +21,7 @@ def claim(name: str) -> Key:
 
 
 def test_wiped_redis_gets_leases_and_limits_back(bench, start_queue):
-    """No operator step is needed: the owner continues, and no other process begins its key
-    again.
-    """
+    """No operator step is needed: the owner continues, and no other process begins its key."""
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
     old, old_epoch = take(queue, claim("a"), "pvc-a"), queue.epoch
@@ -63,9 +61,7 @@ def test_take_in_a_new_life_wakes_the_heartbeat(bench):
 
 
 def test_lease_whose_deadline_was_deleted_ends_all_the_same(bench, start_queue):
-    """The deadline and the lane's entry were deleted by hand: the key of a dead process runs
-    again.
-    """
+    """The deadline and the lane's entry were deleted by hand; a dead process' key runs again."""
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
     bench.run_next(one)
@@ -118,9 +114,7 @@ def test_wrong_typed_key_is_set_aside_and_the_queue_goes_on(bench, start_queue, 
 
 
 def test_a_wrong_typed_celery_list_stops_no_other_driver(bench, start_queue, caplog):
-    """Each driver's worker is allowed to write to all these lists, and scripts read their
-    lengths.
-    """
+    """Each driver's worker can write to all these lists, and scripts read their lengths."""
     queue = start_queue()
     queue.set_limits("claims|e", 1)
     bench.client.set(celery_queue("d"), "somebody's")

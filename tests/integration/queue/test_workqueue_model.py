@@ -1,6 +1,4 @@
-"""The real scripts against a model: random steps, deaths, repetitions, data losses and clock
-jumps.
-"""
+"""The real scripts against a model: random steps, deaths, repetitions, losses and clock jumps."""
 
 # ruff: noqa: FBT003 - rules are called with their arguments in place
 
@@ -46,9 +44,7 @@ def written_mark(lease: Lease) -> str:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Each rule applies one action to Redis and to the model; then both must have the same
-    state.
-    """
+    """Each rule applies one action to Redis and to the model, which must then be equal."""
 
     client: redis.Redis
 
@@ -394,9 +390,7 @@ class QueueMachine(RuleBasedStateMachine):
         return result
 
     def _is_announced(self) -> None:
-        """Assert that work that can be taken is announced, unless the next sweep must announce
-        it.
-        """
+        """Assert that work that can be taken is announced, unless the next sweep will do it."""
         if self.model.may_idle or not self.is_swept:
             return
         for lane in LANES:

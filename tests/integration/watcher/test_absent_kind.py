@@ -1,6 +1,4 @@
-"""Some CRDs are missing or too old: the rest works, and their controllers start when they
-appear.
-"""
+"""If CRDs are missing or too old, the rest works, and they are watched when they appear."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The catalog is fresh or reports nothing, with watchers, Redis and an API server with a
-history.
-"""
+"""The catalog is fresh or incomplete, never stale, also after etcd was restored."""
 
 from __future__ import annotations
 
@@ -116,9 +114,7 @@ class Scene:
         self.api.put(CLASSES, name, provisioner=DRIVER, parameters=parameters)
 
     def attachment(self, volume):
-        """Return what DeleteVolume's check reads, or "unknown" while the catalog is not
-        complete.
-        """
+        """Return what DeleteVolume's check reads: "unknown" while the catalog is not complete."""
         try:
             return CatalogReader(self.redis).attachment(volume)
         except CatalogIncomplete:
@@ -202,9 +198,7 @@ def _now_ms(redis_client):
 
 
 def future(scene):
-    """Fill a cluster and return the watcher and a backup; the cluster has changed since the
-    backup.
-    """
+    """Fill a cluster, make a backup and change the cluster. Return the watcher and the backup."""
     scene.storage_class("gold", tier="old")
     scene.storage_class("lead", tier="same")
     scene.attach("va-1", "pv-1")
@@ -281,9 +275,7 @@ def test_a_second_restore_before_the_first_is_noticed(scene):
 
 @pytest.mark.parametrize("plural", ["volumeattachments", "storageclasses"])
 def test_a_restore_while_a_list_runs(scene, plural):
-    """A starting watcher lists one kind from the restored etcd and the others from the former
-    one.
-    """
+    """A starting watcher lists one kind from the restored etcd, the others from the former one."""
     _, backup = future(scene)
     scene.api.held[plural].clear()
     scene.start(is_synced=False)
@@ -300,9 +292,7 @@ def test_a_restore_while_a_list_runs(scene, plural):
 
 
 def test_a_restore_and_an_empty_redis_at_once(scene):
-    """The whole site is restored: etcd goes back, Redis loses its data, and the watchers keep
-    running.
-    """
+    """The whole site is restored: etcd is set back, Redis loses its data, the watchers live."""
     scene.start()
     _, backup = future(scene)
     scene.api.restore(backup)

@@ -31,9 +31,7 @@ def wait_for(scene, storage_class):
 
 
 def test_cor4_an_unreadable_entry_stops_no_kind_for_ever(scene, cluster):
-    """The reader moves the entry to the quarantine and no longer trusts the kind until the next
-    list.
-    """
+    """The reader moves the entry to the quarantine and no longer trusts the kind until a list."""
     scene.start_watcher()
     storage_class = cluster.storage_class("fast")
     wait_for(scene, storage_class)

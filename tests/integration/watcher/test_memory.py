@@ -110,9 +110,7 @@ def relist(watcher, api, times: int) -> int:
 
 
 def test_memory_is_unchanged_over_repeated_relists(watcher, api):
-    """Lists after status 410 and lost connections repeat for months, so one kept text each would
-    show.
-    """
+    """Lists after status 410 repeat for months, so one text kept per list would add up."""
     tracemalloc.start()
     try:
         before = relist(watcher, api, 5)

@@ -27,9 +27,7 @@ NOWHERE_API, NOWHERE_REDIS = "http://127.0.0.1:9", "redis://127.0.0.1:9/0"
 def test_sigterm_ends_it_quickly_and_cleanly(
     kubeconfig, own_redis, tmp_path, api_is_up, redis_is_up
 ):
-    """During outages the process logs no traceback and keeps running; SIGTERM ends it with code
-    0.
-    """
+    """The process survives outages without a traceback, and SIGTERM ends it with code 0."""
     command = [sys.executable, "-m", "watcher"]
     command += [f"--kubeconfig={kubeconfig}"] if api_is_up else [f"--master={NOWHERE_API}"]
     command += [f"--redis-url={own_redis.url if redis_is_up else NOWHERE_REDIS}"]

@@ -19,7 +19,7 @@ ABSENT = "absent"
 
 @pytest.fixture
 def gate():
-    """Closed: what the lagging watcher has to say waits, for example for its CPU."""
+    """While the gate is closed, the lagging watcher's keys wait, as if for CPU time."""
     gate = threading.Event()
     gate.set()
     yield gate
