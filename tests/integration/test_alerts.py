@@ -67,9 +67,7 @@ def healthy():
 
 
 def changed(name, value, *, only=""):
-    """Return the healthy series with this value for all series `name` whose labels contain
-    `only`.
-    """
+    """Return the healthy series, with this value for all of `name` whose labels contain `only`."""
     series = healthy()
     places = [one for one in series if one.startswith(name + "{") and only in one]
     assert places, name

@@ -36,9 +36,7 @@ class Ok(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """Make the authorities `plain`, `bare` (as in EKS) and `other`, and two servers'
-    certificates.
-    """
+    """Make the authorities `plain`, `bare` (as in EKS), `other`, and two servers' certificates."""
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("plain", "other"):
         make_ca(folder, name)
@@ -55,9 +53,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture(params=["plain", "bare"])
 def server(request, certificates):
-    """Run a TLS server with this authority's certificate; return the authority's name and the
-    port.
-    """
+    """Run a TLS server with this authority's certificate; return the authority and the port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     name = request.param
     context.load_cert_chain(

@@ -152,9 +152,7 @@ def pods_refused(api, namespace, item, *, without):
 
 @ALL
 def test_every_container_is_confined(objects):
-    """Containers have a read-only root, no capabilities, memory limits, probes and no needless
-    token.
-    """
+    """Containers have a read-only root, no capabilities, memory limits, probes and few tokens."""
     for item in workloads(objects):
         spec = pod_spec(item)
         for container in containers(item):

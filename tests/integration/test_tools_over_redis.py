@@ -204,9 +204,7 @@ def test_status_shows_all_drivers_and_adds_up(world, capsys):
 
 
 def test_status_tells_no_limit_from_a_limit_of_none(world, capsys):
-    """No worker declares a limit for changes of a driver that cannot resize; this is no limit
-    of 0.
-    """
+    """No worker declares a limit for changes if the driver cannot resize; that is no limit of 0."""
     world.wait_for_room(world.key())
     world.queue.add([world.key("changes")])
     status_command.run(world.tools(Command.STATUS, output="json"))
