@@ -45,8 +45,9 @@ class LeadingAttacher(PeerAttacher):
 
 
 class WaitingAttacher(LeadingAttacher):
-    """A replica that waits for the Lease. It gets another host name, because both would have one
-    identity.
+    """A replica that waits for the Lease.
+
+    It gets another host name, because otherwise both replicas would have the same identity.
     """
 
     prefix = ("unshare", "--uts", "sh", "-c", 'hostname second && exec "$@"', "sh")

@@ -172,9 +172,7 @@ class SnapshotDriver(LightDriver):
 
 
 class WholeDriver(SnapshotDriver, AttachingDriver, ExpandingDriver):
-    """Has all capabilities. Each call uses `work` seconds of CPU, as a driver that runs programs
-    does.
-    """
+    """Has all capabilities; each call costs `work` seconds of CPU, as if it ran programs."""
 
     async def _misbehave(self, context: Any) -> None:
         until = time.thread_time() + self.mode.get("work", 0)

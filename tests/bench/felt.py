@@ -1,6 +1,4 @@
-"""One table of the figures that a user notices: csi-fleet, another commit of it, and the Go
-sidecars.
-"""
+"""One table of the figures that users notice, for csi-fleet, another commit and the Go sidecars."""
 
 from __future__ import annotations
 

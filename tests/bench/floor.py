@@ -178,9 +178,7 @@ class Floor:
 def burst(
     api: KubeApi, kubeconfig: Path, system: System, drivers: BenchDrivers, *, is_busy: bool
 ) -> None:
-    """Measure claims until each has its PV, with idle or busy cores; csi-fleet deletes them
-    afterwards.
-    """
+    """Measure claims until each has its PV, then delete them with csi-fleet."""
     with Load(api, f"b{uuid.uuid4().hex[:7]}", drivers.names) as load:
         with system, busy_cores() if is_busy else nullcontext():
             load.run(len(drivers.names), timeout_seconds=60)

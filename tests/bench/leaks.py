@@ -82,8 +82,9 @@ def options(description: str, peer: str) -> argparse.ArgumentParser:
 def print_table(
     heading: str, titles: Iterable[str], names: list[str], play: Callable[..., str]
 ) -> None:
-    """Print one row per story; `play(title, name, plane, folder)` returns what the named system
-    left.
+    """Print one row per story.
+
+    `play(title, name, plane, folder)` returns what the named system left behind.
     """
     print(f"| {heading} |", " | ".join(names), "|")
     print("|---|" + "---|" * len(names))

@@ -130,8 +130,9 @@ class Load:
         return [f"{self.name}-node-{number}" for number in range(NODES)]
 
     def run(self, count: int, *, per_second: float = 0.0, timeout_seconds: float = 180) -> Times:
-        """Create claims at once or at a steady rate, and return their times when all are Bound or
-        at the timeout.
+        """Create claims at once or at a steady rate; return their times.
+
+        It returns when all claims are Bound, or at the timeout.
         """
         self.times = Times()
         todo: queue.SimpleQueue[int | None] = queue.SimpleQueue()

@@ -48,8 +48,8 @@ class Plan:
     drivers: tuple[int, ...] = ()
 
     def counts(self, *usual: int) -> tuple[int, ...]:
-        """Return the numbers of drivers: those of DRIVERS, else the section's, of which a quick run
-        has two.
+        """Return the numbers of drivers: DRIVERS, or the section's, of which a quick run has
+        two.
         """
         return self.drivers or (usual[:2] if self.is_quick else usual)
 
@@ -248,8 +248,9 @@ def resizing(plan: Plan) -> None:
 
 
 def snapshots(plan: Plan) -> None:
-    """Measure 80 snapshots and their deletion; PEER_SNAPSHOTTER= and PEER_SNAPSHOT_CONTROLLER= add
-    Go.
+    """Measure 80 snapshots in a burst, then their deletion.
+
+    PEER_SNAPSHOTTER= and PEER_SNAPSHOT_CONTROLLER= add the Go programs.
     """
     for record in snapshotting.measured(plan.api, plan.kubeconfig, 20 if plan.is_quick else 80):
         plan.add("snapshots", record)
@@ -273,8 +274,9 @@ def saturated(plan: Plan) -> None:
 
 
 def several_systems(plan: Plan) -> None:
-    """Measure one and two systems with fake API servers, and write docs/scale.md. It takes 4 to 5
-    minutes.
+    """Measure one and two systems with fake API servers; also write docs/scale.md.
+
+    This takes 4 to 5 minutes.
     """
     size = (600, 10.0) if plan.is_quick else (several.CLAIMS, several.STEADY_SECONDS)
     found = []
@@ -349,8 +351,9 @@ def neighbours(plan: Plan) -> None:
 
 
 def at_rest(plan: Plan) -> None:
-    """Measure the PSS of idle systems with all controllers, in each mode; PEER_FIVE= adds Go
-    sidecars.
+    """Measure the PSS of idle systems with all controllers, in each mode.
+
+    PEER_FIVE=folder adds the Go sidecars.
     """
     peer = given_peer("PEER_FIVE")
     for count in plan.counts(1, 20):

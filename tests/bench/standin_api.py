@@ -1,6 +1,6 @@
 """A fake API server that costs almost nothing, with a fake binder and a feed of claims.
 
-`StandInApi(folder)` runs `python -m tests.bench.standin_api FOLDER` and connects to it over loopback:
+`StandInApi(folder)` runs `python -m tests.bench.standin_api FOLDER` and connects over loopback:
 
     api.feed(own=[...], foreign=[...], count=1000, per_second=500.0)
     api.figures()                   # {"created": 1000, "saved": 998, "p50": 0.02, ...}
@@ -105,8 +105,8 @@ class StandInApi(Running):
         urllib.request.urlopen(request, timeout=30).close()
 
     def figures(self) -> dict[str, Any]:
-        """Return the own claims `created` and `saved`, the seconds from a claim to its PV, and the
-        end.
+        """Return counts of own claims, the seconds from a claim to its PV, and the end of the
+        run.
         """
         with urllib.request.urlopen(f"{self.url}/figures", timeout=30) as answer:
             return dict(json.load(answer))

@@ -263,7 +263,9 @@ def test_a_name_that_is_no_name(
 
 
 def test_health_follows_the_socket(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """NR-031, NRT-019, NRT-020, NRT-021, NRT-025, NRD-002, NRD-003: also ready and registered."""
+    """NR-031, NRT-019, NRT-020, NRT-021, NRT-025, NRD-002, NRD-003: readiness and metrics follow
+    too.
+    """
     port = free_port()
     launch(*arguments(folder, f"--http-endpoint=127.0.0.1:{port}"))
     path = offered(folder)

@@ -109,7 +109,7 @@ def test_deleted_clone_source_is_added(scene, cluster):
 
 
 def test_topology_and_attachments_reach_the_catalog(scene, cluster):
-    """F-034: only if a driver needs them. Attachments are stored by volume (S-007)."""
+    """F-034: only if a driver needs them. A deletion reads attachments by volume (S-007)."""
     scene.start_watcher()
     scene.register(topology=True, controller_capabilities=["PUBLISH_UNPUBLISH_VOLUME"])
     node = f"{cluster.namespace}-n1"

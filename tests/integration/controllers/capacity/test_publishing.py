@@ -504,7 +504,7 @@ def test_cap011_the_switch_sends_a_topology_all_the_same(redis_client):
 
 
 def test_cap080_gauges_tell_goal_current_and_obsolete(world):
-    """CAP-080: the gauges count an obsolete object that stays, for example without permission."""
+    """CAP-080: an obsolete object that stays, perhaps for lack of permission, is counted."""
     world.set_zones("z1", "z2", "z3")
     metrics = world.publishing._metrics = Metrics()
     known = {"fast/zone=z1": {"metadata": {"uid": "a"}}, "fast/zone=z2": {"metadata": {"uid": "b"}}}
