@@ -48,9 +48,7 @@ class Plan:
     drivers: tuple[int, ...] = ()
 
     def counts(self, *usual: int) -> tuple[int, ...]:
-        """Return the numbers of drivers: DRIVERS, or the section's, of which a quick run has
-        two.
-        """
+        """Return the numbers of drivers: DRIVERS, else the section's (two in a quick run)."""
         return self.drivers or (usual[:2] if self.is_quick else usual)
 
     def add(self, section: str, record: Record) -> None:

@@ -105,9 +105,7 @@ class StandInApi(Running):
         urllib.request.urlopen(request, timeout=30).close()
 
     def figures(self) -> dict[str, Any]:
-        """Return counts of own claims, the seconds from a claim to its PV, and the end of the
-        run.
-        """
+        """Return the figures of own claims: counts, seconds from claim to PV, and the end time."""
         with urllib.request.urlopen(f"{self.url}/figures", timeout=30) as answer:
             return dict(json.load(answer))
 

@@ -144,9 +144,7 @@ def test_what_a_person_needs_stays(text):
     "piece", ["key.", "key", "a.", "://", '\\"', "-----BEGIN ", "aA1", "x:", "-key ", 'key="\\']
 )
 def test_a_driver_s_text_is_searched_in_a_moment_however_it_is_made(piece):
-    """The time grows with the length, not its square: tenfold text takes at most 30 times as
-    long.
-    """
+    """The time grows with the length, not its square: 30 times at most for tenfold text."""
     took = []
     for length in (800, 8_000):
         text = piece * (length // len(piece))

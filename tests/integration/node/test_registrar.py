@@ -263,8 +263,8 @@ def test_a_name_that_is_no_name(
 
 
 def test_health_follows_the_socket(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """NR-031, NRT-019, NRT-020, NRT-021, NRT-025, NRD-002, NRD-003: readiness and metrics follow
-    too.
+    """NR-031, NRT-019, NRT-020, NRT-021, NRT-025, NRD-002, NRD-003: 404, 500 or 503 if not
+    ready.
     """
     port = free_port()
     launch(*arguments(folder, f"--http-endpoint=127.0.0.1:{port}"))
