@@ -204,7 +204,10 @@ def test_killed_driver_ends_the_call_at_once_and_is_found_again(
 
 
 def test_restart_without_calls_is_noticed(driver: DirectoryDriver, client: CsiClient) -> None:
-    """P-003: a caller that stores capabilities must know that the driver may have changed."""
+    """P-003: the loss is counted without a call.
+
+    A caller that stores capabilities must know that the driver may have changed.
+    """
     losses = client.connection_losses
     driver.kill()
     driver.start()
@@ -274,7 +277,10 @@ def test_big_request_is_sent(driver: DirectoryDriver, client: CsiClient) -> None
 
 
 def test_d024_long_status_text_keeps_its_code(driver: DirectoryDriver, client: CsiClient) -> None:
-    """With gRPC's own metadata limit the code would be RESOURCE_EXHAUSTED: rescheduling."""
+    """A long status text does not change the status code.
+
+    With gRPC's own metadata limit it would become RESOURCE_EXHAUSTED, which means rescheduling.
+    """
     driver.set_rules({"method": "CreateVolume", "code": "ABORTED", "message": "x" * 40_000})
     with pytest.raises(CsiError) as caught:
         client.create_volume(request("pvc-text"))
@@ -298,7 +304,7 @@ def test_p011_observer_sees_each_call(
 def test_no_secret_in_log_error_or_its_chain(
     driver: DirectoryDriver, client: CsiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P-012: this holds even if the driver repeats the password in its status."""
+    """P-012: no log, error or chained error contains a secret, even if the driver's status does."""
     caplog.set_level(logging.DEBUG, "csi_client")
     driver.set_rules(
         {"method": "CreateVolume", "code": "UNAUTHENTICATED", "message": f"bad {SECRET}!"}
@@ -333,7 +339,10 @@ def test_call_and_answer_are_logged(
 def test_no_secret_comes_back_from_any_other_call(
     driver: DirectoryDriver, client: CsiClient
 ) -> None:
-    """The calls to attach, snapshot and expand volumes use `call`."""
+    """The method `call` removes secrets from status texts too.
+
+    Attaching, snapshots and expansion use it.
+    """
     method = "ControllerExpandVolume"
     driver.set_rules({"method": method, "code": "INTERNAL", "message": f"bad {SECRET}!"})
     asked = csi.ControllerExpandVolumeRequest(volume_id="v", secrets={"password": SECRET})

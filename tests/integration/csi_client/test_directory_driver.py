@@ -152,7 +152,9 @@ def test_failures_are_counted_over_sigkill(driver: DirectoryDriver, client: CsiC
 
 
 def test_overlap_of_awaited_calls_is_recorded(driver: DirectoryDriver, client: CsiClient) -> None:
-    """A create and a delete of one volume overlap, which csi-fleet must prevent."""
+    """The driver records that a create and a delete of one volume overlap. csi-fleet must prevent
+    that.
+    """
     volume_id = client.create_volume(request("a")).volume.volume_id
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 1})
     thread = threading.Thread(target=client.create_volume, args=[request("a")])
@@ -167,7 +169,9 @@ def test_overlap_of_awaited_calls_is_recorded(driver: DirectoryDriver, client: C
 def test_overlap_with_an_abandoned_call_is_no_fault(
     driver: DirectoryDriver, client: CsiClient
 ) -> None:
-    """The driver continues after the client's deadline, so the retry may overlap with it."""
+    """The overlap with a call after its deadline is not reported as a fault, because the driver may
+    continue.
+    """
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 1.0})
     timeout = {"timeout_seconds": 0.2}
     assert status(client.create_volume, request("a"), **timeout) == "DeadlineExceeded"

@@ -56,7 +56,10 @@ def test_a_worker_reaches_the_driver_through_it(client, driver):
 
 
 def test_only_a_certificate_for_clients_by_the_drivers_authority_is_let_in(gateway, opened):
-    """Another driver's gateway has a server certificate of the same authority."""
+    """The gateway accepts only client certificates of its own CA.
+
+    Another driver's gateway has a certificate of that CA, but for servers.
+    """
     folder = gateway.folder
     other = certificates.make_authority("other")
     cases = {
@@ -99,7 +102,10 @@ def served(gateway):
 
 
 def test_a_renewed_certificate_is_taken_up_without_a_restart(gateway, client):
-    """Open connections stay open, and an unreadable certificate changes nothing."""
+    """The gateway reads a new certificate without a restart.
+
+    Open connections stay open, and an unreadable certificate changes nothing.
+    """
     before = served(gateway)
     process = gateway.process
     gateway.renew()
@@ -130,7 +136,9 @@ def test_a_gateway_that_was_killed_is_found_again(gateway, client):
 
 
 def test_a_driver_that_restarts_behind_it_is_a_lost_connection(gateway, client, driver):
-    """Then csi-fleet reads the driver's name and capabilities again."""
+    """The client counts the restart as a loss, so csi-fleet reads the driver's name and
+    capabilities again.
+    """
     driver.stop()
     wait_until(lambda: not client.is_connected or not answers(client), 10, "it is noticed")
     driver.start()

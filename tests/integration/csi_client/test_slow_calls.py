@@ -64,7 +64,10 @@ def test_on_slow_runs_once_while_the_call_runs(driver: DirectoryDriver, client: 
 
 
 def test_the_call_ends_after_its_on_slow(driver: DirectoryDriver, client: CsiClient) -> None:
-    """Both change the record of the attempt, so they must not overlap."""
+    """The call returns after its callback.
+
+    Both change the record of the attempt, so they must not overlap.
+    """
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 0.2})
     order: list[str] = []
 

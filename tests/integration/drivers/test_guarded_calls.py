@@ -75,7 +75,10 @@ def calls(driver):
 def test_a_lease_lost_while_the_call_waited_for_its_turn_sends_nothing(
     driver, client, health, lease
 ):
-    """The lease check before the call is older than the end of the wait."""
+    """No call is sent if the lease is lost while the call waits.
+
+    The check before the call is older than the end of the wait.
+    """
     before = calls(driver)
 
     def lose():
@@ -88,7 +91,7 @@ def test_a_lease_lost_while_the_call_waited_for_its_turn_sends_nothing(
 
 
 def test_a_permit_lost_while_the_call_waited_sends_nothing(driver, client, health, lease):
-    """Meanwhile another program can take the Go sidecar's Lease."""
+    """No call is sent if the Go sidecar's Lease is lost while the call waits for its turn."""
     before, permitted = calls(driver), ["yes"]
     lease.permit = lambda: bool(permitted)
     health.meanwhile = permitted.clear
@@ -125,7 +128,7 @@ def test_a_running_call_is_cancelled_when_others_may_work(driver, client, lease,
 
 
 def test_a_call_outside_of_any_pass_is_free(driver, client):
-    """Command line tools and the handshake have no lease."""
+    """A call without a lease is sent: command line tools and the handshake have no lease."""
     driver.set_rules({"method": "CreateVolume", "error": {"code": 13, "message": "no"}})
     with pytest.raises(CsiError):
         client.create_volume(REQUEST)

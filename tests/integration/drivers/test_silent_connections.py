@@ -90,7 +90,10 @@ def test_a_good_connection_is_left_alone(client):
 
 
 def test_a_driver_that_stands_still_loses_no_call(client, driver):
-    """The driver answers on no connection, so this connection is not proven dead."""
+    """A frozen driver does not end the connection.
+
+    It answers on no connection, so this connection is not proven dead.
+    """
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 4})
     thread, raised = create_aside(client)
     wait_until(lambda: driver.calls("CreateVolume"), 10, "the call is at the driver")
@@ -109,7 +112,10 @@ def os_kill(driver, number):
 
 
 def test_each_worker_finds_out_within_25_seconds(driver, proxy):
-    """One of two workers is cut off: it serves the driver again, and the other has no loss."""
+    """A worker on a dead connection serves the driver again within 25 s.
+
+    The other worker loses nothing.
+    """
     spec = replace(DriverSpec(driver.name, f"127.0.0.1:{proxy.port}"))
     fleets, queue = [Fleet(Settings()), Fleet(Settings())], NoQueue()
 

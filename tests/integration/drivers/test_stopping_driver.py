@@ -41,7 +41,10 @@ class Server:
 
 
 def test_calls_at_the_moment_of_a_graceful_stop_fail_for_nobody(tmp_path):
-    """The C core returns CANCELLED, not UNAVAILABLE; a roll-out must not show users that error."""
+    """Calls during a graceful stop are no failures for users.
+
+    The C core answers them with CANCELLED, not with UNAVAILABLE.
+    """
     failures: list[CsiError] = []
     served, ended = threading.Semaphore(0), threading.Event()
     client = WatchedClient(str(tmp_path / "s"), Pace())

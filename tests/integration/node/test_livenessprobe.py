@@ -59,7 +59,10 @@ def test_what_probe_says_is_what_the_kubelet_hears(
 def test_an_error_of_probe_is_a_failure_with_its_text(
     launch: Launch, folder: Path, driver: IdentityDriver, code: str
 ) -> None:
-    """LPT-004, LP-022: this includes codes that the start-up loop of the controllers ignores."""
+    """LPT-004, LP-022: an error of Probe is status 500 with its text.
+
+    This includes codes that the start-up loop of the controllers ignores.
+    """
     driver.code = grpc.StatusCode[code]
     port = start(launch, folder)
     status, text = get(port)
@@ -70,7 +73,9 @@ def test_an_error_of_probe_is_a_failure_with_its_text(
 def test_terse_keeps_the_text_to_the_log(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPD-006: error texts would show paths to anyone who can reach the port."""
+    """LPD-006: with `--terse` the reply has no error text, which would show paths to anyone who can
+    reach the port.
+    """
     driver.ready = False
     assert get(start(launch, folder, "--terse"), "/healthz") == (500, "unhealthy")
 
@@ -99,7 +104,9 @@ def test_the_process_outlives_its_driver(
 
 
 def test_nobody_listens_before_the_driver_answered(launch: Launch, folder: Path) -> None:
-    """LPT-008, LP-010: until then the connection of the kubelet's probe is refused."""
+    """LPT-008, LP-010: before the driver's first answer the process does not listen, so the
+    kubelet's probe is refused.
+    """
     port = free_port()
     address = f"--csi-address={folder}/csi.sock"
     process = launch("livenessprobe", address, f"--health-port={port}")
@@ -139,7 +146,7 @@ def test_a_name_that_comes_late_is_waited_for(
 def test_conflicting_flags_end_with_one_line(
     launch: Launch, folder: Path, driver: IdentityDriver, arguments: list[str], text: str
 ) -> None:
-    """LP-003, LPD-003: the exit code is 1."""
+    """LP-003, LPD-003: the exit code is 1, and the log names the conflict."""
     process = launch("livenessprobe", f"--csi-address={folder}/csi.sock", *arguments)
     assert ends_with(process, 1)
     assert text in process.log_tail()
@@ -160,7 +167,7 @@ def test_an_empty_name_ends_the_process(
 
 
 def test_a_port_in_use_is_an_error(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """LPT-014, LPD-001, LPD-009: upstream's livenessprobe exits with 0."""
+    """LPT-014, LPD-001, LPD-009: the exit code is 1. Upstream's livenessprobe exits with 0."""
     port = start(launch, folder)
     again = launch("livenessprobe", f"--csi-address={folder}/csi.sock", f"--health-port={port}")
     assert ends_with(again, 1)
@@ -223,7 +230,7 @@ def test_another_driver_behind_the_socket_gets_its_own_label(
 
 
 def test_a_hostile_name_breaks_no_metrics_page() -> None:
-    """The driver chooses its name freely, so the page must escape it."""
+    """The metrics page is valid for any driver name, because a driver chooses its name freely."""
     metrics = Metrics()
     metrics.driver = 'a"b\\c\nd'
     metrics.observe("/m", "OK", 0.3)
@@ -246,7 +253,10 @@ def test_metrics_may_have_a_listener_of_their_own(
 def test_requests_at_one_time_share_a_probe(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPT-015, LPD-006: a flood on the port must not reach the driver; above 16, 503 (LP-030)."""
+    """LPT-015, LPD-006: parallel requests share a probe, so a flood does not reach the driver.
+
+    More than 16 waiting requests get status 503 (LP-030).
+    """
     port = start(launch, folder)
     driver.probes, driver.delay_seconds = 0, 1.0
     answers: list[int] = []

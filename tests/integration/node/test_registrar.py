@@ -135,7 +135,10 @@ def test_a_foreign_socket_stays(launch: Launch, folder: Path, driver: IdentityDr
 def test_a_socket_that_was_replaced_is_made_again(
     launch: Launch, folder: Path, driver: IdentityDriver, listens: bool
 ) -> None:
-    """node-driver-registrar#57: otherwise the node would lose the driver without any report."""
+    """node-driver-registrar#57: the registrar replaces a foreign socket file.
+
+    Otherwise the node would lose the driver without any report.
+    """
     launch(*arguments(folder))
     path = offered(folder)
     path.unlink()
@@ -156,7 +159,7 @@ def answers(path: Path) -> bool:
 def test_two_registrars_of_one_name_take_turns(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRD-009: a rolling update starts the new process while the old one still runs."""
+    """NRD-009: the new registrar waits until the old one ends, as in a rolling update."""
     old = launch(*arguments(folder))
     path = offered(folder)
     before = path.stat().st_ino
@@ -205,7 +208,7 @@ def test_an_unknown_mode_registers(launch: Launch, folder: Path, driver: Identit
 def test_a_port_in_use_ends_it_before_the_kubelet_is_called(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRD-011: upstream's registrar ends after it has already offered its socket."""
+    """NRD-011: the process ends before it offers a socket. Upstream's registrar ends after that."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         process = launch(*arguments(folder, f"--http-endpoint={address}"))
@@ -215,7 +218,7 @@ def test_a_port_in_use_ends_it_before_the_kubelet_is_called(
 
 
 def test_sigusr1_shows_every_thread(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """NRD-013: this replaces pprof on a port that every pod can reach."""
+    """NRD-013: the log shows the stacks. This replaces pprof on a port that every pod can reach."""
     process = launch(*arguments(folder))
     offered(folder)
     os.kill(process.pid, signal.SIGUSR1)
@@ -224,7 +227,9 @@ def test_sigusr1_shows_every_thread(launch: Launch, folder: Path, driver: Identi
 
 
 def test_the_process_of_both_waits_for_a_slow_driver(launch: Launch, folder: Path) -> None:
-    """LP-010: the end of the process would also end the liveness probe, and then the driver."""
+    """LP-010: the combined process keeps waiting, because its end would also end the liveness
+    probe, and then the driver.
+    """
     port = free_port()
     endpoint = f"--http-endpoint=127.0.0.1:{port}"
     process = launch("node", *arguments(folder, endpoint, "--timeout=100ms")[1:])
@@ -257,15 +262,15 @@ def test_a_name_that_comes_late_is_waited_for(
 def test_a_name_that_is_no_name(
     launch: Launch, folder: Path, driver: IdentityDriver, name: str
 ) -> None:
-    """NRT-017, NRD-008: the name would become part of a file name."""
+    """NRT-017, NRD-008: an invalid name ends the process, because the name becomes part of a file
+    name.
+    """
     driver.name = name
     assert ends_with(launch(*arguments(folder)), 1)
 
 
 def test_health_follows_the_socket(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """NR-031, NRT-019, NRT-020, NRT-021, NRT-025, NRD-002, NRD-003: 404, 500 or 503 if not
-    ready.
-    """
+    """NR-031, NRT-019, NRT-020, NRT-021, NRT-025, NRD-002, NRD-003: so do readiness and metrics."""
     port = free_port()
     launch(*arguments(folder, f"--http-endpoint=127.0.0.1:{port}"))
     path = offered(folder)
@@ -305,7 +310,7 @@ def test_a_socket_of_another_name_is_unhealthy(
 def test_a_listener_that_hangs_is_unhealthy_in_time(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRT-023, NRD-007: upstream's registrar can block for 30 s."""
+    """NRT-023, NRD-007: the probe fails within 15 s. Upstream's registrar can block for 30 s."""
     port = free_port()
     launch(*arguments(folder, f"--http-endpoint=127.0.0.1:{port}"))
     path = offered(folder)
@@ -335,7 +340,7 @@ def test_a_long_path_is_refused_clearly(
 def test_a_driver_that_changed_its_name_ends_the_process(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """NRD-005: the new name needs a new registration."""
+    """NRD-005: the process ends, because the new name needs a new registration."""
     process = launch(*arguments(folder))
     path = offered(folder)
     driver.stop()

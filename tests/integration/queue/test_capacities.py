@@ -30,7 +30,10 @@ def test_objects_are_known_by_item_and_by_uid(store):
 
 
 def test_what_is_dropped_leaves_nothing_behind(store, redis_client):
-    """Objects are created and deleted for years, so neither they nor their uids may accumulate."""
+    """Dropped objects leave no entries.
+
+    Objects are created and deleted for years, so nothing may accumulate.
+    """
     objects = {"fast/z1": an_object("u1"), "fast/z2": an_object("u2")}
     store.put(DRIVER, objects)
     store.drop(DRIVER, objects)
@@ -72,7 +75,10 @@ LISTED = an_object("u1", "10")
     ],
 )
 def test_a_plan_does_not_take_back_what_was_written_since_its_list(store, before, known, stays):
-    """Resource versions are compared as numbers, not as text."""
+    """A plan does not overwrite a version that is newer than its list.
+
+    Versions are compared as numbers, not as text.
+    """
     if known is not None:
         store.put(DRIVER, {"fast/z1": known})
     noted = {} if before is None else {"fast/z1": before}
@@ -130,7 +136,7 @@ def test_an_object_stands_for_its_item_until_another_does(store):
 
 @pytest.mark.parametrize("value", ["{oops", "{}", '{"metadata": []}', '{"metadata": null}'])
 def test_what_is_no_object_is_set_aside_and_counts_as_absent(store, redis_client, value):
-    """Each read function moves such a value to the quarantine."""
+    """Each read function moves a value that is not an object to the quarantine and ignores it."""
     place = NAMES["capacity"].full + DRIVER
     for read in (
         lambda: store.all(DRIVER) == {},
@@ -146,7 +152,7 @@ def test_what_is_no_object_is_set_aside_and_counts_as_absent(store, redis_client
 
 
 def test_a_plan_of_many_objects_is_written_and_dropped_as_a_whole(store):
-    """600 objects are more than one Redis command takes."""
+    """A plan with more objects than one Redis command takes is written and dropped completely."""
     many = {f"fast/z{number}": an_object(f"u{number}") for number in range(600)}
     store.replace(DRIVER, {}, many, {})
     assert store.all(DRIVER) == many

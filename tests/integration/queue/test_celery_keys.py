@@ -94,7 +94,9 @@ def test_flower_has_no_command_that_fills(server, keys):
 
 
 def test_who_sends_halves_of_commands_is_cut_off(server, keys):
-    """Buffers of connections also count as memory of Redis."""
+    """Redis disconnects a client with incomplete commands, because buffers of connections also
+    count as memory.
+    """
     clients = [server.client("flower") for _ in range(10)]
     before = server.client("tester").info()["evicted_clients"]
     head = "*3\r\n$7\r\nPUBLISH\r\n$16\r\n/0.celery.pidbox\r\n$5000000\r\n"

@@ -181,7 +181,9 @@ def said(fleet, seconds: float) -> str:
 
 
 def test_an_operator_s_pause_lasts_as_long_as_he_said(fleet, step):
-    """The end does not change, however often the watcher mirrors the pause."""
+    """An operator's pause lasts its time through a step of the clock, however often the watcher
+    mirrors it.
+    """
     pauses, pause = Pauses(fleet.client, fleet.one), said(fleet, 3)
     assert pauses.mirror(Recorded("5", {"driver d": pause}))
     fleet.one.add([claim("paused")])
@@ -208,7 +210,7 @@ def test_the_pause_of_a_class_lasts_as_long_as_he_said(fleet, step):
 
 
 def test_a_lost_driver_gets_calls_again(fleet, step):
-    """Its pause expires when no process reports any longer that the driver is lost."""
+    """The pause of a lost driver expires when no process reports the loss any longer."""
     Links(fleet.client, publish=fleet.messages.extend).lost("d", "socket is gone")
     fleet.one.add([claim("held")])
     assert fleet.messages == []
@@ -246,7 +248,9 @@ def test_a_throttled_lane_grows_again(fleet, step):
 
 
 def test_a_call_of_the_dead_is_waited_for_and_no_longer(fleet, step):
-    """The driver takes one call at a time."""
+    """A dead worker's call blocks a driver that takes one call at a time until the call's deadline,
+    and no longer.
+    """
     for queue in (fleet.one, fleet.two):
         queue.set_limits(LANE, 1, hold_seconds=3)
     fleet.one.add([claim("dead"), claim("next")])
@@ -313,7 +317,9 @@ def test_several_steps_change_nothing_either(fleet, clock, steps):
 
 
 def test_a_step_is_felt_in_no_stamp_and_shown_in_each(fleet, step):
-    """Stamps ignore the step. Shown times follow it, for comparison with other machines' times."""
+    """Stamps ignore a step, but shown times follow it, so that people can compare them with other
+    machines' times.
+    """
     stamped = time.monotonic()
     fleet.turn()
     before = read_clock(fleet.client)
@@ -339,7 +345,10 @@ def test_the_clock_goes_on_over_the_loss_of_data(fleet, step):
 
 
 def test_time_in_which_nobody_called_is_none(fleet, clock):
-    """After an outage of all processes, the holders of leases have a moment to renew them."""
+    """Time without any call does not expire leases.
+
+    After an outage of all processes, the holders have a moment to renew them.
+    """
     fleet.one.add([claim("mine")])
     lease = fleet.take(fleet.one, "mine")
     clock.step(60)  # equals a minute in which no script ran
@@ -353,7 +362,10 @@ def test_time_in_which_nobody_called_is_none(fleet, clock):
 def test_redis_starts_again_while_its_host_s_clock_is_set(
     redis_binary, tmp_path, seconds, keeps_data
 ):
-    """After a power failure, a machine's clock can be wrong, or a wrong clock can be corrected."""
+    """Keys and leases survive a restart of Redis with a clock step.
+
+    After a power failure a machine's clock can be wrong, or be corrected.
+    """
     clock = WallClock(tmp_path / "clock", ahead_seconds=HOUR)
     (tmp_path / "redis").mkdir()
     server = RedisServer(
@@ -382,7 +394,10 @@ def test_redis_starts_again_while_its_host_s_clock_is_set(
 
 
 def test_a_clock_that_two_services_set_in_turns_ends_no_lease_and_no_back_off(fleet, clock):
-    """Each step forward counts as one second at most, as does time without any call."""
+    """Repeated steps expire no lease and no back-off.
+
+    Each step forward counts as one second at most, as does time without any call.
+    """
     fleet.one.add([claim("mine"), claim("fails")])
     lease = fleet.take(fleet.one, "mine")
     fleet.one.fail(fleet.take(fleet.one, "fails"), base_seconds=30, cap_seconds=30)

@@ -53,7 +53,7 @@ def demote(master, replica, proxy):
 
 
 def test_a_demoted_master_is_left_by_the_connections_that_were_open(pair):
-    """The address leads to the new master, but nothing closes the connections that are open."""
+    """Clients leave a demoted master, although nothing closes the connections that are open."""
     master, replica, proxy = pair
     url = f"redis://127.0.0.1:{proxy.port}/0"
     queue = WorkQueue(connect(url), publish=publisher(make_app(_settings(url))))
@@ -75,7 +75,9 @@ def test_a_demoted_master_is_left_by_the_connections_that_were_open(pair):
 
 
 def test_a_master_that_lost_its_replicas_is_asked_for_again(pair):
-    """With min-replicas-to-write, a cut-off master refuses writes, so clients connect again."""
+    """A client connects again if its master refuses writes for lack of replicas
+    (min-replicas-to-write).
+    """
     master, replica, proxy = pair
     client = connect(f"redis://127.0.0.1:{proxy.port}/0")
     scripts = Scripts(client)
@@ -131,7 +133,10 @@ ASKING = {
 
 @pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
 def test_a_host_that_drops_packets_costs_a_command_seconds(redis_server, monkeypatch, ask):
-    """If each attempt connected several times, the liveness probe would find a hanging thread."""
+    """A command fails after few connection attempts.
+
+    Otherwise the liveness probe would report its thread as hanging.
+    """
     tries = []
     real = Connection._connect
 
@@ -160,7 +165,7 @@ def test_a_host_that_drops_packets_costs_a_command_seconds(redis_server, monkeyp
 @pytest.mark.parametrize("size", [1, 20_000_000], ids=["short", "longer than all buffers"])
 @pytest.mark.parametrize("address", ["url", "unix_url"])
 def test_a_server_that_stands_still_costs_one_time_out(redis_binary, tmp_path, address, size):
-    """This also applies while a command is being sent."""
+    """A frozen server costs one timeout, also while a command is being sent."""
     server = RedisServer(redis_binary, tmp_path).start()
     client = connect(getattr(server, address), socket_timeout_seconds=2, retries=0)
     assert client.ping()
@@ -177,7 +182,9 @@ def test_a_server_that_stands_still_costs_one_time_out(redis_binary, tmp_path, a
 
 
 def test_a_connection_that_died_unnoticed_costs_no_command(redis_server, redis_client):
-    """Either the pool notices the dead connection, or the command is repeated over a new one."""
+    """A dead connection fails no command: the pool notices it, or the command is repeated over a
+    new one.
+    """
     client = connect(redis_server.url)
     assert client.ping()
     assert redis_client.client_kill_filter(_type="normal", skipme=True) >= 1
@@ -187,7 +194,9 @@ def test_a_connection_that_died_unnoticed_costs_no_command(redis_server, redis_c
 
 
 def test_heartbeats_leave_wake_ups_to_others(redis_client):
-    """The broker's connection can hang for longer than a lease lasts."""
+    """The heartbeat sends no messages, because the broker's connection can hang for longer than a
+    lease lasts.
+    """
     sent, now = [], [0.0]
     queue = WorkQueue(redis_client, publish=sent.extend, clock=lambda: now[0])
     queue.register_process()
@@ -205,7 +214,9 @@ def test_heartbeats_leave_wake_ups_to_others(redis_client):
 def test_limits_and_pauses_of_many_lanes_cost_the_heartbeat_few_round_trips(
     redis_client, monkeypatch
 ):
-    """The heartbeat declares them again from time to time, and renews no lease meanwhile."""
+    """The heartbeat declares the limits and pauses of 600 lanes in few round trips, because it
+    renews no lease meanwhile.
+    """
     lanes, now = [f"claims|d{number}" for number in range(600)], [0.0]
     queue = WorkQueue(redis_client, publish=lambda _: None, clock=lambda: now[0])
     queue.register_process()
@@ -234,7 +245,7 @@ def _settings(url: str) -> Settings:
 
 
 def test_a_library_that_another_process_loaded_a_moment_ago_is_used(redis_client, monkeypatch):
-    """Both processes found no library, and both load it."""
+    """Two processes can load the library at the same time."""
     redis_client.function_flush()
     scripts = Scripts(redis_client)
     load = redis_client.function_load
@@ -249,7 +260,7 @@ def test_a_library_that_another_process_loaded_a_moment_ago_is_used(redis_client
 
 
 def test_a_redis_without_functions_is_refused_with_the_remedy(redis_client, monkeypatch):
-    """Redis 6 does not have the command FCALL."""
+    """A Redis without functions (Redis 6) is refused with a message that names the remedy."""
 
     def unknown(*_args):
         raise redis.ResponseError("unknown command `FCALL`, with args beginning with: ")

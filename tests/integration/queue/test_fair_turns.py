@@ -37,7 +37,9 @@ def make_retries(bench, queue, *names_):
 
 
 def test_a_tenant_that_comes_late_has_no_claim_to_the_turns_before(bench, start_queue):
-    """G12: it takes turns with the tenants that wait, and does not catch up."""
+    """G12: a tenant that arrives late takes turns with the waiting tenants, and does not catch
+    up.
+    """
     queue = start_queue(concurrency=1)
     queue.add([claim(f"a{number}", "early") for number in range(8)])
     for _ in range(4):
@@ -61,7 +63,7 @@ def test_turns_are_forgotten_when_nobody_waits(bench, start_queue):
 
 
 def test_kinds_of_a_driver_with_one_call_at_a_time_go_round_in_their_order(bench):
-    """G11: each kind follows the other, and the first follows the last."""
+    """G11: the kinds of a driver with one call at a time take turns in a fixed order."""
     queue = bench.process()
     for kind in CALL_KINDS:
         queue.set_limits(f"{kind}|d", 1, total=1)
@@ -84,7 +86,10 @@ def test_kinds_of_a_driver_with_one_call_at_a_time_go_round_in_their_order(bench
 def test_a_rate_allows_its_burst_and_the_next_quarter_second(
     bench, start_queue, rate, burst, taken
 ):
-    """A whole token is needed, and exactly one is enough."""
+    """A rate allows its burst and the tokens of the next quarter second.
+
+    Exactly one token is enough for a call.
+    """
     queue = start_queue(concurrency=9, rate_per_second=rate, burst=burst)
     queue.add([claim(str(number)) for number in range(9)])
     assert len(take_all(queue, "d", "claims")) == taken
@@ -109,7 +114,9 @@ def test_retries_go_on_where_the_first_attempts_end(bench, start_queue):
 
 
 def test_five_first_attempts_lie_between_two_retries(bench, start_queue):
-    """G12: they are counted from the last retry that was taken, not from the last check for one."""
+    """G12: there are five first attempts between two retries, counted from the last retry that was
+    taken.
+    """
     queue = start_queue(concurrency=40)
     make_retries(bench, queue, *(f"bad{number}" for number in range(5)))
     queue.pump(period_seconds=0)
@@ -124,7 +131,9 @@ def test_five_first_attempts_lie_between_two_retries(bench, start_queue):
 
 
 def test_the_lanes_of_a_driver_share_its_total(bench):
-    """G11: a running key of one kind leaves one call less for all other kinds."""
+    """G11: the lanes of a driver share its total, so a running key of one kind leaves one call less
+    for all others.
+    """
     queue = bench.process()
     for kind in ("claims", "volumes"):
         queue.set_limits(f"{kind}|d", 3, total=4)
@@ -135,7 +144,7 @@ def test_the_lanes_of_a_driver_share_its_total(bench):
 
 
 def test_a_member_that_is_no_key_leaves_nothing_behind(bench, start_queue):
-    """The stored time of its wait is removed too."""
+    """A member that is not a key is removed with the stored time of its wait."""
     queue = start_queue()
     bench.client.zadd(NAMES["ready"].full + LANE, {"no key": 0})
     bench.client.hset(NAMES["since"].full, "no key", bench.now_ms)
@@ -192,7 +201,9 @@ def grants_before(queue, key: Key, asks) -> int:
 
 
 def test_keys_without_calls_move_no_turn_of_a_serial_driver(bench):
-    """An attachment is next, however many finalizers its workers remove meanwhile."""
+    """Keys without calls do not change a serial driver's turn: an attachment is next, however many
+    finalizers its workers remove meanwhile.
+    """
     queue = serial_queue(bench, "claims", *ATTACHER)
     queue.add([claim(f"a{number}") for number in range(30)])
     queue.add([Key("attach-finalizers", "d", f"pv{number}") for number in range(60)])
@@ -206,7 +217,10 @@ def test_keys_without_calls_move_no_turn_of_a_serial_driver(bench):
 
 
 def test_a_call_is_kept_for_two_seconds_for_a_kind_that_nobody_works_on(bench):
-    """Then the other kinds continue: that kind's workers may be gone although its limits remain."""
+    """A serial driver keeps a call free for a kind for two seconds.
+
+    Then the other kinds continue, because the kind's workers may be gone.
+    """
     queue = serial_queue(bench, "claims", "changes")
     queue.add([Key("changes", "d", "ns/grows", "u"), claim("a"), claim("b"), claim("c")])
     queue.done(queue.take("d", ("claims",)))

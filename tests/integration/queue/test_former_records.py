@@ -65,7 +65,10 @@ def test_each_type_moves_to_its_driver_and_is_believed(redis_client):
 
 
 def test_an_older_attempt_waits_until_the_newer_one_has_ended(redis_client):
-    """Its call may still run, and only its record contains the request of that call (G7)."""
+    """An older attempt waits until the newer one has ended, whose call may still run.
+
+    Only the newer record contains that call's request (G7).
+    """
     key = KEYS[0]
     keep_as_before(redis_client, key)
     store = IntentStore(redis_client, SEAL, driver=key.driver)
@@ -113,7 +116,9 @@ def test_what_tells_no_driver_is_set_aside(redis_client, raw):
 
 
 def test_a_watcher_moves_what_it_may_write_and_leaves_the_rest(redis_binary, tmp_path):
-    """users.acl forbids writing unsaved PVs; by its intent, the volume is requested again."""
+    """A watcher moves the records that it is allowed to write. users.acl forbids it to write
+    unsaved PVs; by its intent, such a volume is requested again.
+    """
     server = SecureRedis(redis_binary, tmp_path).start()
     try:
         with server.client("tester") as client:

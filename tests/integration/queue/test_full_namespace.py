@@ -70,7 +70,10 @@ def test_it_recovers_when_its_claims_are_gone(store, redis_client):
 
 
 def test_a_count_that_is_wrong_is_made_anew(store, redis_client):
-    """Records also disappear outside the store: by a repair, a restore or an operator's command."""
+    """A wrong count of a namespace's bytes is corrected.
+
+    Records also disappear by a repair, a restore or an operator's command.
+    """
     fill(store, "greedy", most=2)
     right = redis_client.hgetall(HELD)
     redis_client.hset(HELD, mapping={"greedy": 10**9, "gone": 5})
@@ -80,12 +83,17 @@ def test_a_count_that_is_wrong_is_made_anew(store, redis_client):
 
 
 def test_the_share_is_a_small_part_of_redis():
-    """redis.conf allows 350 MB; 2,000 claims with 264 KB of annotations each are two shares."""
+    """The share of a namespace is a small part of the 350 MB of redis.conf. 2,000 claims with 264
+    KB of annotations each are two shares.
+    """
     assert NAMESPACE_BYTES * 20 <= 350 * 1024 * 1024
 
 
 def test_sec4_what_is_kept_for_people_goes_first_where_room_is_scarce(redis_client):
-    """The trail of each claim can have 16 KB, so 20,000 failing claims would fill Redis."""
+    """When memory gets scarce, trails are no longer written.
+
+    The trail of each claim can have 16 KB, so 20,000 failing claims would fill Redis.
+    """
     queue = WorkQueue(redis_client, publish=lambda _: None)
     queue.register_process()
     trails = f"{NAMES['trail'].full}*"

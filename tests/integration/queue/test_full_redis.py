@@ -48,7 +48,7 @@ def use(redis_client):
 
 @pytest.mark.parametrize("share", [0.5, 0.92, 0.97])
 def test_what_adds_is_refused_and_nothing_else(redis_client, use, share):
-    """This runs every script."""
+    """A nearly full Redis refuses exactly the scripts that add data; the test runs every script."""
     scripts = Scripts(redis_client)
 
     def refused(name):
@@ -82,7 +82,7 @@ def test_a_full_redis_drains_and_then_takes_new_work(redis_client, bench, start_
 
 
 def test_no_new_record_where_even_that_gets_scarce_but_an_old_one_ends(bench, start_queue, use):
-    """The mark of a begun call can be replaced and removed; a call without a mark cannot begin."""
+    """A call that has begun can replace and remove its mark. A call without a mark cannot begin."""
     queue = start_queue()
     queue.add([OLD, NEW])
     old, new = bench.run_next(queue), bench.run_next(queue)
@@ -96,7 +96,7 @@ def test_no_new_record_where_even_that_gets_scarce_but_an_old_one_ends(bench, st
 
 
 def test_an_intent_is_replaced_but_none_is_new_where_even_that_gets_scarce(redis_client, use):
-    """An attempt under way ends; a new attempt waits."""
+    """An intent can be replaced, so an attempt under way ends. No new attempt begins."""
     store = IntentStore(redis_client, driver="d")
     store.begin("pvc-old", {"stage": "calling"})
     use(0.97)
@@ -108,7 +108,10 @@ def test_an_intent_is_replaced_but_none_is_new_where_even_that_gets_scarce(redis
 
 
 def test_a_new_life_gets_its_catalog(redis_client, use):
-    """Without the catalog no volume could be deleted, and Redis would not drain."""
+    """A new epoch gets its catalog.
+
+    Without it no volume could be deleted, and Redis would not drain.
+    """
     use(0.97)
     writer = CatalogWriter(redis_client)
     epoch = writer.epoch()
@@ -118,7 +121,7 @@ def test_a_new_life_gets_its_catalog(redis_client, use):
 
 
 def test_what_is_gone_is_forgotten_first(redis_client, bench, start_queue, use):
-    """This frees memory, so it must not wait behind adds that are refused."""
+    """Deleted objects are forgotten before new keys are added, because that frees memory."""
     queue = start_queue()
     queue.add([OLD])
     lease = bench.run_next(queue)
@@ -135,7 +138,10 @@ def test_what_is_gone_is_forgotten_first(redis_client, bench, start_queue, use):
 
 
 def test_wake_ups_go_and_a_worker_connects(redis_server, redis_client, use):
-    """Celery, not csi-fleet, writes its lists and bindings, so Redis must have room for them."""
+    """Messages are sent and a worker connects.
+
+    Celery, not csi-fleet, writes its lists and bindings, so Redis must have room for them.
+    """
     app = make_app(parse("worker", [f"--redis-url={redis_server.unix_url}"], {}))
     use(0.97)
     try:

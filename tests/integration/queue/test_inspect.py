@@ -96,7 +96,10 @@ def test_presence_names_the_living(redis_client, queue):
 
 
 def test_what_a_process_complains_of_is_told_while_it_says_so(redis_client, queue):
-    """Watchers of an older release, which report no warnings, still count as alive."""
+    """A process' warnings are shown while the process repeats them.
+
+    Watchers of an older release, which report no warnings, still count as alive.
+    """
     presence = Presence(redis_client)
     presence.announce("watcher")
     troubles = ['pods is forbidden: User "x y" cannot list', "two words"]
@@ -110,7 +113,10 @@ def test_what_a_process_complains_of_is_told_while_it_says_so(redis_client, queu
 
 
 def test_the_dead_are_not_counted_though_nobody_is_left_to_clear_the_list(redis_client):
-    """CsiFleetNoWorker depends on it: workers clear the list, and here all of them are dead."""
+    """Dead workers do not count, even if no worker is left to clear the list.
+
+    The alert CsiFleetNoWorker depends on that.
+    """
     redis_client.zadd(NAMES["procs"].full, {"host:1:dead": 1_000})
     redis_client.zadd(NAMES["drivers_until"].full, {"gone": 1_000})
     sizes = read_sizes(redis_client)

@@ -67,7 +67,9 @@ def test_lease_brings_the_records_of_its_volume(store, bench, start_queue, redis
 
 
 def test_nodes_have_records_of_their_own(store, start_queue):
-    """Each node has its own storage, and perhaps a volume for the same claim."""
+    """The records of nodes are separate, because each node has its own storage, and perhaps a
+    volume for the same claim.
+    """
     queue = start_queue()
     keys = [claim_key(f"d@{node}", "ns", "a", "u") for node in ("n1", "n2")]
     for key in keys:
@@ -99,7 +101,7 @@ def test_a_record_is_found_whatever_the_volume_is_called(store, bench, start_que
 
 
 def test_a_deletion_has_no_record(store, start_queue):
-    """A deletion does not read the record of the claim with the same uid."""
+    """A deletion does not use the record of the claim with the same uid."""
     store.begin("pvc-u", INTENT)
     lease = taken(start_queue(), volume_key("d", "pvc-u", "ns"))
     assert (lease.domain, store.opened(lease)) == ("", (None, None, False))
@@ -122,7 +124,9 @@ def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench,
 
 
 def test_a_lease_that_ended_may_begin_nothing(store, bench, start_queue):
-    """This applies while no process has the key, and if the same process has it again."""
+    """A lease that ended cannot begin an attempt, while no process has the key and after the same
+    process took it again.
+    """
     queue = start_queue()
     queue.add([KEY])
     old = bench.run_next(queue, "pvc-u")
@@ -183,7 +187,10 @@ SIGNED_BY = {"us": Seal((b"a" * 32,)), "another": Seal((b"b" * 32,))}
     ],
 )
 def test_a_copy_counts_where_it_was_made(redis_client, by, domain, key, uid, is_ours):
-    """A ConfigMap restored from a backup does not prove an open attempt."""
+    """A copy counts only in the ConfigMap in which it was made.
+
+    A ConfigMap restored from a backup does not prove an open attempt.
+    """
     record = INTENT | {"key": KEY.text, "copy_uid": "m1"}
     copy = IntentStore(redis_client, SIGNED_BY[by], driver="d").sealed("pvc-u", record)
     reader = IntentStore(redis_client, SIGNED_BY["us"], driver="d")

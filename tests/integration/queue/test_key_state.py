@@ -149,7 +149,7 @@ def test_how_long_redis_has_its_data(redis_client, monkeypatch, written, age):
     ],
 )
 def test_keys_that_wait_are_told_by_their_rank(redis_client, start, count, found):
-    """A member that is not a key is left out."""
+    """Waiting keys are returned by rank; a member that is not a key is left out."""
     redis_client.zadd(NAMES["ready"].full + LANE, scores(KEY, OTHER))
     redis_client.zadd(NAMES["retry"].full + LANE, {"no key": -1.0, **scores(THIRD)})
     assert waiting_keys(redis_client, LANE, start, count) == found
@@ -242,7 +242,10 @@ def test_marks_of_a_driver_are_those_of_its_keys_and_kinds(redis_client):
 
 
 def test_a_lane_is_told_with_all_that_waits_in_it(redis_client):
-    """Its age is that of the next key to be taken: of a retry if no first attempt waits."""
+    """A lane's numbers cover all keys that wait in it.
+
+    Its age is that of the next key: of a retry if no first attempt waits.
+    """
     lane = f"{LANE}2"
     redis_client.zadd(NAMES["retry"].full + LANE, scores(KEY, OTHER))
     redis_client.zadd(NAMES["ready"].full + lane, scores(THIRD))
@@ -267,7 +270,7 @@ def test_a_lane_is_told_with_all_that_waits_in_it(redis_client):
 
 @pytest.mark.parametrize("name", ["paused", "delayed", "blocked", "declared"])
 def test_a_lane_is_told_wherever_it_is_named(redis_client, name):
-    """This includes a lane in which no key waits."""
+    """A lane is listed wherever Redis names it, even if no key waits in it."""
     if name == "paused":
         redis_client.hset(NAMES[name].full, f"driver {LANE}", "0 why")
     elif name == "blocked":

@@ -32,7 +32,10 @@ def test_too_much_halves_a_lane_which_gets_a_50th_back(scripts, bench, concurren
     ("later", "now"), [(0, 50), (999, 50), (1000, 25), (5000, 26), (60_000, 37)]
 )
 def test_the_cool_down_ends_with_its_last_millisecond(scripts, bench, later, now):
-    """Calls that ran together fail together. A limit that has partly recovered is halved too."""
+    """In the cool-down a limit is halved only once, because calls that ran together fail together.
+
+    After it, a partly recovered limit is halved too.
+    """
     bench.process().set_limits(LANE, 100)
     scripts.run("throttle", LANE, 5000, 1000)
     bench.now_ms += later
@@ -56,7 +59,7 @@ def test_calls_of_a_rate_wait_for_their_places(scripts, bench, rate, burst, wait
 
 @pytest.mark.parametrize("lost", ["calls", "calls_at"])
 def test_a_bucket_of_which_a_part_is_lost_is_full(scripts, bench, lost):
-    """Somebody removed a field by hand."""
+    """A bucket of which somebody removed a field by hand counts as full."""
     bench.process().set_limits(LANE, 5, rate_per_second=10, burst=1)
     for _ in range(4):
         scripts.run("pace", LANE)
@@ -102,7 +105,7 @@ PAUSED = NAMES["paused"].full
 
 
 def test_the_time_of_a_script_is_the_queue_s(bench):
-    """Outside of tests, it is exact to the millisecond."""
+    """Without a settable clock, a script uses Redis' time, exact to the millisecond."""
 
     scripts, before = Scripts(bench.client), 0
     for _ in range(5):  # in the later half of a second, a rounded time would be in the future

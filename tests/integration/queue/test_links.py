@@ -85,7 +85,7 @@ def test_keys_wait_when_the_last_connection_is_lost(world):
 
 
 def test_the_pause_of_a_lost_driver_ends_when_nobody_says_so_again(world):
-    """The pause ends 15 s after the last report; each report is valid for 15 s."""
+    """The pause of a lost driver ends 15 s after the last report of the loss."""
     assert lose(world, world.one) == LOST
     world.later(14)
     assert lose(world, world.one) == LOST
@@ -102,7 +102,9 @@ def test_a_connection_that_is_back_ends_no_other_pause(world):
 
 
 def test_a_driver_with_a_connected_worker_is_not_lost_after_a_wipe(world, redis_client):
-    """Redis lost the connections before the other worker reported that it is not connected."""
+    """A driver with a connected worker is not lost, even if Redis lost the connections before
+    another worker reported its own loss.
+    """
     world.one.back("d", 15)
     world.two.back("d", 15)
     redis_client.flushall()
@@ -113,7 +115,9 @@ def test_a_driver_with_a_connected_worker_is_not_lost_after_a_wipe(world, redis_
 
 
 def test_the_next_word_of_a_parted_worker_ends_lost_too(world, redis_client):
-    """This also holds if the connected worker registered in between."""
+    """A second report shows that a worker is connected, also if that worker registered in
+    between.
+    """
     assert lose(world, world.one) == LOST
     redis_client.zadd("csifleet:links:d", {"two": world.now + 15_000})
     assert lose(world, world.one) == {}
@@ -225,7 +229,10 @@ def test_a_replica_is_not_changed_while_a_worker_is_connected_to_it(world):
 
 
 def test_another_replica_is_called_when_calls_at_the_old_one_have_ended(world):
-    """Keys wait for the longest call of all workers. A worker that connects later waits too."""
+    """Another replica is called when the longest call to the old one has ended.
+
+    A worker that connects later waits too.
+    """
     grown_up(world)
     for links in (world.one, world.two):
         back(world, links, at("a"))
@@ -254,7 +261,9 @@ def test_the_same_replica_is_called_again_at_once(world):
 
 
 def test_calls_of_a_silent_worker_are_waited_for_from_the_end_of_its_word(world):
-    """Its last call can begin just before its report expires, and last for the longest time."""
+    """The wait for a silent worker's calls starts when its last report expires, because a call can
+    begin just before.
+    """
     grown_up(world)
     back(world, world.one, at("a"))
     world.later(14)
@@ -264,7 +273,9 @@ def test_calls_of_a_silent_worker_are_waited_for_from_the_end_of_its_word(world)
 
 
 def test_a_worker_that_serves_tells_an_empty_redis_which_replica_it_is(world, redis_client):
-    """A worker that has just started waits for this report."""
+    """A connected worker tells an empty Redis which replica it uses, and a new worker waits for
+    that report.
+    """
     grown_up(world)
     back(world, world.one, at("a"))
     redis_client.flushall()

@@ -128,7 +128,10 @@ def test_cor1_promotion_of_a_replica_that_lags_is_a_new_life(pair):
 
 @pytest.mark.parametrize("ending", ["done", "fail", "release"])
 def test_cor1_an_end_before_anybody_noticed_the_promotion_keeps_the_intent(pair, ending):
-    """The replica has its master's epoch: a missing lease does not prove that the lease ended."""
+    """The end of a pass on a promoted replica keeps the intent.
+
+    The replica has its master's epoch, so a missing lease does not prove that the lease ended.
+    """
     master, replica = pair
     fleet = Fleet(master)
     owner = fleet.process()
@@ -246,7 +249,9 @@ def test_cor9_late_renewal_revives_nothing(bench, start_queue):
 
 
 def test_cor11_a_machine_too_slow_for_its_sweeps_still_finds_its_dead(bench, start_queue):
-    """The leases of the dead process end on time."""
+    """A machine that is too slow for its sweeps still takes over the keys of a dead process when
+    their leases expire.
+    """
     owner, other = start_queue(), start_queue()
     for _ in range(4):
         beat(bench, owner, other, seconds=2)
@@ -258,7 +263,9 @@ def test_cor11_a_machine_too_slow_for_its_sweeps_still_finds_its_dead(bench, sta
 
 
 def test_cor1_lease_that_a_newer_owner_keeps_out_of_a_new_life_ends_as_lost(bench, start_queue):
-    """The owner must put its records back, because no other process has them."""
+    """A lease that a newer owner replaced before the loss ends as lost, so its owner puts its
+    records back.
+    """
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
     old, new = bench.hand_over(one, two, "pvc-a")
@@ -271,7 +278,10 @@ def test_cor1_lease_that_a_newer_owner_keeps_out_of_a_new_life_ends_as_lost(benc
 
 
 def test_cor1_lease_that_was_lost_before_a_wipe_ends_as_lost(bench, start_queue):
-    """The new epoch knows of no loss: this end is not a repetition, and begun work is put back."""
+    """A lease that was lost before the loss of data ends as lost.
+
+    The new epoch does not know that, but begun work must be put back.
+    """
     one, two = start_queue(), start_queue()
     store = IntentStore(bench.client, driver="d")
     one.add([claim("a")])
@@ -365,7 +375,10 @@ def test_record_of_the_newer_owner_is_not_overwritten_by_a_lost_lease(bench, sta
 
 
 def test_limits_of_a_node_that_went_are_dropped(bench, start_queue):
-    """A process that serves a lane declares the lane's limits again every few minutes."""
+    """The limits of a removed node are dropped.
+
+    A process that serves a lane declares its limits again every few minutes.
+    """
     gone, stays = bench.process(), bench.process()
     gone.set_limits("claims|d@gone", 1)
     stays.set_limits("claims|d@here", 1)
@@ -377,7 +390,9 @@ def test_limits_of_a_node_that_went_are_dropped(bench, start_queue):
 
 
 def test_one_call_at_a_time_holds_over_a_wipe_and_a_death(bench, start_queue):
-    """The call of a dead worker may still run, and the emptied Redis does not know of it."""
+    """A serial driver gets no second call after a loss of data and the death of its worker, whose
+    call may still run.
+    """
     one, two = start_queue(), start_queue()
     for queue in (one, two):
         queue.set_limits("claims|d", 1, hold_seconds=10)
@@ -403,7 +418,9 @@ def test_first_installation_waits_for_nobody(bench):
 
 
 def test_restart_after_an_orderly_end_waits_for_nobody(bench):
-    """No process lived, so no process has a lease to give back."""
+    """A restart without living processes needs no quiet period, because no process has a lease to
+    give back.
+    """
     queue = bench.process()
     queue.add([claim("a")])
     queue.close()

@@ -86,7 +86,10 @@ def world(redis_client):
 
 
 def test_nothing_of_a_paused_driver_is_admitted_after_a_wipe(world):
-    """An array is paused for maintenance, and meanwhile Redis' node is drained."""
+    """After a loss of data no key of a paused driver is taken.
+
+    For example, Redis' node is drained while an array is in maintenance.
+    """
     world.say(FIRMWARE)
     world.lose_everything()
     assert world.admitted() == 0
@@ -108,7 +111,9 @@ def test_a_resume_admits_what_waited_and_outlives_a_wipe(world):
 
 
 def test_a_state_that_was_read_before_a_newer_one_changes_nothing(world):
-    """Two processes read the API server at the same time as an operator changes the pauses."""
+    """An older state of the pauses does not replace a newer one, if two processes read at the same
+    time as an operator changes them.
+    """
     before = world.api.state()
     world.say(FIRMWARE)
     paused = world.api.state()
@@ -126,14 +131,19 @@ def test_the_same_state_twice_is_one(world):
 
 
 def test_the_version_is_forgotten_after_a_minute(world):
-    """After a restore of etcd, resourceVersions begin lower, and pauses must still be mirrored."""
+    """The version of the pauses expires after a minute.
+
+    After a restore of etcd, resourceVersions begin lower, and pauses must still be mirrored.
+    """
     world.say(FIRMWARE)
     assert 0 < world.client.pttl(NAMES["pauses_version"].full) <= 60_000
     assert world.client.pttl(NAMES["pauses"].full) == -1, "a pause holds without a watcher"
 
 
 def test_redis_that_lost_the_last_word_gets_it_with_the_next_look(world):
-    """A promoted replica may lack the last change: the watcher mirrors pauses every few seconds."""
+    """A pause that Redis lost returns with the next mirroring, for example after the promotion of a
+    replica.
+    """
     world.say(FIRMWARE)
     world.client.delete(NAMES["pauses"].full)
     world.pauses.mirror(world.api.state())
@@ -152,7 +162,9 @@ def test_nothing_is_admitted_until_the_pauses_are_known(world):
 
 
 def test_what_the_watcher_mirrored_is_not_asked_for_again(world):
-    """The worker does not need the API server either."""
+    """A worker does not read pauses that the watcher has mirrored, so it does not need the API
+    server.
+    """
     world.say(FIRMWARE)
     world.lose_everything()
     world.tool.mirror(world.api.state())
@@ -202,7 +214,7 @@ def test_classes_come_back_with_the_first_lane(world):
 
 
 def test_an_api_server_without_answer_is_no_error_of_the_lanes(world):
-    """The worker starts, and `declare` tries again."""
+    """A worker starts without an answer of the API server, and `declare` tries again."""
     world.client.delete(NAMES["pauses_version"].full)
     world.api.error = Unreachable("no route")
     world.queue.set_limits("volumes|d", 10)

@@ -31,7 +31,9 @@ def write(scripts, name, key="", process="", token=""):
 @pytest.mark.parametrize("name", ["begin", "created", "finish"])
 @pytest.mark.parametrize("who", ["nobody", "another process", "the same process anew"])
 def test_a_lease_that_is_over_writes_nothing(bench, start_queue, scripts, name, who):
-    """G9: the key now has no owner, another process, or the same process by a new lease."""
+    """G9: a lease that ended writes nothing, whether its key now has no owner, another process or
+    the same process by a new lease.
+    """
     one, two = start_queue(), start_queue()
     one.add([KEY])
     old = bench.run_next(one)
@@ -92,7 +94,10 @@ def test_the_end_of_a_pass_gives_its_bytes_back(bench, start_queue, scripts):
 
 @pytest.mark.parametrize(("spare", "status"), [(0, 1), (-1, 2), (1, 1)])
 def test_a_namespace_is_full_with_the_first_byte_too_many(bench, scripts, spare, status):
-    """A record that just fits is written; a record that does not fit changes no count."""
+    """A record that just fills its namespace's share is written.
+
+    A record that does not fit changes no count.
+    """
     assert scripts.run("begin", "d", "pvc-old", OLD, "", "", "", 100, "") == 1
     most = len(OLD) + len(NEW) + spare
     assert scripts.run("begin", "d", "pvc-new", NEW, "", "", "", most, "") == status

@@ -35,7 +35,10 @@ FAILS = {
 
 @pytest.mark.parametrize("how", FAILS)
 def test_a_failure_that_is_told_twice_counts_once(bench, start_queue, scripts, how):
-    """L-015, L-016: the reply has the same owner and failures, and the rest of the delay."""
+    """L-015, L-016: a repeated failure counts once.
+
+    The reply has the same owner and failures, and the rest of the delay.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     lease = bench.run_next(queue)
@@ -64,7 +67,9 @@ def test_a_failure_of_a_key_that_is_ready_again_waits_for_nothing(bench, start_q
 
 
 def test_a_given_up_key_that_got_dirty_runs_once_more(bench, start_queue):
-    """L-016: each add is an attempt."""
+    """L-016: a key that reached its retry limit runs once more if it was added meanwhile, because
+    each add is an attempt.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     lease = bench.run_next(queue)
@@ -75,7 +80,7 @@ def test_a_given_up_key_that_got_dirty_runs_once_more(bench, start_queue):
 
 
 def test_a_failure_without_a_memo_drops_the_one_before(bench, start_queue):
-    """L-063: the memo's content is no longer true."""
+    """L-063: a failure without a memo removes the earlier memo, whose content is no longer true."""
     queue = start_queue()
     queue.add([claim("a")])
     queue.fail(bench.run_next(queue), base_seconds=1, cap_seconds=1, memo="slow")
@@ -115,7 +120,9 @@ def test_the_first_busy_lock_is_named_by_its_place(bench, start_queue, scripts, 
 
 
 def test_what_is_under_way_is_added_again_by_nobody(bench, start_queue):
-    """M-010: a key in any state needs no other entry; a key without a state gets an entry."""
+    """M-010: `ensure` adds only a key that has no state; a key in any state needs no other
+    entry.
+    """
     queue = start_queue(concurrency=1)
     queue.add([claim("a")])
     assert bench.run_next(queue, "pv")
@@ -158,7 +165,7 @@ def test_a_lease_that_is_asked_for_twice_is_one(bench, start_queue, scripts):
 
 
 def test_a_copy_of_a_take_that_comes_late_takes_no_other_key(bench, start_queue, scripts):
-    """No process would work on a key taken that way."""
+    """A late copy of a take takes no other key, because no process would work on that key."""
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
     taken = scripts.run(*TAKE)[2]
@@ -190,7 +197,10 @@ def test_locks_that_are_asked_for_twice_are_one_answer(bench, start_queue, scrip
 
 
 def test_records_come_by_the_keys_own_name(bench, start_queue, scripts):
-    """The locks do not matter: the volume's name may have changed since."""
+    """The records of a lease are found by the key's record name.
+
+    The locks do not matter: the volume's name may have changed since.
+    """
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
     name = claim("a").record_name

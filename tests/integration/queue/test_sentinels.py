@@ -70,7 +70,10 @@ def test_queue_and_messages_go_on_after_the_master_was_killed(replicated):
 
 
 def test_a_master_that_hangs_is_left_after_the_time_out(replicated):
-    """The old connections stay open and silent, but a later command goes to the new master."""
+    """A client leaves a master that hangs after one timeout.
+
+    The old connections stay open and silent.
+    """
     client = connect(replicated.url, socket_timeout_seconds=1)
     client.set("csifleet:epoch", "x")
     before = replicated.freeze_master()
@@ -172,7 +175,10 @@ async def flower_counts(app, name):
 
 
 def test_beat_ticks_over_sentinels_and_after_a_promotion(replicated, tmp_path):
-    """Beat exits when it loses Redis, and its supervisor starts it again with the new master."""
+    """Beat ticks with sentinels.
+
+    After a promotion it exits or continues; its supervisor restarts it with the new master.
+    """
     state = tmp_path / "beat"
     state.mkdir()
 

@@ -100,7 +100,7 @@ def test_each_kind_of_pause_is_answered():
 
 
 def test_whoever_reads_all_of_them_is_no_error(redis_client):
-    """A whole Redis answers the reads above."""
+    """The same reads succeed with complete replies."""
     redis_client.hset(NAMES["unsaved"].full + "d", "pv", "{}")
     redis_client.zadd(NAMES["ready"].full + KEY.lane, {KEY.text: 1})
     redis_client.sadd(NAMES["lanes"].full, KEY.lane)

@@ -106,7 +106,7 @@ def test_a_lease_that_came_back_after_a_loss_of_data_tells_so(bench, queue):
 
 
 def test_an_intent_is_told_of_a_key_only(bench, queue):
-    """Recovery writes some intents without a key."""
+    """An intent without a key, as recovery writes some, leaves no note."""
     store = IntentStore(bench.client, driver="d")
     queue.add([claim("a")])
     lease = bench.run_next(queue)

@@ -88,7 +88,9 @@ def test_fail_of_a_dirty_key_counts_and_is_ready_at_once(bench, start_queue):
 
 
 def test_slow_set_delay_and_memo_reach_the_next_lease(bench, start_queue):
-    """L-063: there is one wake-up, and it is not before the minimum delay is over."""
+    """L-063: a minimum delay causes one wake-up, after the delay, and the memo reaches the next
+    lease.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     outcome = queue.fail(
@@ -145,7 +147,10 @@ def test_c149_after_a_hand_over_only_the_newer_fence_may_write(bench, start_queu
 
 
 def test_stopped_process_notices_the_loss_before_it_writes(bench, start_queue):
-    """SIGSTOP: no heartbeat ran and nothing failed, but the process' clock forbids the write."""
+    """A process that was stopped (SIGSTOP) notices the loss by its own clock before it writes.
+
+    No heartbeat ran, and no error occurred.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     lease = bench.run_next(queue)
@@ -203,7 +208,10 @@ def test_a_flood_of_retries_does_not_delay_another_tenant(bench, start_queue):
 
 
 def test_retries_get_a_sixth_and_never_starve_first_attempts(bench, start_queue):
-    """G12, SNQ-010: a snapshot's deletion does not wait behind checks of uploads that hang."""
+    """G12, SNQ-010: retries get a sixth of the turns.
+
+    A snapshot's deletion does not wait behind checks of uploads that hang.
+    """
     queue = start_queue(concurrency=40)
     queue.add([claim(f"bad{i}") for i in range(40)])
     for lease in take_all(queue, "d", "claims"):
@@ -222,7 +230,10 @@ def test_retries_get_a_sixth_and_never_starve_first_attempts(bench, start_queue)
 
 
 def test_limit_holds_over_processes_and_through_a_death(bench, start_queue):
-    """G11, I-8: keys of a killed process count until its leases expire."""
+    """G11, I-8: a limit holds over all processes.
+
+    Keys of a killed process count until its leases expire.
+    """
     one, two = start_queue(concurrency=2), start_queue(concurrency=2)
     one.add([claim(str(i)) for i in range(5)])
     bench.run_next(one), bench.run_next(two)
@@ -269,7 +280,9 @@ def test_rate_limit_is_a_bucket_over_all_processes(bench, start_queue):
 
 
 def test_time_in_which_nobody_took_is_no_burst(bench, start_queue):
-    """Workers that were busy or absent start no more calls at once than the burst."""
+    """Workers that were busy or absent start no more calls at once than the burst and the rate
+    allow.
+    """
     queue = start_queue(concurrency=100, rate_per_second=10, burst=2)
     queue.add([claim(str(i)) for i in range(50)])
     for _ in range(5):
@@ -280,7 +293,9 @@ def test_time_in_which_nobody_took_is_no_burst(bench, start_queue):
 
 
 def test_one_call_at_a_time_holds_over_the_death_of_its_worker(bench, start_queue):
-    """The driver may still process the dead worker's call until the call's deadline."""
+    """A dead worker's call blocks a serial driver until the call's deadline, because the driver may
+    still process it.
+    """
     one, two = start_queue(concurrency=1), start_queue(concurrency=1)
     two.set_limits("claims|d", 1, hold_seconds=10)
     one.add([claim("a"), claim("b")])
@@ -393,7 +408,7 @@ def test_a_thread_that_takes_the_next_key_itself_wakes_nobody(bench, start_queue
 
 
 def test_keys_that_an_older_release_had_chosen_are_taken(bench, start_queue):
-    """After an upgrade, the older release's sets of admitted keys become ready again."""
+    """After an upgrade, the keys in the older release's sets of admitted keys are taken."""
     queue = start_queue()
     queue.add([claim("b")])
     bench.client.zadd(NAMES["ticketed"].full + "claims|d", {claim("a").text: bench.now_ms})
@@ -420,7 +435,7 @@ def test_one_sweep_per_period_over_all_processes(bench, start_queue):
 
 
 def test_a_retry_starts_when_it_is_due_not_with_the_next_sweep(bench, start_queue):
-    """Leases and lost messages are checked once per period; due keys do not wait for that."""
+    """A retry starts when it is due. Only leases and lost messages are checked once per period."""
     queue = start_queue()
     assert queue.pump(period_seconds=30) == 30
     queue.add([claim("a")], delay_seconds=1)
@@ -470,7 +485,10 @@ def test_deletions_take_turns_by_the_claims_namespaces(bench, start_queue):
 
 
 def test_a_counted_release_is_a_failure_without_a_back_off_step(bench, start_queue):
-    """A pass that could not end properly is no longer a first attempt."""
+    """A counted release makes the next pass a retry, without a step of the back-off.
+
+    A pass that could not end properly is no first attempt.
+    """
     queue = start_queue()
     queue.add([claim("a")])
     for fails in range(3):

@@ -140,7 +140,10 @@ FOREIGN = {
 
 @pytest.mark.parametrize("metadata", FOREIGN.values(), ids=list(FOREIGN))
 def test_a_record_in_redis_deletes_no_foreign_object(world, metadata):
-    """Capacity records are not signed, so the live object decides."""
+    """An object of another manager is not deleted, even if a record in Redis names it.
+
+    Capacity records are not signed, so the live object decides.
+    """
     found = world.add_object("foreign", "fast", "z1", metadata=metadata)
     world.store.replace(DRIVER, {}, {}, {"foreign": found["metadata"]["uid"]})
     world.queue.add([capacity_key(DRIVER, Obsolete("foreign").text)])
@@ -172,7 +175,11 @@ def test_a_record_in_redis_changes_no_foreign_object(world, metadata, is_as_ours
 
 @pytest.mark.parametrize("is_made_again", [False, True])
 def test_old_records_of_capacity_leave_the_objects_as_they_are(world, is_made_again):
-    """Restored records contain the object's past deletion; the object or its successor stays."""
+    """Restored old records change no object.
+
+    The records contain the object's past deletion; the object exists again, or another one replaces
+    it.
+    """
     world.tick()
     (metadata,) = [one["metadata"] for one in world.objects()]
     name, objects = metadata["name"], world.store.all(DRIVER)
@@ -232,7 +239,7 @@ def test_c099_c100_of_two_objects_one_stays(world):
 
 
 def test_c100_copy_that_sorts_before_the_known_object(world):
-    """Whichever object the plan chooses, the other is deleted, even if it was the known one."""
+    """Of two objects for one item, the plan keeps one and deletes the other, even the known one."""
     world.tick()
     (known,) = world.objects()
     world.client.free = {"z1": 2 * GIB}
@@ -254,7 +261,10 @@ def test_c102_segments_come_and_go_without_a_poll(world):
 
 
 def test_c104_class_made_anew_is_asked_anew(world):
-    """A new uid can mean other parameters. The other classes are not polled."""
+    """A class that was created again is polled, because a new uid can mean other parameters.
+
+    The other classes are not polled.
+    """
     world.add_class("slow")
     world.tick()
     world.clear()
@@ -345,7 +355,10 @@ def test_a_change_waits_for_redis(world, redis_client):
 
 
 def test_c106_failing_item_has_one_attempt_and_keeps_its_value(world, redis_client):
-    """Polls neither shorten the back-off nor start a second retry, and the old value stays."""
+    """A failing item has one retry, and its old value stays.
+
+    Polls neither shorten the back-off nor start a second retry.
+    """
     world.tick()
     world.client.errors = [failure() for _ in range(3)]
     for _ in range(60):
@@ -430,7 +443,10 @@ def test_c115_parameters_are_passed_unchanged(world):
 
 
 def test_c108_lost_redis_doubles_nothing(world, redis_client):
-    """The plan adopts csi-provisioner's random object names before any item is written."""
+    """After a loss of Redis, no object is created twice.
+
+    The plan adopts csi-provisioner's random object names before any item is written.
+    """
     world.add_object("csisc-old", "fast", "z1")
     world.poll()
     redis_client.flushall()
@@ -491,7 +507,10 @@ def test_cap071_the_write_rate_is_the_drivers_over_all_processes(redis_client):
 
 
 def test_cap011_the_switch_sends_a_topology_all_the_same(redis_client):
-    """CAP-011: some drivers relied on the empty topology that csi-provisioner sends."""
+    """CAP-011: the switch sends a topology without topology keys too.
+
+    Some drivers relied on the empty topology that csi-provisioner sends.
+    """
     for always in (False, True):
         redis_client.flushall()
         world = CapacityWorld(redis_client, always_topology=always)
