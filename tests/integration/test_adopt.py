@@ -69,7 +69,9 @@ def test_a_deployment_is_adopted_and_released_as_it_was(
 
 @pytest.mark.parametrize("elects", [True, False])
 def test_a_killed_command_is_repeated_to_the_end(cluster: Cluster, elects: bool) -> None:
-    """SIGKILL can come at any moment, because the API server's objects are the only state."""
+    """A killed command can be repeated: SIGKILL can come at any
+    moment, because the API server's objects are the only state.
+    """
     before = cluster.start(replicas=1, elects=elects)
     where = [] if elects else [f"{NAMESPACE}/controller"]
     for seconds in (1.0, 1.6, 2.2, 2.8):
@@ -87,7 +89,7 @@ def test_a_killed_command_is_repeated_to_the_end(cluster: Cluster, elects: bool)
 
 
 def test_the_api_server_refuses_a_write_over_somebody_elses(cluster: Cluster) -> None:
-    """The API server itself checks the precondition of the only patch."""
+    """The API server itself refuses the patch of a workload that somebody else has changed."""
     cluster.start(replicas=1, elects=True)
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/controller"
     stale = cluster.workload()["metadata"]["resourceVersion"]
@@ -99,7 +101,7 @@ def test_the_api_server_refuses_a_write_over_somebody_elses(cluster: Cluster) ->
 
 
 def test_on_the_hosts_network_the_printed_policy_is_what_lacks(cluster: Cluster) -> None:
-    """With csi-fleet's own policies and the node's address, the printed policy works unchanged."""
+    """On the host's network, adopt prints the missing network policy, which works unchanged."""
     api = cluster.api
     for item in render(K8S / "base"):
         if item["kind"] == "NetworkPolicy" or (

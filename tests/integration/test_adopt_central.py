@@ -250,7 +250,7 @@ def test_adoption_is_verified_by_a_claim(
 def test_a_central_command_that_is_killed_is_repeated_to_the_end(
     cluster: Cluster, fleet: Fleet
 ) -> None:
-    """SIGKILL can come at any moment of the run."""
+    """A central command that was killed at any moment of its run can be repeated."""
     before = cluster.start(replicas=1, elects=True)
     for seconds in (1.2, 2.0, 3.0, 4.5):
         for command, flags in (("adopt", ["--as=central"]), ("release", [])):
@@ -268,7 +268,9 @@ def test_a_central_command_that_is_killed_is_repeated_to_the_end(
 def test_claims_survive_whatever_happens_to_the_gateway(
     cluster: Cluster, fleet: Fleet, driver: DirectoryDriver
 ) -> None:
-    """The gateway is killed or frozen, or the driver restarts behind it."""
+    """Claims get one volume each after a killed or
+    frozen gateway and after a restart of the driver.
+    """
     cluster.start(replicas=1, elects=True)
     cluster.run("adopt", "--as=central")
     player = cluster.player

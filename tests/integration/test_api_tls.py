@@ -114,7 +114,10 @@ class Tunnel(threading.Thread):
 
 
 def test_requests_and_watches_go_through_a_tunnel(server, certificates, tmp_path, monkeypatch):
-    """The proxy receives host and port of the address, but cannot read the traffic."""
+    """Requests and watches use the tunnel.
+
+    The proxy gets host and port, but cannot read the traffic.
+    """
     signer, port = server
     tunnel = Tunnel(port)
     for name in ("HTTPS_PROXY", "https_proxy"):

@@ -35,7 +35,9 @@ def start_beat(redis_server, redis_client, tmp_path):
 
 
 def test_the_other_beat_ticks_on_after_a_kill(start_beat, redis_client):
-    """The lock of a dead beat expires after seconds, not after redbeat's default of minutes."""
+    """The second beat takes over within seconds, because the lock of a dead beat expires after
+    seconds, not after redbeat's default of minutes.
+    """
     assert beat_settings(Settings())["redbeat_lock_timeout"] <= 10
     first = start_beat("first")
     wait_until(lambda: redis_client.llen(SYSTEM_QUEUE), 30, "the first one ticks")

@@ -68,7 +68,10 @@ def seen(client):
 
 
 def test_a_claim_is_bound_by_its_volume_and_foreign_ones_by_themselves(api, client, seen):
-    """csi-fleet's own claims wait for a PV. Each claim has six events, whoever creates its PV."""
+    """csi-fleet's own claims are bound when their PV is created, foreign claims at once.
+
+    Each claim has six events, whoever creates its PV.
+    """
     api.feed(own=OWN, foreign=FOREIGN, count=4, per_second=1000.0)
     wait_until(lambda: len(seen.phases) == 8 and len(seen.annotated) == 8, 30, "8 claims are seen")
     kube = KubeResources(client)

@@ -41,7 +41,9 @@ def chart(library):
 def test_the_admission_policy_is_refused_where_the_cluster_cannot_have_it(
     library, tmp_path, version, is_on, is_refused
 ):
-    """The template reports this, because the API server would only name an unknown kind."""
+    """The template refuses the admission policy for old versions of
+    Kubernetes, because the API server would only name an unknown kind.
+    """
     folder = tmp_path / "chart"
     shutil.copytree(K8S / "chart", folder)
     template = folder / "templates/_objects.tpl"
@@ -118,7 +120,9 @@ def test_central_mode_is_the_overlay(chart):
 
 
 def test_sidecar_mode_is_the_overlay_without_the_drivers_own(chart):
-    """The overlay's driver.yaml is an example of objects in the driver's own chart."""
+    """Sidecar mode renders the overlay without driver.yaml,
+    which is an example of objects in the driver's own chart.
+    """
     overlay = [
         one
         for one in render(K8S / "overlays/prod-sidecar")
@@ -133,7 +137,9 @@ def test_sidecar_mode_is_the_overlay_without_the_drivers_own(chart):
 
 @pytest.mark.parametrize("component", ["redis-sentinel", "external-redis", "fleet-page"])
 def test_choice_is_the_component(chart, component):
-    """docs/install.md asks for it as the last component of the overlay."""
+    """A choice in the values renders the component, as
+    the last component of the overlay (docs/install.md).
+    """
     overlay, values = central()
     theirs = accumulate(K8S / "components" / component, overlay)
     choices = {
@@ -147,7 +153,9 @@ def test_choice_is_the_component(chart, component):
 
 
 def test_a_cluster_that_knows_no_admission_policies_gets_none(chart):
-    """This is for Kubernetes before 1.30. Then no policy restricts a role either."""
+    """Without the admission policy, as before
+    Kubernetes 1.30, no policy restricts a role either.
+    """
     ours = rendered(chart, admissionPolicy={"enabled": False})
     assert "ValidatingAdmissionPolicy" not in {kind for kind, _ in ours}
     assert "confine" not in json.dumps(list(ours.values()))
@@ -166,7 +174,9 @@ def test_every_controller_brings_its_rights_and_is_chosen(chart):
 
 
 def test_another_namespace_is_everywhere(chart):
-    """This includes binding subjects, sentinel addresses and names in the certificate."""
+    """Another namespace is used everywhere, also in binding
+    subjects, sentinel addresses and the certificate.
+    """
     ours = rendered(chart, "storage", redis={"mode": "sentinel"}, controllers=CONTROLLERS)
     text = json.dumps(list(ours.values()))
     assert '"namespace": "csi-fleet"' not in text
@@ -175,7 +185,9 @@ def test_another_namespace_is_everywhere(chart):
 
 
 def test_certificates_of_cert_manager(chart):
-    """The chart generates no key, and clients trust the CA that cert-manager puts in the Secret."""
+    """With cert-manager the chart generates no key,
+    and clients trust the CA in cert-manager's Secret.
+    """
     ours = rendered(chart, tls={"source": "cert-manager", "issuerRef": {"name": "ca"}})
     assert ours["Certificate", "redis"]["spec"]["issuerRef"]["name"] == "ca"
     assert ("Secret", "redis-tls") not in ours
@@ -193,7 +205,9 @@ def test_certificates_of_cert_manager(chart):
 
 
 def test_each_component_has_its_own_password_only(chart):
-    """An attacker who takes over a pod has only one user's password."""
+    """Each component gets only its own password, so
+    an attacker in one pod has one user's password.
+    """
     ours = rendered(chart)
     passwords = ours["Secret", "redis-passwords"]["data"]
     assert len(set(passwords.values())) == len(passwords) == 7
@@ -208,7 +222,9 @@ def test_each_component_has_its_own_password_only(chart):
 
 
 def test_a_driver_gets_what_the_overlay_gives_it(chart):
-    """Its namespace has permissions, Redis user and CA, so the user copies nothing by hand."""
+    """The namespace of a driver gets the permissions,
+    Redis user and CA, so the user copies nothing by hand.
+    """
     features = yaml.safe_load((K8S / "chart/values.yaml").read_text())["features"]
     values = {"mode": "sidecar", "features": [*features, "leader-election"]}
     drivers = [beside("csi.example.org"), beside("other.example.org", secret="second")]
@@ -306,7 +322,7 @@ def test_the_image_can_be_held_by_digest(chart):
 
 
 def test_values_of_one_component(chart):
-    """These are the values that differ between clusters."""
+    """The values of one component set what differs between clusters."""
     own = {
         "replicas": 5,
         "args": ["-v=4"],
@@ -333,7 +349,9 @@ def test_values_of_one_component(chart):
 
 
 def test_placement_and_labels_of_one_component(chart):
-    """They replace the chart's own values, but a label that a selector uses cannot be changed."""
+    """Placement and labels replace the chart's own
+    values, but a label that a selector uses stays.
+    """
     spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]
     own = {
         "affinity": {"podAntiAffinity": {}},
@@ -388,7 +406,10 @@ def test_the_schema_knows_the_fields_of_the_drivers_file():
     ],
 )
 def test_a_mistake_is_told(library, chart, values):
-    """Otherwise a part of the installation would be missing."""
+    """A mistake in the values is an error.
+
+    Otherwise a part of the installation would be missing.
+    """
     with pytest.raises(library.HelmError):
         rendered(chart, **values)
 
@@ -435,7 +456,7 @@ def test_a_value_that_nothing_would_read_is_refused(library, chart, values, said
 
 
 def test_the_schema_knows_all_values():
-    """The schema has no other value, except for the namespace of a parent chart."""
+    """The schema has all values and no others, except for the namespace of a parent chart."""
     values = yaml.safe_load((K8S / "chart/values.yaml").read_text())
     known = json.loads((K8S / "chart/values.schema.json").read_text())["properties"]
     assert known.keys() - {"global"} == values.keys()

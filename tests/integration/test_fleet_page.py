@@ -193,7 +193,10 @@ def secure(redis_binary, tmp_path_factory):
 
 
 def test_flowers_own_rights_are_enough_and_write_nothing(secure):
-    """As shipped, it uses Flower's password and the user viewer, and Redis logs no denial."""
+    """The page needs no more than Flower's permissions and writes nothing.
+
+    As shipped, it uses Flower's password and the user viewer, and Redis logs no denial.
+    """
     settings = parse(Command.WORKER, secure.login("worker"), {})
     client = connect(settings.redis.url_with_credentials())
     world = World(client, secure.url)

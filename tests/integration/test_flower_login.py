@@ -67,7 +67,9 @@ def test_https_with_our_certificate_and_no_plain_http(flower, tmp_path):
 
 
 def test_who_is_not_logged_in_is_sent_to_the_provider(flower, tmp_path):
-    """The redirect contains the client id and the address, but never the client secret."""
+    """A user without login is redirected with the client
+    id and the address, but never with the secret.
+    """
     secret = tmp_path / "oidc"
     secret.write_text("hunter2")
     flags = [f"--flower-oidc-{name}={text}" for name, text in OIDC.items()]

@@ -90,7 +90,7 @@ def begun(world, *numbers):
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_one_end_lets_the_next_message_in(redis_server, redis_client, threads):
-    """This holds if the task succeeds and if it fails."""
+    """The end of a task, successful or not, lets the worker read the next message."""
     with worker_of(redis_server, threads) as world:
         for _ in range(threads + 6):
             send(world)
@@ -103,7 +103,7 @@ def test_one_end_lets_the_next_message_in(redis_server, redis_client, threads):
 
 @pytest.mark.parametrize("threads", [2, 4])
 def test_several_ends_at_once_let_as_many_in(redis_server, redis_client, threads):
-    """One wake-up is enough for all of them."""
+    """Several tasks that end at once let as many messages in; one wake-up is enough."""
     with worker_of(redis_server, threads) as world:
         for _ in range(3 * threads):
             send(world)
@@ -116,7 +116,7 @@ def test_several_ends_at_once_let_as_many_in(redis_server, redis_client, threads
 
 
 def test_a_message_that_comes_to_a_full_worker_waits_for_an_end(redis_server, redis_client):
-    """The message stays in its list, where other workers can read it."""
+    """A message for a full worker stays in its list, where other workers can read it."""
     with worker_of(redis_server, 1) as world:
         send(world)
         assert begun(world, 0)
@@ -132,7 +132,9 @@ def is_asked(redis_client):
 
 
 def test_a_driver_that_is_held_no_more_is_asked_for(redis_server, redis_client, monkeypatch):
-    """Its messages arrive while a blocking read for the other lists is open."""
+    """A released driver's messages are read, although
+    a blocking read of the other lists is open.
+    """
     monkeypatch.setattr("workers.cli.consumers.ASK_SECONDS", LONG)
     with worker_of(redis_server, 2, "a") as world:
         send(world, "drv.a")

@@ -139,7 +139,7 @@ def worker(redis_server):
 @pytest.mark.parametrize("name", [SYSTEM_QUEUE, DRIVER_LIST])
 @pytest.mark.parametrize("what", MESSAGES)
 def test_a_malformed_message_ends_no_worker(worker, what, name):
-    """The message is dropped, or makes a thread check for work once more."""
+    """A malformed message is dropped, or makes a thread check for work once more."""
     worker.send(name, MESSAGES[what])
     worker.handles_all()
 

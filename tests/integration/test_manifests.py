@@ -68,7 +68,7 @@ def restricted(api):
 
 @pytest.mark.parametrize("path", BUILDS, ids=lambda path: path.name)
 def test_kubectl_renders_the_same(path):
-    """The tests use their own renderer. If kubectl is available, it must agree in every field."""
+    """kubectl renders the same objects as the tests' own renderer, in every field."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("no kubectl")
@@ -89,7 +89,10 @@ def identity(item):
 
 @ALL
 def test_api_server_accepts_every_object(api, restricted, objects):
-    """Server-side apply with strict validation makes unknown and duplicate fields errors."""
+    """The API server accepts all objects.
+
+    With strict validation, unknown and duplicate fields are errors.
+    """
     for item in objects:
         assert apply(api, item, restricted)["kind"] == item["kind"]
 
@@ -114,7 +117,7 @@ def apply(api, item, namespace):
 
 
 def test_strict_validation_finds_a_misspelt_field(api, restricted):
-    """This proves that the check can fail."""
+    """A misspelt field is refused, which proves that the check can fail."""
     item = copy.deepcopy(named(render(K8S / "base"), "Deployment", "watcher"))
     item["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
     with pytest.raises(KubeApiError, match="readynessProbe"):
@@ -123,13 +126,15 @@ def test_strict_validation_finds_a_misspelt_field(api, restricted):
 
 @ALL
 def test_pods_meet_the_restricted_level(api, restricted, objects):
-    """Only a driver's own container may need more, so it is removed; all others must pass."""
+    """All pods pass the restricted level without the
+    driver's own container, which may need more.
+    """
     for item in workloads(objects):
         assert pods_refused(api, restricted, item, without="driver") == ""
 
 
 def test_restricted_level_refuses_the_example_driver_of_the_sidecar_overlay(api, restricted):
-    """This proves that the test above finds a container with too many privileges."""
+    """The driver's container is refused, which proves that the test above can fail."""
     driver = named(render(K8S / "overlays/prod-sidecar"), "Deployment", "driver")
     assert "privileged" in pods_refused(api, restricted, driver, without="")
 
@@ -176,7 +181,10 @@ def test_every_container_is_confined(objects):
 
 @ALL
 def test_every_command_line_is_accepted_by_our_parser(objects, tmp_path):
-    """A flag that a release removes or renames fails here and not in a cluster."""
+    """csi-fleet accepts every command line of the manifests.
+
+    A flag that a release removes or renames fails here and not in a cluster.
+    """
     for item in workloads(objects):
         for container in containers(item):
             if container["image"].partition(":")[0] != "csi-fleet":
@@ -233,7 +241,10 @@ def test_what_pods_mount_exists_or_is_made_by_the_secrets_script(objects):
 
 
 def test_a_new_certificate_of_redis_is_of_the_same_authority(tmp_path):
-    """The rotation of docs/upgrade.md needs no change of clients; repeating it changes nothing."""
+    """A new certificate of Redis has the same CA, so clients need no change (docs/upgrade.md).
+
+    Repeating the script changes nothing.
+    """
     script = ["sh", K8S / "make-secrets.sh", tmp_path]
     subprocess.run(script, check=True)
     first = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
@@ -334,7 +345,9 @@ def test_prometheus_rule_is_the_alert_file():
 
 @pytest.mark.parametrize("overlay", ["prod-central", "prod-sidecar", "prod-node"])
 def test_watchers_and_workers_are_scraped_and_may_be(overlay):
-    """In each overlay a metrics Service selects them, and the monitor and a policy include it."""
+    """In each overlay a metrics Service selects watchers
+    and workers, and the monitor and a policy include them.
+    """
     objects = render(K8S / "overlays" / overlay)
     monitor = named(objects, "ServiceMonitor", "csi-fleet")["spec"]
     assert monitor["namespaceSelector"] == {"any": True}
@@ -368,7 +381,7 @@ def test_watchers_and_workers_are_scraped_and_may_be(overlay):
 
 @ALL
 def test_copies_are_spread_and_guarded(objects):
-    """Several replicas have anti-affinity, and a drain evicts one at a time."""
+    """Several replicas have anti-affinity, and a drain evicts one of them at a time."""
     for item in workloads(objects):
         if item["spec"].get("replicas", 1) < 2:
             continue
@@ -388,7 +401,10 @@ def test_copies_are_spread_and_guarded(objects):
 
 
 def test_autoscaler_names_a_metric_that_exists():
-    """With a renamed metric, the number of workers would never change."""
+    """The autoscaler names an existing metric.
+
+    With a wrong name, the number of workers would never change.
+    """
     hpa = named(render(K8S / "overlays/prod-central"), "HorizontalPodAutoscaler", "worker")
     name = hpa["spec"]["metrics"][0]["external"]["metric"]["name"].removesuffix("_max")
     families = LaneCollector(lambda: {"claims|x": Lane()}).collect()

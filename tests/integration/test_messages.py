@@ -16,7 +16,10 @@ from workers.queue.names import celery_queue
 
 
 def test_each_driver_has_a_list_of_its_own(redis_server, redis_client):
-    """A message in a common list would reach workers that do not serve its driver."""
+    """Each driver has its own list.
+
+    In a common list, a message would reach workers that do not serve its driver.
+    """
     settings = parse("watcher", [f"--redis-url={redis_server.unix_url}"], {})
     app = make_app(settings)
     publisher(app)([celery_queue("one"), celery_queue("two")])
@@ -52,7 +55,9 @@ def test_messages_are_sent_again_over_a_new_connection(redis_binary, tmp_path):
 def test_a_channel_that_is_closed_while_it_sends_is_an_error_of_redis(
     redis_server, redis_client, monkeypatch
 ):
-    """kombu then raises AttributeError, because the channel no longer has a connection."""
+    """A channel that is closed while it sends is an error of Redis. kombu raises AttributeError,
+    because the channel no longer has a connection.
+    """
     app = make_app(parse("watcher", [f"--redis-url={redis_server.unix_url}"], {}))
     publish, put = publisher(app), Channel._put
 

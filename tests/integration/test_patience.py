@@ -65,7 +65,9 @@ def test_a_redis_that_hangs_is_named_at_two_seconds_and_given_up_soon(silent):
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 0.2, 0.4, 0.8, 1.6])
 def test_ctrl_c_leaves_no_traceback(silent, seconds):
-    """Ctrl-C arrives while modules load, while the command connects, or while it waits."""
+    """Ctrl-C leaves no traceback while modules load,
+    while the command connects, and while it waits.
+    """
     with start("status", f"--redis-url={silent}") as process:
         assert process.stdout.readline() == "begun\n"
         time.sleep(seconds)

@@ -55,7 +55,7 @@ def parts(server, kubeconfig, tmp_path_factory):
 
 
 def test_claims_are_bound_and_volumes_deleted(server, parts, kubeconfig):
-    """The whole flow works, through a loss of all data and with a killed worker."""
+    """Claims are bound and volumes deleted, through a loss of all data and with a killed worker."""
     with KubeApi(kubeconfig) as api:
         scene = Scene(api)
         try:
@@ -123,7 +123,10 @@ def test_who_may_add_a_tick_reaches_no_other_list(server, parts, task):
 
 
 def test_beat_keeps_and_gives_back_its_lock(server):
-    """Beat first extends its lock after a minute, when a missing permission would end it."""
+    """Beat can extend and release its lock.
+
+    It first does so after a minute, when a missing permission would end it.
+    """
     with server.client("beat") as client:
         client.set("redbeat::lock", "token")
         assert beat.extend(["redbeat::lock"], ["token", 60_000], client) == 1

@@ -225,7 +225,10 @@ def test_sec6_the_operator_cannot_give_itself_more(server):
 
 
 def test_records_outlive_a_restart(server, store):
-    """This includes writes by functions and transactions; nobody can log in as `default`."""
+    """Records survive a restart, also writes by functions and transactions.
+
+    Nobody can log in as `default`.
+    """
     store.created("pvc-u1", INTENT, EVIL)
     server.stop()
     server.serve()

@@ -112,7 +112,10 @@ def test_every_key_is_open_to_those_of_the_matrix_and_closed_to_all_others(teste
 
 @pytest.mark.parametrize("user", USERS)
 def test_what_the_release_before_kept_is_a_watchers_to_move(tester, user):
-    """One hash had the records of all drivers, so a driver's worker must not access it."""
+    """Only the watcher and the operator can access the former hashes.
+
+    One hash had the records of all drivers, so a driver's worker must not read it.
+    """
     rights = {name: "r" if name == "unsaved" else "rw" for name in FORMER}
     expected = {"watcher": rights, "operator": dict.fromkeys(FORMER, "rw")}.get(user, {})
     for name in FORMER:

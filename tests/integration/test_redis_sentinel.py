@@ -165,7 +165,9 @@ def nodes(new_nodes):
 
 
 def test_the_first_node_of_all_waits_for_nobody(new_nodes):
-    """The sentinels start first and name this node as the master, but it has no data yet."""
+    """The first node starts without a promotion, although
+    sentinels that run already name it as the master.
+    """
     new_nodes.make_secrets()
     for number in range(COUNT):
         new_nodes.start_sentinel(number)
@@ -184,7 +186,10 @@ def takes_writes(client, value):
 
 
 def test_a_worker_writes_over_a_fail_over_and_the_dead_node_comes_back_empty(nodes):
-    """The test uses the shipped users and TLS. The master's disk is lost with its pod."""
+    """A worker's writes continue after a fail-over, and the dead node returns with an empty disk.
+
+    The test uses the shipped users and TLS.
+    """
     client = connect(nodes.settings.url_with_credentials())
     wait_until(lambda: takes_writes(client, "first"), 60, "a replica confirms the first write")
     before = nodes.master()
@@ -223,7 +228,9 @@ def test_a_sentinel_that_lost_its_disk_learns_the_master_from_the_others(nodes):
 
 @pytest.mark.parametrize("overlay", ["prod-central", "prod-sidecar"])
 def test_every_client_of_ours_asks_the_sentinels(overlay):
-    """The single Redis is removed, and URL, user and password of the sentinels are set."""
+    """Every client uses the sentinels with their user
+    and password, and the single Redis is removed.
+    """
     objects = accumulate(COMPONENT, render(ROOT / "k8s" / "overlays" / overlay))
     kinds = {one["kind"] for one in objects if one["metadata"]["name"] == "redis"}
     assert kinds == {"StatefulSet", "PodDisruptionBudget", "NetworkPolicy"}

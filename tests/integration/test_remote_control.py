@@ -83,7 +83,9 @@ def test_flower_sees_workers(server, flower):
 
 
 def test_flower_writes_no_key_through_a_worker(server, flower):
-    """The key is named directly, or in an exchange's table, which no process reads."""
+    """Flower makes a worker write no key, named directly
+    or in an exchange's table, which no process reads.
+    """
     with server.client("flower") as client, server.client("tester") as all_keys:
         table = "_kombu.binding.reply.celery.pidbox"
         for key in KEYS:
@@ -97,7 +99,7 @@ def test_flower_writes_no_key_through_a_worker(server, flower):
 
 @pytest.mark.parametrize("user", ["broker", DRIVER_BROKER, "publisher", "beat", "flower"])
 def test_celerys_connections_reach_no_key_of_csi_fleet(server, user):
-    """Redis refuses such access, whatever a message makes a worker do."""
+    """Celery's users can access no key of csi-fleet, whatever a message makes a worker do."""
     with server.client(user) as client, server.client("tester") as all_keys:
         for entry in NAMES.values():
             name = f"{entry.full}x" if entry.is_family else entry.full
@@ -115,7 +117,7 @@ def test_a_workers_celery_logs_in_as_that_user(server, flower):
 
 
 def test_questions_do_not_fill_redis(server, flower):
-    """Only a few unread replies remain, and they expire."""
+    """Questions do not fill Redis: only a few unread replies remain, and they expire."""
     asked = 300
     with server.client("flower") as client, server.client("tester") as all_keys:
         for _ in range(asked):

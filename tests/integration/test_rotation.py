@@ -118,7 +118,7 @@ def connections(server):
 
 
 def test_a_password_changes_while_redis_takes_both(server):
-    """The file has a line for each password: Redis accepts both, clients use the first one."""
+    """Redis accepts both passwords of a user's file, while clients use the first line."""
     file, old = server.secrets / "worker", server.password("worker")
     with Load(settings_of(server)) as load, server.client("tester") as admin:
         load.goes_on("the start")
@@ -134,7 +134,11 @@ def test_a_password_changes_while_redis_takes_both(server):
 
 
 def test_redis_starts_anew_with_another_password_and_authority(server):
-    """Without a notice, the next connection reads both files again. The signing key stays."""
+    """A restart of Redis with another password and CA needs no change of clients: the next
+    connection reads both files again.
+
+    The signing key stays.
+    """
     with Load(settings_of(server)) as load:
         load.goes_on("the start")
         for name in ("worker", "ca.crt", "ca.key", "tls.crt", "tls.key"):
@@ -150,7 +154,9 @@ def test_redis_starts_anew_with_another_password_and_authority(server):
 
 
 def test_every_line_of_a_password_file_is_taken_by_redis(server):
-    """prepare.sh does this, so that servers and clients need not change at the same moment."""
+    """prepare.sh gives Redis every password of a file, so
+    servers and clients need not change at the same moment.
+    """
     (server.secrets / "worker").write_text("one\ntwo\n")
     server.stop()
     server.serve()

@@ -52,7 +52,9 @@ def test_it_says_what_waits_and_why(world, capsys):
 
 
 def test_no_login_is_in_it_wherever_one_was_planted(world, capsys):
-    """They are in a driver's error, a reason, a tenant's object, a class and csi-fleet's login."""
+    """The bundle has no credential of a driver's error, a
+    reason, a tenant's object, a class or csi-fleet's login.
+    """
     errors = [
         f"rpc error: code = Internal desc = login admin:{PLANTED}@array failed",
         f"https://admin:{PLANTED}@array.example.org/api password={PLANTED}",
@@ -144,7 +146,9 @@ def test_what_a_person_needs_stays(text):
     "piece", ["key.", "key", "a.", "://", '\\"', "-----BEGIN ", "aA1", "x:", "-key ", 'key="\\']
 )
 def test_a_driver_s_text_is_searched_in_a_moment_however_it_is_made(piece):
-    """The time grows with the length, not its square: 30 times at most for tenfold text."""
+    """The search for credentials takes time in proportion to the
+    text's length: at most 30 times as long for tenfold text.
+    """
     took = []
     for length in (800, 8_000):
         text = piece * (length // len(piece))

@@ -181,7 +181,7 @@ def test_drain_waits_for_what_runs_in_the_driver_s_redis(world, capsys):
 
 
 def test_a_class_is_paused(world, capsys, monkeypatch):
-    """Classes belong to the cluster, so the command needs no driver for a class."""
+    """A class is paused and resumed without a driver, because classes belong to the cluster."""
     monkeypatch.setattr(pause.time, "sleep", lambda _: None)
     assert pause.run(world.tools(Command.PAUSE, storage_class="one", reason="why")) == 0
     assert world.client.hget("csifleet:pauses", "class one").endswith(b" why")
@@ -204,7 +204,10 @@ def test_status_shows_all_drivers_and_adds_up(world, capsys):
 
 
 def test_status_tells_no_limit_from_a_limit_of_none(world, capsys):
-    """No worker declares a limit for changes if the driver cannot resize; that is no limit of 0."""
+    """A missing limit is shown as "-" and not as 0.
+
+    No worker declares a limit for changes if the driver cannot resize.
+    """
     world.wait_for_room(world.key())
     world.queue.add([world.key("changes")])
     status_command.run(world.tools(Command.STATUS, output="json"))
@@ -217,7 +220,9 @@ def test_status_tells_no_limit_from_a_limit_of_none(world, capsys):
 
 
 def test_who_works_is_not_missed_right_after_a_loss_of_data(world, capsys, monkeypatch):
-    """Watchers and workers register again within seconds, so an operator needs no check."""
+    """Right after a loss of data, status reports no missing
+    watcher, because processes register again within seconds.
+    """
     world.client.delete("csifleet:presence")
     tools = world.tools(Command.STATUS)
     age = read_age(world.client)
@@ -266,7 +271,10 @@ def test_dry_run_takes_the_catalog(world, monkeypatch, capsys):
 
 
 def test_audit_knows_the_attempts(world, monkeypatch, capsys):
-    """With another Redis, a volume whose attempt is in flight would look leaked."""
+    """audit reads the attempts of the driver's Redis.
+
+    Otherwise a volume whose attempt is in flight would look leaked.
+    """
     record = {"driver": world.driver, "key": world.key().text, "since": time.time()}
     world.client.hset(f"csifleet:intents:{world.driver}", "pvc-u1", json.dumps(record))
     client = SimpleNamespace(list_volumes=lambda **_: [], close=lambda: None)
@@ -286,7 +294,9 @@ def test_migrate_finds_who_serves_the_driver(world):
 
 
 def test_audit_begins_no_life_of_a_redis(world):
-    """audit only compares, so it writes nothing into a Redis that was just emptied."""
+    """audit begins no epoch: it only compares, so it
+    writes nothing into a Redis that was just emptied.
+    """
     world.client.flushdb()
     tools = world.tools(Command.AUDIT)
     before = audit.read_life(tools.redis)
@@ -296,7 +306,10 @@ def test_audit_begins_no_life_of_a_redis(world):
 
 
 def test_beat_is_known_by_its_tick(world, capsys):
-    """Beat itself writes no presence; the worker that receives its tick does."""
+    """status and doctor find beat by its tick.
+
+    Beat itself writes no presence; the worker that receives its tick does.
+    """
     before = Presence(world.client).alive()
     tick(world.queue, SimpleNamespace(tick=lambda: None))
     assert Presence(world.client).alive() == before
@@ -307,7 +320,7 @@ def test_beat_is_known_by_its_tick(world, capsys):
 
 
 def test_failed_takes_the_namespace_by_flag_too(world, capsys):
-    """`-n` and the argument have the same meaning."""
+    """`failed` accepts the namespace by `-n` and as an argument."""
     world.fail(world.key(), "disk on fire")
     for arguments, tool in (((), {"namespace": "nowhere"}), (("nowhere",), {})):
         assert failed.run(world.tools(Command.FAILED, *arguments, **tool)) == 0
@@ -318,7 +331,10 @@ def test_failed_takes_the_namespace_by_flag_too(world, capsys):
 
 @pytest.mark.parametrize("asked", [1, 3])
 def test_status_names_nobody_alive_when_all_processes_died_an_hour_ago(world, asked):
-    """The queue's clock has stopped since then. A read neither trusts that clock nor moves it."""
+    """No process counts as alive an hour after all of them died.
+
+    The queue's clock has stopped since then; a read neither trusts that clock nor moves it.
+    """
     name, client = NAMES["clock"].full, world.client
     stopped = b"%d 0" % (read_clock(client).now_ms - 3_600_000)
     client.set(name, stopped)

@@ -158,7 +158,9 @@ def test_work_of_a_namespace_that_is_gone(world, explained):
 
 
 def test_a_deleted_claim_that_is_worked_on(world, explained):
-    """It shows the claim's history and volume and the missing secret, but no other claim."""
+    """The explanation of a deleted claim shows its history,
+    its volume and the missing secret, but no other claim.
+    """
     intent = {"key": NOTHING.text, "volume": "pvc-1234", "stage": "calling"}
     world.fail(NOTHING, 'error getting secret key in namespace shop: secrets "key" not found')
     IntentStore(world.client, driver=DRIVERS[0]).begin("pvc-uid-of-gone", intent)

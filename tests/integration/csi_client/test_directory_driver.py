@@ -152,8 +152,8 @@ def test_failures_are_counted_over_sigkill(driver: DirectoryDriver, client: CsiC
 
 
 def test_overlap_of_awaited_calls_is_recorded(driver: DirectoryDriver, client: CsiClient) -> None:
-    """The driver records that a create and a delete of one volume overlap. csi-fleet must prevent
-    that.
+    """The driver records that a create and a delete of
+    one volume overlap. csi-fleet must prevent that.
     """
     volume_id = client.create_volume(request("a")).volume.volume_id
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 1})
@@ -169,8 +169,8 @@ def test_overlap_of_awaited_calls_is_recorded(driver: DirectoryDriver, client: C
 def test_overlap_with_an_abandoned_call_is_no_fault(
     driver: DirectoryDriver, client: CsiClient
 ) -> None:
-    """The overlap with a call after its deadline is not reported as a fault, because the driver may
-    continue.
+    """The overlap with a call after its deadline is not
+    reported as a fault, because the driver may continue.
     """
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 1.0})
     timeout = {"timeout_seconds": 0.2}

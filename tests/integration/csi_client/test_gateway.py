@@ -136,8 +136,8 @@ def test_a_gateway_that_was_killed_is_found_again(gateway, client):
 
 
 def test_a_driver_that_restarts_behind_it_is_a_lost_connection(gateway, client, driver):
-    """The client counts the restart as a loss, so csi-fleet reads the driver's name and
-    capabilities again.
+    """The client counts the restart as a loss, so csi-fleet
+    reads the driver's name and capabilities again.
     """
     driver.stop()
     wait_until(lambda: not client.is_connected or not answers(client), 10, "it is noticed")

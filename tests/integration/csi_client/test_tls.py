@@ -98,8 +98,8 @@ def test_ca_that_did_not_sign_the_driver(
 
 
 def test_driver_of_another_name(driver: DirectoryDriver, good: TlsFiles) -> None:
-    """The client refuses a valid certificate with another name, because its owner can be an
-    attacker or another driver.
+    """The client refuses a valid certificate with another name,
+    because its owner can be an attacker or another driver.
     """
     assert outcome(driver, replace(good, server_name="other.example.org")) == "Unavailable"
 

@@ -146,8 +146,8 @@ def test_all_workers_move_together_and_wait_for_the_calls_that_are_open(world, e
 
 @pytest.mark.parametrize("world", [2], indirect=True)
 def test_a_worker_alone_that_loses_it_does_not_call_another(world):
-    """A worker that alone loses its connection waits, because the other workers still call that
-    replica.
+    """A worker that alone loses its connection waits,
+    because the other workers still call that replica.
     """
     wait_until(world.served, 30, "one replica is called by all")
     first = world.served()

@@ -73,8 +73,8 @@ def test_an_error_of_probe_is_a_failure_with_its_text(
 def test_terse_keeps_the_text_to_the_log(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:
-    """LPD-006: with `--terse` the reply has no error text, which would show paths to anyone who can
-    reach the port.
+    """LPD-006: with `--terse` the reply has no error text,
+    which would show paths to anyone who can reach the port.
     """
     driver.ready = False
     assert get(start(launch, folder, "--terse"), "/healthz") == (500, "unhealthy")
@@ -104,8 +104,8 @@ def test_the_process_outlives_its_driver(
 
 
 def test_nobody_listens_before_the_driver_answered(launch: Launch, folder: Path) -> None:
-    """LPT-008, LP-010: before the driver's first answer the process does not listen, so the
-    kubelet's probe is refused.
+    """LPT-008, LP-010: before the driver's first answer the
+    process does not listen, so the kubelet's probe is refused.
     """
     port = free_port()
     address = f"--csi-address={folder}/csi.sock"

@@ -227,8 +227,8 @@ def test_sigusr1_shows_every_thread(launch: Launch, folder: Path, driver: Identi
 
 
 def test_the_process_of_both_waits_for_a_slow_driver(launch: Launch, folder: Path) -> None:
-    """LP-010: the combined process keeps waiting, because its end would also end the liveness
-    probe, and then the driver.
+    """LP-010: the combined process keeps waiting, because its
+    end would also end the liveness probe, and then the driver.
     """
     port = free_port()
     endpoint = f"--http-endpoint=127.0.0.1:{port}"
@@ -262,8 +262,8 @@ def test_a_name_that_comes_late_is_waited_for(
 def test_a_name_that_is_no_name(
     launch: Launch, folder: Path, driver: IdentityDriver, name: str
 ) -> None:
-    """NRT-017, NRD-008: an invalid name ends the process, because the name becomes part of a file
-    name.
+    """NRT-017, NRD-008: an invalid name ends the process,
+    because the name becomes part of a file name.
     """
     driver.name = name
     assert ends_with(launch(*arguments(folder)), 1)

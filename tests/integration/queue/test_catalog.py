@@ -145,8 +145,8 @@ def test_tombstones_are_pruned_though_their_versions_were_lost(redis_client, wri
 
 
 def test_lease_state_saves_the_round_trip_until_something_changes(redis_client, writer, reader):
-    """A reader does not query an unchanged catalog, because the lease carries the catalog's
-    versions.
+    """A reader does not query an unchanged catalog,
+    because the lease carries the catalog's versions.
     """
     queue = WorkQueue(redis_client, publish=lambda _: None)
     queue.register_process()
@@ -227,8 +227,8 @@ def test_a_reader_follows_without_touching_what_others_hold(writer, reader):
 
 
 def test_a_deleted_object_is_no_unreadable_one(redis_client, writer, reader):
-    """The entry of a deleted object keeps its version, because otherwise a late write would restore
-    the object.
+    """The entry of a deleted object keeps its version,
+    because otherwise a late write would restore the object.
     """
     writer.write("nodes", [("a", "1", {}), ("a", "2", None), ("b", "1", {})])
     assert reader.all("nodes") == {"b": {}}

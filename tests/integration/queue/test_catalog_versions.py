@@ -60,8 +60,8 @@ def test_a_reader_is_sent_what_changed_or_everything(bench, scripts, epoch, know
     [("now", "now", 1), ("now", "before", 0), ("now", None, 0), (None, None, 0), (None, "now", 0)],
 )
 def test_a_kind_is_complete_in_the_life_that_wrote_it(bench, scripts, epoch, mark, is_complete):
-    """M-017: a kind is complete only in the epoch in which it was written, for readers of all
-    objects and of one.
+    """M-017: a kind is complete only in the epoch in which
+    it was written, for readers of all objects and of one.
     """
     if epoch:
         bench.client.set(EPOCH, epoch)
@@ -147,8 +147,8 @@ def keep(scripts, *rows, process="p", ttl=10_000):
 
 
 def test_a_driver_that_comes_back_is_a_change_again(bench, scripts):
-    """A driver that expires and returns changes the version both times, even if its record is the
-    same.
+    """A driver that expires and returns changes the
+    version both times, even if its record is the same.
     """
     assert keep(scripts, ("d", "{}", 0)) == [1, []]
     assert keep(scripts, ("d", "{}", 0)) == [0, []]

@@ -94,8 +94,8 @@ def test_flower_has_no_command_that_fills(server, keys):
 
 
 def test_who_sends_halves_of_commands_is_cut_off(server, keys):
-    """Redis disconnects a client with incomplete commands, because buffers of connections also
-    count as memory.
+    """Redis disconnects a client with incomplete commands,
+    because buffers of connections also count as memory.
     """
     clients = [server.client("flower") for _ in range(10)]
     before = server.client("tester").info()["evicted_clients"]

@@ -181,8 +181,8 @@ def said(fleet, seconds: float) -> str:
 
 
 def test_an_operator_s_pause_lasts_as_long_as_he_said(fleet, step):
-    """An operator's pause lasts its time through a step of the clock, however often the watcher
-    mirrors it.
+    """An operator's pause lasts its time through a step
+    of the clock, however often the watcher mirrors it.
     """
     pauses, pause = Pauses(fleet.client, fleet.one), said(fleet, 3)
     assert pauses.mirror(Recorded("5", {"driver d": pause}))
@@ -248,8 +248,8 @@ def test_a_throttled_lane_grows_again(fleet, step):
 
 
 def test_a_call_of_the_dead_is_waited_for_and_no_longer(fleet, step):
-    """A dead worker's call blocks a driver that takes one call at a time until the call's deadline,
-    and no longer.
+    """A dead worker's call blocks a driver that takes one
+    call at a time until the call's deadline, and no longer.
     """
     for queue in (fleet.one, fleet.two):
         queue.set_limits(LANE, 1, hold_seconds=3)
@@ -317,8 +317,8 @@ def test_several_steps_change_nothing_either(fleet, clock, steps):
 
 
 def test_a_step_is_felt_in_no_stamp_and_shown_in_each(fleet, step):
-    """Stamps ignore a step, but shown times follow it, so that people can compare them with other
-    machines' times.
+    """Stamps ignore a step, but shown times follow it, so
+    that people can compare them with other machines' times.
     """
     stamped = time.monotonic()
     fleet.turn()

@@ -75,8 +75,8 @@ def test_a_demoted_master_is_left_by_the_connections_that_were_open(pair):
 
 
 def test_a_master_that_lost_its_replicas_is_asked_for_again(pair):
-    """A client connects again if its master refuses writes for lack of replicas
-    (min-replicas-to-write).
+    """A client connects again if its master refuses
+    writes for lack of replicas (min-replicas-to-write).
     """
     master, replica, proxy = pair
     client = connect(f"redis://127.0.0.1:{proxy.port}/0")
@@ -182,8 +182,8 @@ def test_a_server_that_stands_still_costs_one_time_out(redis_binary, tmp_path, a
 
 
 def test_a_connection_that_died_unnoticed_costs_no_command(redis_server, redis_client):
-    """A dead connection fails no command: the pool notices it, or the command is repeated over a
-    new one.
+    """A dead connection fails no command: the pool
+    notices it, or the command is repeated over a new one.
     """
     client = connect(redis_server.url)
     assert client.ping()
@@ -194,8 +194,8 @@ def test_a_connection_that_died_unnoticed_costs_no_command(redis_server, redis_c
 
 
 def test_heartbeats_leave_wake_ups_to_others(redis_client):
-    """The heartbeat sends no messages, because the broker's connection can hang for longer than a
-    lease lasts.
+    """The heartbeat sends no messages, because the broker's
+    connection can hang for longer than a lease lasts.
     """
     sent, now = [], [0.0]
     queue = WorkQueue(redis_client, publish=sent.extend, clock=lambda: now[0])
@@ -214,8 +214,8 @@ def test_heartbeats_leave_wake_ups_to_others(redis_client):
 def test_limits_and_pauses_of_many_lanes_cost_the_heartbeat_few_round_trips(
     redis_client, monkeypatch
 ):
-    """The heartbeat declares the limits and pauses of 600 lanes in few round trips, because it
-    renews no lease meanwhile.
+    """The heartbeat declares the limits and pauses of 600 lanes
+    in few round trips, because it renews no lease meanwhile.
     """
     lanes, now = [f"claims|d{number}" for number in range(600)], [0.0]
     queue = WorkQueue(redis_client, publish=lambda _: None, clock=lambda: now[0])

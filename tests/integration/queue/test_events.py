@@ -119,8 +119,8 @@ def test_an_add_for_another_reason_counts_whatever_the_pass_knows(bench, queue):
 
 @pytest.mark.parametrize("end", ["fail", "release"])
 def test_a_pass_that_does_not_end_well_knows_nothing(bench, queue, end):
-    """L-011: after a pass that failed or was released, an event during the pass leads to a retry at
-    once.
+    """L-011: after a pass that failed or was released,
+    an event during the pass leads to a retry at once.
     """
     queue.add_events({KEY: "5"})
     lease = bench.run_next(queue)
@@ -181,8 +181,8 @@ def test_what_is_no_version_is_none(bench, queue, redis_client, stored):
 def test_what_a_pass_read_before_etcd_was_restored_hides_no_event(
     bench, queue, redis_client, is_late, is_noticed
 ):
-    """After a restore of etcd, new events lead to a pass, although the versions of the lost history
-    are higher.
+    """After a restore of etcd, new events lead to a pass,
+    although the versions of the lost history are higher.
     """
     queue.add_events({KEY: "900"})
     lease = bench.run_next(queue)

@@ -37,8 +37,8 @@ def make_retries(bench, queue, *names_):
 
 
 def test_a_tenant_that_comes_late_has_no_claim_to_the_turns_before(bench, start_queue):
-    """G12: a tenant that arrives late takes turns with the waiting tenants, and does not catch
-    up.
+    """G12: a tenant that arrives late takes turns
+    with the waiting tenants, and does not catch up.
     """
     queue = start_queue(concurrency=1)
     queue.add([claim(f"a{number}", "early") for number in range(8)])
@@ -114,8 +114,8 @@ def test_retries_go_on_where_the_first_attempts_end(bench, start_queue):
 
 
 def test_five_first_attempts_lie_between_two_retries(bench, start_queue):
-    """G12: there are five first attempts between two retries, counted from the last retry that was
-    taken.
+    """G12: there are five first attempts between two
+    retries, counted from the last retry that was taken.
     """
     queue = start_queue(concurrency=40)
     make_retries(bench, queue, *(f"bad{number}" for number in range(5)))
@@ -131,8 +131,8 @@ def test_five_first_attempts_lie_between_two_retries(bench, start_queue):
 
 
 def test_the_lanes_of_a_driver_share_its_total(bench):
-    """G11: the lanes of a driver share its total, so a running key of one kind leaves one call less
-    for all others.
+    """G11: the lanes of a driver share its total, so a running
+    key of one kind leaves one call less for all others.
     """
     queue = bench.process()
     for kind in ("claims", "volumes"):

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize("began", ["after the replica was cut", "before"])
 def test_a_lagging_replica_hides_a_fellow(redis_binary, tmp_path, began):
-    """A worker is not the last one on a lagging replica, where the fellow's entry is missing or has
-    expired.
+    """A worker is not the last one on a lagging replica,
+    where the fellow's entry is missing or has expired.
     """
     with ReplicatedRedis(redis_binary, tmp_path) as replicated:
         client = connect(replicated.url)

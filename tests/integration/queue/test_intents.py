@@ -67,8 +67,8 @@ def test_lease_brings_the_records_of_its_volume(store, bench, start_queue, redis
 
 
 def test_nodes_have_records_of_their_own(store, start_queue):
-    """The records of nodes are separate, because each node has its own storage, and perhaps a
-    volume for the same claim.
+    """The records of nodes are separate, because each node has
+    its own storage, and perhaps a volume for the same claim.
     """
     queue = start_queue()
     keys = [claim_key(f"d@{node}", "ns", "a", "u") for node in ("n1", "n2")]
@@ -124,8 +124,8 @@ def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench,
 
 
 def test_a_lease_that_ended_may_begin_nothing(store, bench, start_queue):
-    """A lease that ended cannot begin an attempt, while no process has the key and after the same
-    process took it again.
+    """A lease that ended cannot begin an attempt, while no
+    process has the key and after the same process took it again.
     """
     queue = start_queue()
     queue.add([KEY])

@@ -114,8 +114,8 @@ def test_a_driver_that_nobody_serves_is_told(queue, looks):
 
 
 def test_a_driver_whose_workers_do_not_provision_is_told(queue, looks, redis_client):
-    """If a driver's workers do not provision, the event names the driver and not the queue of a
-    node.
+    """If a driver's workers do not provision, the
+    event names the driver and not the queue of a node.
     """
     record = {"name": "d", "node": "n1", "controllers": ["resizer"]}
     DriverRegistry(redis_client).register("d@n1", record, ttl_seconds=60)

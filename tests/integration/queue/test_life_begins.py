@@ -95,8 +95,8 @@ def test_the_silence_ends_with_its_last_millisecond(bench, start_queue):
     ("stored", "fence"), [(None, NOW), (5, NOW), (NOW - 1, NOW), (NOW + 5, NOW + 5), ("x", NOW)]
 )
 def test_fences_of_a_new_life_are_above_all_earlier_ones(bench, scripts, stored, fence):
-    """G9: the first fencing number of an epoch is above all earlier ones, although the clock or the
-    counter can be behind.
+    """G9: the first fencing number of an epoch is above all
+    earlier ones, although the clock or the counter can be behind.
     """
     if stored is not None:
         bench.client.set(FENCE, stored)
@@ -159,8 +159,8 @@ def test_what_was_taken_back_is_not_restored(bench, scripts):
 
 
 def test_what_the_process_has_already_is_renewed(bench, scripts):
-    """A second call renews the leases that the first call gave back, if only the first reply was
-    lost.
+    """A second call renews the leases that the first
+    call gave back, if only the first reply was lost.
     """
     assert regain(scripts, claim("a"), 9) == []
     bench.now_ms += 500
@@ -189,8 +189,8 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_key_that_is_restored_stands_nowhere_else(bench, scripts, place):
-    """A key that was added before its owner returned is only leased, and runs once more
-    afterwards.
+    """A key that was added before its owner returned
+    is only leased, and runs once more afterwards.
     """
     key = claim("a")
     PLACES[place](bench.client, key)
@@ -323,8 +323,8 @@ def test_locks_outlive_a_redis_that_loses_its_data_while_workers_are_woken(bench
 
 
 def test_who_only_asks_for_a_lock_takes_it_from_nobody_in_a_new_life(bench, start_queue):
-    """A lease that asks for a lock in a new epoch does not take it from an older holder, which
-    still calls the driver.
+    """A lease that asks for a lock in a new epoch does not
+    take it from an older holder, which still calls the driver.
     """
     holder, asking, lock = start_queue(), bench.process(), Lock("volume")
     holder.add([claim("a"), claim("b")])

@@ -102,8 +102,8 @@ def test_a_connection_that_is_back_ends_no_other_pause(world):
 
 
 def test_a_driver_with_a_connected_worker_is_not_lost_after_a_wipe(world, redis_client):
-    """A driver with a connected worker is not lost, even if Redis lost the connections before
-    another worker reported its own loss.
+    """After a loss of data, the pause of a lost driver
+    ends when a connected worker registers again.
     """
     world.one.back("d", 15)
     world.two.back("d", 15)
@@ -115,8 +115,8 @@ def test_a_driver_with_a_connected_worker_is_not_lost_after_a_wipe(world, redis_
 
 
 def test_the_next_word_of_a_parted_worker_ends_lost_too(world, redis_client):
-    """A second report shows that a worker is connected, also if that worker registered in
-    between.
+    """The next report of a disconnected worker ends the pause
+    if another worker has registered as connected meanwhile.
     """
     assert lose(world, world.one) == LOST
     redis_client.zadd("csifleet:links:d", {"two": world.now + 15_000})
@@ -261,8 +261,8 @@ def test_the_same_replica_is_called_again_at_once(world):
 
 
 def test_calls_of_a_silent_worker_are_waited_for_from_the_end_of_its_word(world):
-    """The wait for a silent worker's calls starts when its last report expires, because a call can
-    begin just before.
+    """The wait for a silent worker's calls starts when its
+    last report expires, because a call can begin just before.
     """
     grown_up(world)
     back(world, world.one, at("a"))
@@ -273,8 +273,8 @@ def test_calls_of_a_silent_worker_are_waited_for_from_the_end_of_its_word(world)
 
 
 def test_a_worker_that_serves_tells_an_empty_redis_which_replica_it_is(world, redis_client):
-    """A connected worker tells an empty Redis which replica it uses, and a new worker waits for
-    that report.
+    """A connected worker tells an empty Redis which replica
+    it uses, and a new worker waits for that report.
     """
     grown_up(world)
     back(world, world.one, at("a"))

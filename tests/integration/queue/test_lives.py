@@ -249,8 +249,8 @@ def test_cor9_late_renewal_revives_nothing(bench, start_queue):
 
 
 def test_cor11_a_machine_too_slow_for_its_sweeps_still_finds_its_dead(bench, start_queue):
-    """A machine that is too slow for its sweeps still takes over the keys of a dead process when
-    their leases expire.
+    """A machine that is too slow for its sweeps still takes
+    over the keys of a dead process when their leases expire.
     """
     owner, other = start_queue(), start_queue()
     for _ in range(4):
@@ -263,8 +263,8 @@ def test_cor11_a_machine_too_slow_for_its_sweeps_still_finds_its_dead(bench, sta
 
 
 def test_cor1_lease_that_a_newer_owner_keeps_out_of_a_new_life_ends_as_lost(bench, start_queue):
-    """A lease that a newer owner replaced before the loss ends as lost, so its owner puts its
-    records back.
+    """A lease that a newer owner replaced before the loss
+    ends as lost, so its owner puts its records back.
     """
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
@@ -390,8 +390,8 @@ def test_limits_of_a_node_that_went_are_dropped(bench, start_queue):
 
 
 def test_one_call_at_a_time_holds_over_a_wipe_and_a_death(bench, start_queue):
-    """A serial driver gets no second call after a loss of data and the death of its worker, whose
-    call may still run.
+    """A serial driver gets no second call after a loss of data
+    and the death of its worker, whose call may still run.
     """
     one, two = start_queue(), start_queue()
     for queue in (one, two):
@@ -418,8 +418,8 @@ def test_first_installation_waits_for_nobody(bench):
 
 
 def test_restart_after_an_orderly_end_waits_for_nobody(bench):
-    """A restart without living processes needs no quiet period, because no process has a lease to
-    give back.
+    """A restart without living processes needs no quiet
+    period, because no process has a lease to give back.
     """
     queue = bench.process()
     queue.add([claim("a")])

@@ -272,8 +272,8 @@ def test_shared_lock_becomes_exclusive_when_alone(bench, queue):
 
 
 def test_lock_held_alone_stays_so_when_a_fail_over_forgot_it(bench, queue):
-    """G9: an exclusive lock that a promoted replica lost stays exclusive, although the pass now
-    asks to share it.
+    """G9: an exclusive lock that a promoted replica lost
+    stays exclusive, although the pass now asks to share it.
     """
     lease = start(bench, queue, "a", HANDLE)
     lease.locks = (*lease.locks, PV)

@@ -121,8 +121,8 @@ def test_who_never_worked_is_not_the_last(redis_client):
 
 
 def test_a_period_begins_when_it_is_due_or_the_work_was_done(redis_client):
-    """M-004: all processes share one period, which starts when it is due or when its work was
-    done.
+    """M-004: all processes share one period, which
+    starts when it is due or when its work was done.
     """
     one, two = Periods(redis_client), Periods(redis_client)
     assert one.is_due("thing", 100)
@@ -135,8 +135,8 @@ def test_a_period_begins_when_it_is_due_or_the_work_was_done(redis_client):
 
 
 def test_class_pauses_that_are_over_are_none(redis_client, at):
-    """Expired pauses of classes are ignored but not removed, because an operator might write a
-    pause at the same moment.
+    """Expired pauses of classes are ignored but not removed,
+    because an operator might write a pause at the same moment.
     """
     raw = {"over": f"{NOW_MS} 5 x", "broken": "soon x", "on": f"{NOW_MS + 1} 5 y", "ever": "0 0 z"}
     raw = {f"class {name}": value for name, value in raw.items()} | {"driver d": "0 0 x"}

@@ -141,8 +141,8 @@ def test_the_version_is_forgotten_after_a_minute(world):
 
 
 def test_redis_that_lost_the_last_word_gets_it_with_the_next_look(world):
-    """A pause that Redis lost returns with the next mirroring, for example after the promotion of a
-    replica.
+    """A pause that Redis lost returns with the next
+    mirroring, for example after the promotion of a replica.
     """
     world.say(FIRMWARE)
     world.client.delete(NAMES["pauses"].full)
@@ -162,8 +162,8 @@ def test_nothing_is_admitted_until_the_pauses_are_known(world):
 
 
 def test_what_the_watcher_mirrored_is_not_asked_for_again(world):
-    """A worker does not read pauses that the watcher has mirrored, so it does not need the API
-    server.
+    """A worker does not read pauses that the watcher
+    has mirrored, so it does not need the API server.
     """
     world.say(FIRMWARE)
     world.lose_everything()

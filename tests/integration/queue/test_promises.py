@@ -189,8 +189,8 @@ def test_a_lock_that_is_shared_is_taken_shared(bench, start_queue):
 
 
 def test_wake_ups_of_a_new_life_are_left_to_others():
-    """The heartbeat leaves the messages of a new epoch to the pump, because its thread must not
-    wait for the broker.
+    """The heartbeat leaves the messages of a new epoch to the
+    pump, because its thread must not wait for the broker.
     """
     held, sent = [], []
     replies = {"regain": [b"e", [b"drv.d"], [], 5]}

@@ -119,8 +119,8 @@ WRONG = {
 
 @pytest.mark.parametrize("field", WRONG)
 def test_a_driver_whose_record_is_not_as_it_must_be_is_set_aside(redis_client, field):
-    """An invalid record of a driver is quarantined, because one invalid field must not stop all
-    drivers.
+    """An invalid record of a driver is quarantined,
+    because one invalid field must not stop all drivers.
     """
     registry = DriverRegistry(redis_client)
     registry.register("good", RECORD, ttl_seconds=60)
@@ -162,8 +162,8 @@ def test_a_finished_attempt_does_not_come_back_with_a_new_life(bench, start_queu
 
 
 def test_what_a_lease_found_is_given_back_to_a_redis_that_lost_it(bench, start_queue):
-    """A lease restores the records it found to a Redis that lost them, because its worker may have
-    the only copy.
+    """A lease restores the records it found to a Redis that
+    lost them, because its worker may have the only copy.
     """
     queue, store = start_queue(), IntentStore(bench.client, driver="d")
     store.created("pvc-u", INTENT, PV)
@@ -186,8 +186,8 @@ def test_one_record_of_the_two_is_found_alone(bench, start_queue, what):
 
 
 def test_an_attempt_that_found_no_room_is_not_given_back(bench, start_queue):
-    """An attempt without room in its namespace is not restored: it did not begin, and the earlier
-    record remains.
+    """An attempt without room in its namespace is not
+    restored: it did not begin, and the earlier record remains.
     """
     queue, store = start_queue(), IntentStore(bench.client, namespace_bytes=10, driver="d")
     lease = taken(bench, queue)
@@ -301,8 +301,8 @@ def test_the_bytes_of_each_namespace_are_counted_anew(bench, start_queue):
 
 @pytest.mark.parametrize("moment", ["before", "between"])
 def test_a_good_record_written_meanwhile_is_not_set_aside(redis_client, monkeypatch, moment):
-    """M-010: a valid record that was written meanwhile is not quarantined, although its reader
-    first read a forged one.
+    """M-010: a valid record that was written meanwhile is not
+    quarantined, although its reader first read a forged one.
     """
     owner = IntentStore(redis_client, OURS, driver="d")
     reader = IntentStore(redis_client, OURS, driver="d")

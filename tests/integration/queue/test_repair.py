@@ -71,8 +71,8 @@ def test_what_is_not_ours_is_not_looked_at(filled):
 
 
 def test_a_wrong_type_that_cannot_be_repaired_is_an_error(redis_client, monkeypatch):
-    """A wrong type that cannot be repaired is an error at once, because a second try would fail in
-    the same way.
+    """A wrong type that cannot be repaired is an error at
+    once, because a second try would fail in the same way.
     """
     scripts, tried = Scripts(redis_client), []
 
@@ -157,8 +157,8 @@ def test_commands_one_after_the_other_use_one_connection(redis_server):
 
 @pytest.mark.parametrize("url", ["redis://host/0", "rediss://host/0", "unix:///run/redis.sock"])
 def test_a_connection_over_tcp_is_kept_alive(url):
-    """TCP connections use keepalive, because a worker waits for minutes behind load balancers that
-    drop silent connections.
+    """TCP connections use keepalive, because a worker waits for
+    minutes behind load balancers that drop silent connections.
     """
     options = connect(url).connection_pool.connection_kwargs
     assert options.get("socket_keepalive", False) is not url.startswith("unix")

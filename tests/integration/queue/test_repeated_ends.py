@@ -67,8 +67,8 @@ def test_a_failure_of_a_key_that_is_ready_again_waits_for_nothing(bench, start_q
 
 
 def test_a_given_up_key_that_got_dirty_runs_once_more(bench, start_queue):
-    """L-016: a key that reached its retry limit runs once more if it was added meanwhile, because
-    each add is an attempt.
+    """L-016: a key that reached its retry limit runs once more
+    if it was added meanwhile, because each add is an attempt.
     """
     queue = start_queue()
     queue.add([claim("a")])
@@ -120,8 +120,8 @@ def test_the_first_busy_lock_is_named_by_its_place(bench, start_queue, scripts, 
 
 
 def test_what_is_under_way_is_added_again_by_nobody(bench, start_queue):
-    """M-010: `ensure` adds only a key that has no state; a key in any state needs no other
-    entry.
+    """M-010: `ensure` adds only a key that has no
+    state; a key in any state needs no other entry.
     """
     queue = start_queue(concurrency=1)
     queue.add([claim("a")])

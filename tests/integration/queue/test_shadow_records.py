@@ -31,8 +31,8 @@ def note(at=1.0):
 
 @pytest.mark.parametrize(("driver", "name"), [(DRIVER, DRIVER), ("", SYSTEM)])
 def test_each_driver_has_records_of_its_own(store, driver, name):
-    """Each driver has its own records, and so have objects without a driver, under a reserved
-    name.
+    """Each driver has its own records, and so have
+    objects without a driver, under a reserved name.
     """
     store.put(driver, PATH, record("u"))
     store.put(driver, "/other", record("u", 0.5))
@@ -65,8 +65,8 @@ def test_a_verdict_counts_once_and_an_agreement_leaves_no_note(store):
 
 @pytest.mark.parametrize("act", ["put", "tell", "count", "close"])
 def test_all_records_end_a_month_after_the_last(store, redis_client, act):
-    """All records expire a month after the last change, so a removed shadow installation leaves
-    nothing behind.
+    """All records expire a month after the last change, so
+    a removed shadow installation leaves nothing behind.
     """
     store.put(DRIVER, PATH, record())
     store.tell(DRIVER, PATH, "differs", note())

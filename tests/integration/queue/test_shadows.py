@@ -149,8 +149,8 @@ def test_volumes_of_before_and_of_other_drivers_are_nobody_s_to_foresee(world):
 
 
 def test_open_predictions_have_a_bound(world, monkeypatch):
-    """The number of open predictions is limited, because a sidecar that hangs must not fill
-    Redis.
+    """The number of open predictions is limited,
+    because a sidecar that hangs must not fill Redis.
     """
     monkeypatch.setattr(shadows, "MOST_OPEN", 1)
     world.predict(VA, world.va, world.attached())
@@ -170,8 +170,8 @@ def test_metric_counts_as_the_report_does(world):
 
 
 def test_a_report_leaves_out_what_is_no_note_of_ours(world, redis_client):
-    """Damaged notes are left out of the report, because the command that shows the report reads
-    every field.
+    """Damaged notes are left out of the report, because
+    the command that shows the report reads every field.
     """
     world.shadows.tell(DRIVER, VA, "differs", {"at": 1.0, "found": ["it"]})
     redis_client.lpush(NAMES["shadow_notes"].full + DRIVER, '{"at": "yesterday"}', "no JSON")
@@ -186,8 +186,8 @@ def volume(**changes):
 
 
 def test_volume_that_lived_between_two_looks_is_judged(world):
-    """A volume that was created and deleted between two checks is judged by the base of its
-    deletion's prediction.
+    """A volume that was created and deleted between two
+    checks is judged by the base of its deletion's prediction.
     """
     world.predict(PV, None, volume())
     live = world.api.add(paths.VOLUMES, volume(mountOptions=["ro"]))
@@ -214,8 +214,8 @@ def test_volume_of_a_claim_that_is_gone_waits_no_longer(world, is_there):
 
 
 def test_report_says_what_is_open(world, capsys):
-    """The report shows the open predictions, because a count alone does not show which object is
-    open.
+    """The report shows the open predictions, because
+    a count alone does not show which object is open.
     """
     world.predict(PV, None, volume())
     found = gather(world.shadows)
@@ -240,8 +240,8 @@ def test_a_created_object_counts_as_it_was_created(world):
 
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_a_change_that_others_overwrote_counts(world, is_gone):
-    """A change counts even if another client overwrote it before the next check, or deleted the
-    object.
+    """A change counts even if another client overwrote
+    it before the next check, or deleted the object.
     """
     world.predict(VA, world.va, world.attached())
     world.past.kept[VA] = [

@@ -266,8 +266,8 @@ def test_a_message_that_waits_in_its_list_is_enough(bench, start_queue):
 
 
 def test_a_key_that_an_earlier_release_had_admitted_waits_again(bench, start_queue):
-    """A key that an earlier release had admitted waits again after some seconds, because workers of
-    that release may still run.
+    """A key that an earlier release had admitted waits again after
+    some seconds, because workers of that release may still run.
     """
     queue = start_queue()
     bench.client.zadd(TICKETED + LANE, {claim("a").text: NOW})
@@ -363,8 +363,8 @@ def test_who_died_at_a_call_of_its_own_is_remembered_until_that_ends(bench, star
 
 
 def test_a_hold_that_is_switched_off_forgets_nobody(bench, start_queue):
-    """Switching the hold time off keeps the calls of processes that died before, because these
-    calls may still run.
+    """Switching the hold time off keeps the calls of processes
+    that died before, because these calls may still run.
     """
     first, second = start_queue(concurrency=2), start_queue(concurrency=2)
     first.add([claim("a"), claim("b")])

@@ -88,8 +88,8 @@ def test_fail_of_a_dirty_key_counts_and_is_ready_at_once(bench, start_queue):
 
 
 def test_slow_set_delay_and_memo_reach_the_next_lease(bench, start_queue):
-    """L-063: a minimum delay causes one wake-up, after the delay, and the memo reaches the next
-    lease.
+    """L-063: a minimum delay causes one wake-up, after
+    the delay, and the memo reaches the next lease.
     """
     queue = start_queue()
     queue.add([claim("a")])
@@ -280,8 +280,8 @@ def test_rate_limit_is_a_bucket_over_all_processes(bench, start_queue):
 
 
 def test_time_in_which_nobody_took_is_no_burst(bench, start_queue):
-    """Workers that were busy or absent start no more calls at once than the burst and the rate
-    allow.
+    """Workers that were busy or absent start no more
+    calls at once than the burst and the rate allow.
     """
     queue = start_queue(concurrency=100, rate_per_second=10, burst=2)
     queue.add([claim(str(i)) for i in range(50)])
@@ -293,8 +293,8 @@ def test_time_in_which_nobody_took_is_no_burst(bench, start_queue):
 
 
 def test_one_call_at_a_time_holds_over_the_death_of_its_worker(bench, start_queue):
-    """A dead worker's call blocks a serial driver until the call's deadline, because the driver may
-    still process it.
+    """A dead worker's call blocks a serial driver until the
+    call's deadline, because the driver may still process it.
     """
     one, two = start_queue(concurrency=1), start_queue(concurrency=1)
     two.set_limits("claims|d", 1, hold_seconds=10)

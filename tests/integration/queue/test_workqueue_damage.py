@@ -45,8 +45,8 @@ def test_wiped_redis_gets_leases_and_limits_back(bench, start_queue):
 
 
 def test_take_in_a_new_life_wakes_the_heartbeat(bench):
-    """A take in a new epoch triggers a heartbeat at once, so that leases are given back before the
-    next regular one.
+    """A take in a new epoch triggers a heartbeat at once, so
+    that leases are given back before the next regular one.
     """
     woken = []
     queue = WorkQueue(
@@ -66,8 +66,8 @@ def test_take_in_a_new_life_wakes_the_heartbeat(bench):
 
 
 def test_lease_whose_deadline_was_deleted_ends_all_the_same(bench, start_queue):
-    """A lease whose deadline and lane entry were deleted by hand expires, and its key runs
-    again.
+    """A lease whose deadline and lane entry were
+    deleted by hand expires, and its key runs again.
     """
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
@@ -81,8 +81,8 @@ def test_lease_whose_deadline_was_deleted_ends_all_the_same(bench, start_queue):
 
 
 def test_a_wake_up_that_could_not_be_sent_is_repeated_by_the_sweep(bench, start_queue):
-    """A message that could not be sent is repeated by the sweep, so a failed publish after the add
-    does no harm.
+    """A message that could not be sent is repeated by the
+    sweep, so a failed publish after the add does no harm.
     """
     start_queue()
 
@@ -169,8 +169,8 @@ STRAYS = {
 def test_a_member_that_no_worker_can_take_is_named_once_and_costs_no_slot(
     bench, start_queue, caplog, family, member
 ):
-    """A member that no worker can take, written by hand, is reported once and uses no slot of its
-    lane.
+    """A member that no worker can take, written by
+    hand, is reported once and uses no slot of its lane.
     """
     queue = start_queue(concurrency=1)
     bench.client.zadd(NAMES[family].full + "claims|d", {member: 0})
@@ -209,8 +209,8 @@ def is_canonical(member: bytes) -> bool:
 )
 @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=2), max_size=6).map(b"".join))
 def test_redis_knows_the_one_spelling_of_a_key_as_we_do(redis_client, rest):
-    """Redis accepts a key only in the one spelling that csi-fleet writes, so a worker sends a key
-    back unchanged.
+    """Redis accepts a key only in the one spelling that
+    csi-fleet writes, so a worker sends a key back unchanged.
     """
     redis_client.flushall()
     queue = WorkQueue(redis_client, publish=lambda _: None)

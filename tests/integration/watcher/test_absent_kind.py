@@ -55,7 +55,10 @@ def definition(widgets):
 
 
 def test_a_kind_that_comes_later_is_followed_then(scene, cluster):
-    """The snapshot CRDs may be installed after csi-fleet, or never: claims do not wait for them."""
+    """A kind whose CRD appears later is watched then.
+
+    The snapshot CRDs may be installed after csi-fleet, or never, and claims do not wait for them.
+    """
     widgets = paths.Resource(f"{cluster.namespace}.example", "v1", "widgets", "Widget")
     spec = Spec("widgets", "", (), (Watch(widgets, AnyObject),), Rules)
     watcher = scene.start_watcher(specs=(*SPECS, spec), chosen=("provisioner", "widgets"))

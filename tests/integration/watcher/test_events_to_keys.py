@@ -41,7 +41,9 @@ def knows(watcher, name):
 
 
 def test_immediate_claim_is_due_at_once(scene, cluster):
-    """On an idle machine this takes well under 100 ms; the bound of 2 s is for loaded machines."""
+    """An immediate claim is due at once: in well under 100 ms
+    on an idle machine, with a bound of 2 s for loaded machines.
+    """
     scene.register()
     scene.start_watcher()
     storage_class = cluster.storage_class("fast")
@@ -79,7 +81,10 @@ def test_driver_registered_later_gets_its_claims(scene, cluster):
 
 
 def test_static_volume_is_added_when_its_policy_needs_the_finalizer_off(scene, cluster):
-    """C-072 on a live object, and C-082: the rules forget the deleted volume."""
+    """C-072: a live PV is added when its policy requires the removal of the finalizer.
+
+    C-082: the rules forget the settled volume.
+    """
     scene.register()
     watcher = scene.start_watcher()
     volume = cluster.volume(
@@ -96,7 +101,7 @@ def test_static_volume_is_added_when_its_policy_needs_the_finalizer_off(scene, c
 
 
 def test_deleted_clone_source_is_added(scene, cluster):
-    """C-120, CL-005: the finalizer holds up a real deletion."""
+    """C-120, CL-005: a deleted clone source is added while its finalizer holds up the deletion."""
     scene.register(controller_capabilities=["CLONE_VOLUME"])
     scene.start_watcher()
     cluster.claim("src", cluster.storage_class("fast"))
@@ -109,7 +114,10 @@ def test_deleted_clone_source_is_added(scene, cluster):
 
 
 def test_topology_and_attachments_reach_the_catalog(scene, cluster):
-    """F-034: only if a driver needs them. A deletion reads attachments by volume (S-007)."""
+    """F-034: nodes and attachments are cached only if a driver needs them.
+
+    A deletion reads attachments by volume (S-007).
+    """
     scene.start_watcher()
     scene.register(topology=True, controller_capabilities=["PUBLISH_UNPUBLISH_VOLUME"])
     node = f"{cluster.namespace}-n1"
@@ -161,7 +169,7 @@ def test_c148_flushed_redis_is_filled_again(scene, cluster):
 
 
 def test_c150_restarted_watcher_adds_only_undecided_objects(scene, cluster):
-    """C-150: a new watcher does not add objects without work again."""
+    """C-150: a restarted watcher adds only undecided objects."""
     scene.register()
     first = scene.start_watcher()
     storage_class = cluster.storage_class("fast")
@@ -178,7 +186,7 @@ def test_c150_restarted_watcher_adds_only_undecided_objects(scene, cluster):
 
 
 def test_two_watchers_cause_one_key(scene, cluster):
-    """G3: both watchers are active. Adding a key that waits changes nothing."""
+    """G3: two active watchers cause one key, because adding a key that waits changes nothing."""
     scene.register()
     storage_class = cluster.storage_class("fast")
     watchers = [scene.start_watcher(), scene.start_watcher()]

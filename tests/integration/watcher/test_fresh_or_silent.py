@@ -144,7 +144,10 @@ def scene(redis_client):
 
 @pytest.mark.parametrize("plural", ["volumeattachments", "storageclasses", "csinodes", "nodes"])
 def test_no_key_is_sent_before_each_kind_it_rests_on_was_listed(scene, plural):
-    """All watchers restart, and the catalog does not have the changes made meanwhile."""
+    """A restarted watcher sends no key before it has listed each kind that the key depends on.
+
+    The catalog does not have the changes made meanwhile.
+    """
     scene.volume("pv-1")
     for _ in range(2):
         scene.start()
@@ -171,7 +174,7 @@ def test_no_key_is_sent_before_each_kind_it_rests_on_was_listed(scene, plural):
 
 
 def test_one_watcher_that_lists_slowly_holds_back_nobody_else(scene):
-    """The other watcher has listed all kinds, so it continues to add keys."""
+    """A watcher that lists slowly does not stop the other one, which has listed all kinds."""
     scene.start()
     scene.api.held["volumeattachments"].clear()
     scene.start(is_synced=False)
@@ -180,7 +183,9 @@ def test_one_watcher_that_lists_slowly_holds_back_nobody_else(scene):
 
 
 def test_a_catalog_that_nobody_follows_proves_nothing(scene):
-    """This also applies to keys that were queued when the last watcher ended."""
+    """A catalog without a watcher is incomplete after 30 s,
+    also for keys that were queued when the last watcher ended.
+    """
     scene.start()
     assert scene.attachment("pv-1") is None
     scene.stop_all()
@@ -234,7 +239,9 @@ def is_as_restored(scene):
 
 @pytest.mark.parametrize("goes_on", ["restarted", "watches end", "watches stay open and silent"])
 def test_what_was_learnt_of_a_future_that_is_gone_is_forgotten(scene, goes_on):
-    """etcd is restored from a backup, and no operator changes anything in csi-fleet."""
+    """After a restore of etcd, the catalog forgets the
+    lost history without an action of the operator.
+    """
     _, backup = future(scene)
     if goes_on == "restarted":
         scene.stop_all()
@@ -260,7 +267,7 @@ def test_what_was_learnt_of_a_future_that_is_gone_is_forgotten(scene, goes_on):
 
 
 def test_a_second_restore_before_the_first_is_noticed(scene):
-    """The operator restores two backups in a row, and the second one is older."""
+    """The catalog is correct after two restores in a row, of which the second is older."""
     scene.start()
     _, backup = future(scene)
     later = scene.api.backup()
@@ -275,7 +282,9 @@ def test_a_second_restore_before_the_first_is_noticed(scene):
 
 @pytest.mark.parametrize("plural", ["volumeattachments", "storageclasses"])
 def test_a_restore_while_a_list_runs(scene, plural):
-    """A starting watcher lists one kind from the restored etcd, the others from the former one."""
+    """The catalog is correct if one kind was listed from
+    the restored etcd, and the others from the former one.
+    """
     _, backup = future(scene)
     scene.api.held[plural].clear()
     scene.start(is_synced=False)
@@ -292,7 +301,9 @@ def test_a_restore_while_a_list_runs(scene, plural):
 
 
 def test_a_restore_and_an_empty_redis_at_once(scene):
-    """The whole site is restored: etcd is set back, Redis loses its data, the watchers live."""
+    """The catalog is correct after a restore of the whole site:
+    etcd is set back and Redis loses its data while watchers run.
+    """
     scene.start()
     _, backup = future(scene)
     scene.api.restore(backup)
@@ -310,7 +321,10 @@ def test_a_restore_and_an_empty_redis_at_once(scene):
 
 
 def test_two_watchers_end_one_history_once(scene):
-    """The second watcher that notices it finds a new epoch, and only lists its own kinds."""
+    """Two watchers that notice a restore end the history once.
+
+    The second one finds a new epoch and only lists its own kinds.
+    """
     scene.start()
     _, backup = future(scene)
     lives = set()
@@ -351,7 +365,10 @@ def test_entries_of_a_faster_watcher_are_no_future(scene):
 
 
 def test_tombstones_of_an_hour_ago_go(scene):
-    """A healthy watcher never lists again, so no list removes them."""
+    """Tombstones are removed after an hour.
+
+    A healthy watcher never lists again, so no list removes them.
+    """
     watcher = scene.start()
     for number in range(300):
         scene.attach(f"va-{number}", f"pv-{number}")

@@ -31,7 +31,10 @@ def wait_for(scene, storage_class):
 
 
 def test_cor4_an_unreadable_entry_stops_no_kind_for_ever(scene, cluster):
-    """The reader moves the entry to the quarantine and no longer trusts the kind until a list."""
+    """An unreadable entry makes its kind incomplete until the watcher has listed again.
+
+    The reader moves the entry to the quarantine.
+    """
     scene.start_watcher()
     storage_class = cluster.storage_class("fast")
     wait_for(scene, storage_class)
@@ -41,7 +44,7 @@ def test_cor4_an_unreadable_entry_stops_no_kind_for_ever(scene, cluster):
 
 
 def test_cor4_a_lost_completion_is_made_good(scene, cluster):
-    """A fail-over that loses the last write, `mark_complete`, has the same result."""
+    """A lost `mark_complete`, for example by a fail-over, is written again."""
     scene.start_watcher()
     storage_class = cluster.storage_class("fast")
     wait_for(scene, storage_class)
@@ -51,7 +54,9 @@ def test_cor4_a_lost_completion_is_made_good(scene, cluster):
 
 
 def test_a_changed_epoch_without_a_wipe_means_list_and_add_again(scene, cluster):
-    """A restart or a promotion can lose the last writes although most of the data remains."""
+    """After a new epoch the watcher lists and adds again, because a restart or a promotion can lose
+    the last writes although most data remains.
+    """
     scene.register()
     watcher = scene.start_watcher()
     storage_class = cluster.storage_class("fast")

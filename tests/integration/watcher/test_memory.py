@@ -110,7 +110,10 @@ def relist(watcher, api, times: int) -> int:
 
 
 def test_memory_is_unchanged_over_repeated_relists(watcher, api):
-    """Lists after status 410 repeat for months, so one text kept per list would add up."""
+    """Memory does not grow with the number of lists.
+
+    Lists after status 410 repeat for months, so one text kept per list would add up.
+    """
     tracemalloc.start()
     try:
         before = relist(watcher, api, 5)

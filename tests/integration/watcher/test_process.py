@@ -50,7 +50,7 @@ def test_sigterm_ends_it_quickly_and_cleanly(
 
 
 def test_probes_tell_what_is_missing(kubeconfig, own_redis, tmp_path):
-    """A watcher without Redis is alive, because a restart would not help, but it is not ready."""
+    """A watcher without Redis is alive, because a restart would not help, but not ready."""
     own_redis.kill()
     port = free_port()
     command = [sys.executable, "-m", "watcher", f"--http-endpoint=127.0.0.1:{port}"]

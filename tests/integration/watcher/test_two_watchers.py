@@ -65,7 +65,9 @@ def let_catch_up(watcher, gate, version):
 def test_cor15_an_event_told_late_for_the_second_time_is_no_second_pass(
     scene, cluster, gate, lagging, end
 ):
-    """A second pass at once after a failure, or after success, would have no work."""
+    """A late second report of an event causes no pass, after
+    a failure or after success, because it would have no work.
+    """
     scene.register()
     scene.start_watcher()
     late = scene.start_watcher(lagging)
@@ -87,7 +89,7 @@ def test_cor15_an_event_told_late_for_the_second_time_is_no_second_pass(
 
 
 def test_the_lagging_watcher_alone_loses_nothing(scene, cluster, gate, lagging):
-    """The quick watcher ends before it adds a key, so the lagging watcher adds the key first."""
+    """If the quick watcher ends before it adds a key, the lagging watcher adds it."""
     scene.register()
     quick, late = scene.start_watcher(), scene.start_watcher(lagging)
     cluster.claim("c1", ABSENT)
@@ -99,7 +101,9 @@ def test_the_lagging_watcher_alone_loses_nothing(scene, cluster, gate, lagging):
 
 
 def test_a_change_after_the_pass_is_told_by_whoever_sees_it_first(scene, cluster, gate, lagging):
-    """L-011: a newer event is never treated as a repetition."""
+    """L-011: a change after the pass is added by the first
+    watcher that sees it, and is never treated as a repetition.
+    """
     scene.register()
     scene.start_watcher()
     late = scene.start_watcher(lagging)

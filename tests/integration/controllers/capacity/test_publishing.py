@@ -507,7 +507,7 @@ def test_cap071_the_write_rate_is_the_drivers_over_all_processes(redis_client):
 
 
 def test_cap011_the_switch_sends_a_topology_all_the_same(redis_client):
-    """CAP-011: the switch sends a topology without topology keys too.
+    """CAP-011: the switch sends a topology for a driver without topology too.
 
     Some drivers relied on the empty topology that csi-provisioner sends.
     """
