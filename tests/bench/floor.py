@@ -1,14 +1,16 @@
 """Measure the traffic of a claim alone, which is about the least that a worker needs.
 
-Run: python -m tests.bench.floor KUBECONFIG CSI-PROVISIONER [ROUNDS]
+    python -m tests.bench.floor KUBECONFIG CSI-PROVISIONER [ROUNDS]
 
 The traffic is a watch, the queue's scripts (ADD, TAKE, ENTER, BEGIN, CREATED, DONE), a live GET of
 the claim, CreateVolume and the POST of the PV. It uses csi-fleet's clients in twelve threads,
 without any decision, check, event, metric or Celery. The runs are a burst at one driver, and a
-burst at ten drivers with all cores busy (one process per core), each alternating with
-csi-provisioner. This is no provisioner: it checks and deletes nothing. As in csi-fleet, a thread
-takes keys until no key is due. Unlike in csi-fleet, each claim is added by its own call, and watch
-and workers share a process, which saves more than the calls cost.
+burst at ten drivers with all cores busy (one process per core). Each alternates with
+csi-provisioner.
+
+This is no provisioner: it checks and deletes nothing. As in csi-fleet, a thread takes keys until no
+key is due. Unlike in csi-fleet, each claim is added by its own call, and watch and workers share a
+process, which saves more than the calls cost.
 """
 
 from __future__ import annotations

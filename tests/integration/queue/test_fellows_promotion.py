@@ -1,4 +1,4 @@
-"""A promoted replica that lags knows the workers of some time ago, not those of now."""
+"""A promoted replica that lags has the workers of some time ago, not those that work now."""
 
 from __future__ import annotations
 
